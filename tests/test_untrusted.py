@@ -24,7 +24,6 @@ from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
-from shardctl.making.write import parts
 from shardctl.system.folders import LocalFolder
 
 SHARD = "train-00000.arrow"
@@ -271,7 +270,7 @@ def test_a_part_of_written_samples_that_leads_out_of_the_dataset_is_refused(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "copy_shard", stop)
+        patch.setattr("shardctl.making.write.copy_shard", stop)
         with pytest.raises(KeyboardInterrupt):
             shardctl.write(tmp_path / "out", samples_of_part, parts=[1, 2])
     (marker,) = (tmp_path / "out" / ".shardctl").glob("write-*/done/00000.json")

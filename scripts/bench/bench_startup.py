@@ -45,7 +45,7 @@ def main() -> None:
             "python -c pass": [*python, "-c", "pass"],
             "import click": [*python, "-c", "import click"],
             "import numpy, pyarrow": [*python, "-c", "import numpy, pyarrow"],
-            "the imports of a worker": [*python, "-c", "import shardctl.making.shards.worker"],
+            "the imports of a worker": [*python, "-c", "import shardctl.making.shards.task"],
             "shardctl --version": [*shardctl, "--version"],
             "shardctl -h": [*shardctl, "-h"],
             "convert -h": [*shardctl, "convert", "-h"],

@@ -22,7 +22,8 @@ from shardctl.format.names import shard_name
 from shardctl.format.roles import Image, Label, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY, ShardTable
-from shardctl.making.write.writer import ShardLimits, ShardSeries, finish
+from shardctl.making.write.fields import ShardLimits
+from shardctl.making.write.writer import ShardSeries, finish
 from shardctl.system.folders import LocalFolder
 
 LINKS = 50_000

@@ -26,7 +26,7 @@ from shardctl.format.token_columns import (
     main_tokens,
     token_rows,
 )
-from shardctl.inspection.content.blocks import all_blocks
+from shardctl.inspection.content.blocks import some_blocks
 from shardctl.system.folders import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
@@ -76,7 +76,7 @@ def block_advice(root: Path) -> BlockAdvice | None:
     DatasetError."""
     parts = [
         _lengths(block.data, block.shard.roles)
-        for block in all_blocks(DatasetLocation(LocalFolder(root)), None)
+        for block in some_blocks(DatasetLocation(LocalFolder(root)), None)
     ]
     known = [lengths for lengths, _ in parts if len(lengths)]
     if not known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,22 +110,9 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
     for fault in advice.faults:
         click.echo(f"  not read or converted: {printable(fault)}")
     texts = any(choice.decode_mb_per_s is not None for choice in advice.choices)
-    header = (
-        (
-            "",
-            "store",
-            "per sample",
-            "all inputs",
-            "samples/s",
-            "utilisation",
-            "",
-            "ratio",
-            "decompress",
-        )
-        if texts
-        else _IMAGES
-    )
-    print_table([_row(choice, advice) for choice in advice.choices if choice.error is None], header)
+    last = ("ratio", "decompress") if texts else ("",)
+    rows = [_row(choice, advice) for choice in advice.choices if choice.error is None]
+    print_table(rows, (*_COLUMNS, *last))
     if advice.today is not None:
         _print_today(advice.today)
     for choice in advice.choices:
@@ -132,16 +120,13 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
             click.echo(f"  {choice.name}: not possible, {printable(choice.error)}")
     if advice.network is not None:
         _print_network(advice, advice.network)
-    elif advice.keeps_up:
-        click.echo(
-            f"{advice.best.name} is the smallest that keeps the consumer busy: {advice.proven:.1%} "
-            "utilisation in a test"
-        )
     else:
-        click.echo(
-            f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: "
-            f"{advice.proven:.1%} utilisation in a test"
+        verdict = (
+            f"{advice.best.name} is the smallest that keeps the consumer busy"
+            if advice.keeps_up
+            else f"NONE keeps it busy on this machine; {advice.best.name} is the fastest"
         )
+        click.echo(f"{verdict}: {advice.proven:.1%} utilisation in a test")
     from shardctl.format.counts import jpeg_costs  # with numpy, which most commands do without
 
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
@@ -165,36 +150,22 @@ def _print_network(advice: Advice, network: Network) -> None:
     cache = f"a cache of {format_bytes(network.cache_bytes)}" if network.cache_bytes else "no cache"
     way = f"{_rate(network.bytes_per_s)}, {network.latency_s * 1e3:g} ms, {cache}"
     click.echo(f"computed for a store ({way}):")
-    header = (
-        "",
-        "store",
-        "network",
-        "first epoch",
-        "",
-        "later epochs",
-        "",
-        "in cache",
-        "all, once",
-    )
+    epochs = ("first epoch", "", "later epochs", "")
     found = [(choice, choice.network) for choice in advice.choices if choice.network is not None]
-    print_table([_far_row(choice, far, advice) for choice, far in found], header)
+    rows = [_far_row(choice, far, advice) for choice, far in found]
+    print_table(rows, ("", "store", "network", *epochs, "in cache", "all, once"))
     best, far = advice.best, advice.best.network
     assert far is not None, "each choice that is possible has it"
-    tested = f"{advice.proven:.1%} utilisation in a test with local data"
-    if advice.keeps_up:
-        click.echo(
-            f"{best.name} is the smallest that keeps the consumer busy over this network: {tested}"
-        )
-    elif advice.keeps_up_later:
-        click.echo(
+    verdict = f"{best.name} is the smallest that keeps the consumer busy over this network"
+    if not advice.keeps_up:
+        verdict = (
             f"{best.name} keeps the consumer busy after the first epoch, and is the fastest such "
-            f"one in it: {tested}"
+            "one in it"
+            if advice.keeps_up_later
+            else f"NONE keeps it busy over this network; {best.name} is the fastest in the first "
+            "epoch"
         )
-    else:
-        click.echo(
-            f"NONE keeps it busy over this network; {best.name} is the fastest in the first epoch: "
-            f"{tested}"
-        )
+    click.echo(f"{verdict}: {advice.proven:.1%} utilisation in a test with local data")
     first, later = (_limit(epoch.limit, epoch.utilization, far) for epoch in (far.first, far.later))
     click.echo(
         f"  every epoch: {first}"
@@ -227,14 +198,18 @@ def _time(seconds: float) -> str:
 
 
 def _far_row(choice: Choice, far: OverNetwork, advice: Advice) -> tuple[str, ...]:
+    epochs = (
+        (
+            f"{epoch.samples_per_s:,.0f}/s",
+            "keeps up" if epoch.keeps_up else f"starves it ({epoch.limit})",
+        )
+        for epoch in (far.first, far.later)
+    )
     return (
         "*" if choice == advice.best else "",
         choice.name,
         f"{far.samples_per_s:,.0f}/s",
-        f"{far.first.samples_per_s:,.0f}/s",
-        "keeps up" if far.first.keeps_up else f"starves it ({far.first.limit})",
-        f"{far.later.samples_per_s:,.0f}/s",
-        "keeps up" if far.later.keeps_up else f"starves it ({far.later.limit})",
+        *chain.from_iterable(epochs),
         f"{far.cached_share:.0%}",
         _time(far.read_once_s),
     )
@@ -275,7 +250,7 @@ def _print_blocks(found: BlockAdvice) -> None:
     print_table(rows, ("--block-length", *(f"--pack {method}" for method in METHODS)))
 
 
-_IMAGES = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "")
+_COLUMNS = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "")
 
 
 def _row(choice: Choice, advice: Advice) -> tuple[str, ...]:

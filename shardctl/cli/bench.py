@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -45,9 +45,8 @@ from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.benchmark.measure import BaselineResult, BenchResult, ConsumerResult, SweepPoint
+    from shardctl.benchmark.measure import BaselineResult, BenchResult, SweepPoint
     from shardctl.benchmark.measure.comparison import Comparison
-    from shardctl.benchmark.measure.result import AgainstResult
     from shardctl.loader.metrics import Family
 
 STARVES = 1
@@ -251,11 +250,7 @@ def _measure(
     if output.as_json:
         page = {"page": html} if html is not None else {}
         print_json(
-            {
-                **result.record(),
-                **({"comparison": asdict(comparison)} if comparison else {}),
-                **page,
-            }
+            result.record() | ({"comparison": asdict(comparison)} if comparison else {}) | page
         )
     else:
         _print(result, dataset, comparison)
@@ -301,67 +296,51 @@ def _list_consumers(as_json: bool) -> None:
 
 
 def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> None:
-    _print_throughput(result, dataset)
-    if result.against is not None:
-        _print_against(result.against, result)
-    if result.consumer is not None:
-        _print_consumer(result.consumer)
+    notes = result.reader.notes if result.reader is not None else ()
+    _told(f"{printable(dataset)}: {result.reading}", result.figures(), below=notes)
+    if (against := result.against) is not None:
+        _told(f"against shardctl: {against.reading}", against.figures(result.bytes_per_sample))
+    if (found := result.consumer) is not None:
+        verdict = (good if found.verdict == "keeps-up" else bad)(found.verdict_in_words)
+        verdict += f": {found.feeds}"
+        _told(f"consumer: {found.demand}", found.figures(), found.notes, [verdict])
     if result.baseline is not None:
-        _print_baseline(result.baseline)
+        title = "baseline: the recipe on the raw inputs, with the same threads"
+        _told(title, _baseline(result.baseline))
     if result.sweep:
         _print_sweep(result.sweep, result.processes)
     if comparison is not None:
         _print_comparison(comparison)
 
 
-def _print_throughput(result: BenchResult, dataset: str) -> None:
-    click.echo(f"{printable(dataset)}: {result.reading}")
-    for figure, what in result.figures():
-        _line(figure, what)
-    for note in result.reader.notes if result.reader is not None else ():
-        click.echo(f"  {note}")
+def _told(
+    title: str,
+    figures: Iterable[tuple[str, str]],
+    above: Iterable[str] = (),
+    below: Iterable[str] = (),
+) -> None:
+    """Print figures, each with what it is, under a title, between other lines."""
+    lines = (f"{figure:<28} {what}" for figure, what in figures)
+    click.echo("\n  ".join([title, *above, *lines, *below]))
 
 
-def _line(figure: str, what: str) -> None:
-    """Print a figure and what it is."""
-    click.echo(f"  {figure:<28} {what}")
-
-
-def _print_consumer(found: ConsumerResult) -> None:
-    click.echo(f"consumer: {found.demand}")
-    for note in found.notes:
-        click.echo(f"  {note}")
-    for figure, what in found.figures():
-        _line(figure, what)
-    keeps_up = found.verdict == "keeps-up"
-    click.echo(f"  {(good if keeps_up else bad)(found.verdict_in_words)}: {found.feeds}")
-
-
-def _print_against(found: AgainstResult, result: BenchResult) -> None:
-    click.echo(f"against shardctl: {found.reading}")
-    for figure, what in found.figures(result.bytes_per_sample):
-        _line(figure, what)
-
-
-def _print_baseline(found: BaselineResult) -> None:
-    click.echo("baseline: the recipe on the raw inputs, with the same threads")
-    _line(
+def _baseline(found: BaselineResult) -> Iterator[tuple[str, str]]:
+    yield (
         f"{found.raw_samples_per_s:,.0f} samples/s",
         f"an epoch takes {found.raw_epoch_s:,.1f} s, from shards {found.shards_epoch_s:,.1f} s",
     )
-    _line(f"{found.ratio:,.1f} times", "as fast from shards")
-    took = f"{found.conversion_s:,.1f} s" + (
-        "" if found.conversion_measured else ", assumed: one epoch from raw inputs"
-    )
+    yield f"{found.ratio:,.1f} times", "as fast from shards"
     if found.pays_after is None:
-        _line("no time saved", "the raw inputs are read as fast as the shards")
+        yield "no time saved", "the raw inputs are read as fast as the shards"
     else:
-        _line(
+        assumed = "" if found.conversion_measured else ", assumed: one epoch from raw inputs"
+        yield (
             f"after {counted(found.pays_after, 'epoch')}",
-            f"the shards have saved as much time as the conversion took ({took})",
+            "the shards have saved as much time as the conversion took "
+            f"({found.conversion_s:,.1f} s{assumed})",
         )
     if found.rejected:
-        _line(
+        yield (
             counted(found.rejected, "input"),
             "were left out: they have changed since the conversion, or cannot be decoded",
         )

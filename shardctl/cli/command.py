@@ -35,14 +35,16 @@ class Option(click.Option):
         self.heading, self.brief = heading, brief
         super().__init__(declarations, *arguments, **more)
 
-    @property
-    def spelled(self) -> str:
-        """How the option is written: its long name."""
-        return next((name for name in self.opts if name.startswith("--")), self.opts[0])
-
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return how messages call the option."""
-        return f"'{self.spelled}'"
+        return f"'{option_name(self)}'"
+
+
+def option_name(parameter: click.Parameter | None) -> str:
+    """Return the name of an option or an argument as the user types it: the long one."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=lambda name: name.startswith("--"))
+    return (parameter.human_readable_name if parameter is not None else "") or ""
 
 
 class Command(click.Command):
@@ -84,27 +86,30 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, under their headings."""
-        shown = [
-            each
-            for each in self.get_params(ctx)
-            if isinstance(each, click.Option) and not each.hidden
-        ]
+        # what most people need comes first
+        shown = sorted(self._shown(ctx), key=lambda each: not getattr(each[0], "brief", ""))
         for heading in [*self.headings, ""]:
-            named = [each for each in shown if _heading(each, self.headings) == heading]
-            # what most people need comes first
-            named.sort(key=lambda each: not getattr(each, "brief", ""))
+            named = [record for each, record in shown if self._heading(each) == heading]
             if named:
                 with formatter.section(heading or "Options"):
-                    formatter.write_dl(
-                        [
-                            record
-                            for each in named
-                            if (record := each.get_help_record(ctx)) is not None
-                        ]
-                    )
+                    formatter.write_dl(named)
         if self.more:
             formatter.write_paragraph()
             formatter.write_text(self.more)
+
+    def _shown(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
+        """Return the options that are listed, each with its line."""
+        return [
+            (each, record)
+            for each in self.get_params(ctx)
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx))
+        ]
+
+    def _heading(self, option: click.Option) -> str:
+        """Return the heading of an option. One that has none of these is under the last; without
+        headings it is under none."""
+        own = getattr(option, "heading", "")
+        return own if own in self.headings else self.headings[-1] if self.headings else ""
 
     def short_help_page(self, ctx: click.Context) -> str:
         """Return the help of `-h`: one screen."""
@@ -114,19 +119,16 @@ class Command(click.Command):
         with formatter.indentation():
             formatter.write_text((self.help or "").strip().split("\n\n")[0].replace("\n", " "))
         _write_examples(formatter, self.examples[:SHORT_EXAMPLES])
-        shown = [
-            each
-            for each in self.get_params(ctx)
-            if isinstance(each, click.Option) and not each.hidden
-        ]
-        options = [each for each in shown if isinstance(each, Option) and each.brief]
-        options.sort(key=lambda each: [*self.headings, ""].index(_heading(each, self.headings)))
+        shown = self._shown(ctx)
+        headings = [*self.headings, ""]
         with formatter.section("Options that most people need"):
             formatter.write_dl(
                 [
                     (record[0], each.brief)
-                    for each in options
-                    if (record := each.get_help_record(ctx))
+                    for each, record in sorted(
+                        shown, key=lambda each: headings.index(self._heading(each[0]))
+                    )
+                    if isinstance(each, Option) and each.brief
                 ]
             )
         formatter.write_paragraph()
@@ -208,10 +210,7 @@ def with_same_options(
     for each in context.command.params:
         if not isinstance(each, click.Option) or each.name not in given or each.name in without:
             continue
-        name, value = (
-            next((name for name in each.opts if name.startswith("--")), each.opts[0]),
-            given[each.name],
-        )
+        name, value = option_name(each), given[each.name]
         for one in value if isinstance(value, list) else [value]:
             if each.is_flag:
                 words.append(name if one else each.secondary_opts[0])
@@ -240,13 +239,6 @@ def _short_help_option() -> Option:
         callback=show,
         help="Show the options that most people need.",
     )
-
-
-def _heading(option: click.Option, headings: Sequence[str]) -> str:
-    """Return the heading of an option. One that has none of these is under the last; without
-    headings it is under none."""
-    own = getattr(option, "heading", "")
-    return own if own in headings else headings[-1] if headings else ""
 
 
 def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:

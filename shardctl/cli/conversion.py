@@ -36,11 +36,16 @@ class ConversionView(ConversionProgress):
 
     def listener(self) -> Listener:
         """Return the callbacks for the conversion."""
-        on_line = self._on_line if self._output.verbose else Listener.on_line
+        on_line = Listener.on_line
+        if self._output.verbose:  # what a worker has printed
+            on_line = lambda line: self._write([printable(line)])  # noqa: E731 - used twice
         if not self._output.shows_notes:
             return Listener(on_line=on_line)
         return replace(
-            super().listener(), waiting=self._waiting, resuming=self._resuming, on_line=on_line
+            super().listener(),
+            waiting=lambda owner: self._write([waiting_line(owner, self._dst)]),
+            resuming=lambda done, shards: self._write([resuming_line(done, shards)]),
+            on_line=on_line,
         )
 
     def listing(self, inputs: int) -> None:
@@ -69,16 +74,6 @@ class ConversionView(ConversionProgress):
         """End the line of the progress bar."""
         self._shown.close()
 
-    def _waiting(self, owner: str) -> None:
-        self._write([waiting_line(owner, self._dst)])
-
-    def _resuming(self, done: int, shards: int) -> None:
-        self._write([resuming_line(done, shards)])
-
-    def _on_line(self, line: str) -> None:
-        """Show what a worker has printed."""
-        self._write([printable(line)])
-
     def _write(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._shown.write(on_stderr(line))
@@ -101,30 +96,18 @@ def print_result(result: ConvertResult, dst: str) -> None:
 
 def result_record(result: ConvertResult) -> dict[str, Any]:
     """Return what --json prints of a conversion."""
-    names = (
-        "status",
-        "samples",
-        "shards",
-        "bytes",
-        "rejected",
-        "seconds",
-        "samples_per_s",
-        "fingerprint",
-    )
-    record = {name: getattr(result, name) for name in names}
-    record["reject_reasons"] = result.reasons
-    record["reject_examples"] = [asdict(example) for example in result.examples]
-    record["copied_rejects"] = result.copied
-    record["notices"] = list(result.notices)
-    record["warnings"] = list(result.warnings)
-    record["jpeg"] = result.jpeg
-    record["steps"] = result.steps
-    if result.changes is not None:
-        record["changes"] = asdict(result.changes)
-    if result.explanation is not None:
-        record["explanation"] = asdict(result.explanation)
-    if result.part is not None:
-        record["part"] = asdict(result.part)
+    names = "status samples shards bytes rejected seconds samples_per_s fingerprint jpeg steps"
+    record: dict[str, Any] = {name: getattr(result, name) for name in names.split()}
+    record |= {
+        "reject_reasons": result.reasons,
+        "reject_examples": [asdict(example) for example in result.examples],
+        "copied_rejects": result.copied,
+        "notices": list(result.notices),
+        "warnings": list(result.warnings),
+    }
+    for name in ("changes", "explanation", "part"):
+        if (found := getattr(result, name)) is not None:
+            record[name] = asdict(found)
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,13 @@ import click
 
 from shardctl.cli.command import command
 from shardctl.cli.options import options_of
-from shardctl.cli.output import Output, print_json, printing_to_stderr, progress_options
+from shardctl.cli.output import (
+    Output,
+    print_json,
+    printing_to_stderr,
+    progress_options,
+    workers_ahead,
+)
 from shardctl.format.names import MANIFEST
 from shardctl.making.options import convert_options
 from shardctl.making.shards import WORKER
@@ -91,7 +97,8 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
             # After the imports, which it has then too: it needs 16 ms for its own, while this
             # process looks for the inputs. It needed 70 ms where both imported everything, and each
             # slowed down the other (measured 2026-11-27).
-            stack.enter_context(_workers_ahead(dst, given))
+            workers = 0 if _seems_complete(dst, given) else given["workers"]
+            stack.enter_context(workers_ahead(WORKER, workers, given["worker_memory"] or 0))
 
         view = ConversionView(dst, output)
         stack.callback(view.close)
@@ -106,13 +113,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
             click.echo(copied_line(result, given["copy_rejects"]))
 
 
-def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
-    """Start the process that workers are forked from, unless there seems to be no work for them."""
-    complete = exists(Path(dst, MANIFEST)) and not any(
-        options[way] for way in ("overwrite", "update", "append")
-    )
-    if complete or options["workers"] == 0:
-        return nullcontext()
-    from shardctl.system.processes.forkserver import forked_early
-
-    return forked_early(WORKER, options["worker_memory"] or 0)
+def _seems_complete(dst: str, options: dict[str, Any]) -> bool:
+    """Return whether there seems to be no work for workers."""
+    again = (options[way] for way in ("overwrite", "update", "append"))
+    return exists(Path(dst, MANIFEST)) and not any(again)

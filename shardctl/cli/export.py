@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,15 @@ import click
 
 from shardctl.cli.command import WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
-from shardctl.cli.output import Output, note, print_json, print_table, progress_options, shortened
+from shardctl.cli.output import (
+    Output,
+    note,
+    print_json,
+    print_table,
+    progress_options,
+    shortened,
+    workers_ahead,
+)
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings, made_of
 from shardctl.making.options import WORKERS
@@ -104,22 +111,13 @@ def export(
     if output.shows_notes:
         chosen["on_plan"] = partial(_say_plan, Path(out))
     chosen["progress"] = output.shows_progress
-    with _workers_ahead(workers):
+    # with "auto" it depends on the dataset whether there are any
+    with workers_ahead(WORKER, 0 if workers == "auto" else workers):
         result = export_dataset(dataset, out, to, overwrite=overwrite, workers=workers, **chosen)
     if output.as_json:
         print_json(result)
     else:
         _print(result)
-
-
-def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
-    """Start the process that workers are forked from, unless it depends on the dataset whether
-    there are any."""
-    if workers in ("auto", 0):
-        return nullcontext()
-    from shardctl.system.processes.forkserver import forked_early
-
-    return forked_early(WORKER, 0)
 
 
 def _tell(notice: str, output: Output) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from shardctl.format.dataset_location import DatasetLocation
     from shardctl.format.tables import ShardEntry
     from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.content.overview import ShardOverview
     from shardctl.inspection.content.tokens import Decoder
 
 CHOICE = "What is shown"
@@ -310,7 +310,14 @@ def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
     if given["save"] is not None and all(given[name] is None for name in _CHOICES):
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
     there = [name for name, value in given.items() if value is not None and value is not False]
-    used = _used(lone, given)
+    chosen = next((name for name in _BESIDE if name in there), "lone" if lone else "whole")
+    used = {chosen, *_BESIDE[chosen].split()}
+    if given["shard"] is not None:  # it is of one split
+        used.discard("split")
+    if given["images"] is not None and given["save"] is None:
+        used.discard("columns")
+    if {"images", "html", "open"} & {*there}:
+        used.add("no_annotations")
     idle = [_option(name) for name in there if name not in used]
     if idle:
         beside = [_option(name) for name in there if name in used]
@@ -319,37 +326,27 @@ def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
         )
 
 
+_BESIDE = {
+    "diff": "",
+    "history": "",
+    "html": "open images split",
+    "open": "html images split",
+    "key": "save images columns",
+    "row": "save images columns shard block",
+    "where": "save images columns split shard head",
+    "head": "save images columns split shard",
+    "images": "split shard",
+    "columns": "split shard",
+    "shard": "block stats",
+    "lone": "block stats",
+    "whole": "split stats",
+}
+"""What else has an effect beside each option that decides what is shown; the first one that is
+given does. The last two: a shard on its own, and a dataset."""
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _used(lone: bool, given: dict[str, Any]) -> set[str]:
-    """Return the options that have an effect beside the others that are given."""
-    choice = next((name for name in _CHOICES if given[name] is not None), None)
-    place = "split" if given["shard"] is None else "shard"  # a shard is of one split
-    if given["diff"] is not None:
-        return {"diff"}
-    if given["history"]:
-        return {"history"}
-    if given["html"] is not None or given["open"]:
-        return {"html", "open", "images", "split", "no_annotations"}
-    if choice is not None:
-        where = {
-            "key": set[str](),
-            "row": {"shard", "block"},
-            "where": {place, "head"},
-            "head": {place},
-        }[choice]
-        drawn = {"images", "no_annotations"} if given["images"] is not None else {"images"}
-        columns = (
-            {"columns"} if given["images"] is None or given["save"] is not None else set[str]()
-        )
-        return {choice, "save", *drawn, *columns, *where}
-    if given["images"] is not None:
-        return {"images", "no_annotations", place}
-    if given["columns"] is not None:
-        return {"columns", place}
-    return {"shard", "block", "stats"} if lone or given["shard"] is not None else {"split", "stats"}
 
 
 def _chosen_shard(place: DatasetLocation, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
@@ -375,31 +372,16 @@ def _show_history(place: DatasetLocation, as_json: bool) -> None:
     generations = manifest.history or (present,)
     if as_json:
         there = [*kept, present.number]
-        print_json(
-            {
-                "generations": [
-                    {**asdict(each), "there": each.number in there} for each in generations
-                ]
-            }
-        )
+        listed = [{**asdict(each), "there": each.number in there} for each in generations]
+        print_json({"generations": listed})
         return
-    header = ("", "made", "by", "added", "removed", "changed", "samples", "shards", "digest", "")
+    names = ("number", "created", "command", "added", "removed", "changed", "samples", "shards")
     places = {**dict.fromkeys(kept, "kept"), present.number: "present"}
     rows = [
-        (
-            each.number,
-            each.created,
-            each.command,
-            each.added,
-            each.removed,
-            each.changed,
-            each.samples,
-            each.shards,
-        )
-        + (each.digest[:DIGITS], places.get(each.number, ""))
+        (*attrgetter(*names)(each), each.digest[:DIGITS], places.get(each.number, ""))
         for each in generations
     ]
-    print_table(rows, header)
+    print_table(rows, ("", "made", "by", *names[3:], "digest", ""))
 
 
 def _show_dataset(place: DatasetLocation, split: str | None, stats: bool, as_json: bool) -> None:
@@ -418,36 +400,50 @@ def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) ->
     name, _ = _chosen_shard(place, given)
     found = describe_shard(place.folder, name, check=given["stats"] or given["block"] is not None)
     if given["block"] is not None:
-        found = _only_block(found, given["block"])
+        block, count = given["block"], len(found.blocks)
+        if not 0 <= block < count:
+            raise UsageError(f"{name}: no block {block:,}; it has {counted(count, 'block')}")
+        found = replace(found, blocks=(found.blocks[block],))
     if as_json:
         print_json(found)
         return
     print_report(shard_report(found))
 
 
-def _only_block(found: ShardOverview, block: int) -> ShardOverview:
-    if not 0 <= block < len(found.blocks):
-        raise UsageError(
-            f"{found.name}: no block {block:,}; it has {counted(len(found.blocks), 'block')}"
-        )
-    return replace(found, blocks=(found.blocks[block],))
-
-
 def _write_files(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
     at a time."""
+    from shardctl.inspection.content.images import save
+
     written: dict[str, Any] = {}
+    said = []
     check_outputs(given)
     if given["save"] is not None:
         decoder = _decoder(place, given, whole=True)
-        written |= _save(decoder.decoded(_records(place, given)), given, as_json)
+        records = decoder.decoded(_records(place, given))
+        files = save(records, Path(given["save"]), given["columns"])
+        written["files"] = [str(path) for path in files]
+        what = f"{counted(len(files), 'file')} written to {printable(given['save'])}"
+        said.append(what if files else _no_match(given))
         _say_why_numbers(decoder)
     if given["images"] is not None:
-        written |= _draw(place, _records(place, given), given, as_json)
+        count = _draw(place, _records(place, given), given)
+        written |= {"file": given["images"], "sheet": given["images"], "images": count}
+        said.append(f"{counted(count, 'image')} drawn to {printable(given['images'])}")
     if given["html"] is not None or given["open"]:
-        written |= _write_page(place, given, as_json)
+        from shardctl.inspection.pages.dataset import dataset_page
+        from shardctl.inspection.pages.page import write_page
+
+        marked = not given["no_annotations"]
+        content = dataset_page(place, given["split"], marked, given.get("origin"))
+        page = page_path(given["html"], "inspect")
+        write_page(Path(page), content)
+        written |= {"file": page, "page": page}
+        said.append(f"page written to {printable(page)}")
     if as_json:
         print_json(written)
+    else:
+        click.echo("\n".join(said))
     if given["open"]:
         open_page(written["page"])
 
@@ -471,20 +467,6 @@ def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSa
     return some_samples(within, given["split"], PICTURES)
 
 
-def _save(records: Iterator[StoredSample], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.inspection.content.images import save
-
-    written = save(records, Path(given["save"]), given["columns"])
-    if not as_json:
-        said = (
-            f"{counted(len(written), 'file')} written to {printable(given['save'])}"
-            if written
-            else _no_match(given)
-        )
-        click.echo(said)
-    return {"files": [str(path) for path in written]}
-
-
 def _no_match(given: dict[str, Any]) -> str:
     """Return the message for the case that there is no sample."""
     return (
@@ -494,26 +476,21 @@ def _no_match(given: dict[str, Any]) -> str:
     )
 
 
-def _draw(
-    place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any], as_json: bool
-) -> dict[str, Any]:
+def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any]) -> int:
+    """Draw records into a picture, and return how many images these are."""
     from shardctl.images.codecs.drawing import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
-    path, shown = Path(given["images"]), list(islice(records, PICTURES))
+    shown, marked = list(islice(records, PICTURES)), not given["no_annotations"]
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
         raise UsageError(
             f"{printable(given.get('origin') or place.shown)}: its samples have no images to draw"
         )
-    pictures = [
-        picture for record in shown for picture in pictures_of(record, not given["no_annotations"])
-    ]
-    SHEET.write(path, picture_sheet(pictures))
-    if not as_json:
-        click.echo(f"{counted(len(pictures), 'image')} drawn to {printable(str(path))}")
-    return {"file": str(path), "sheet": str(path), "images": len(pictures)}
+    pictures = [picture for record in shown for picture in pictures_of(record, marked)]
+    SHEET.write(Path(given["images"]), picture_sheet(pictures))
+    return len(pictures)
 
 
 def _decoder(place: DatasetLocation, given: dict[str, Any], whole: bool) -> Decoder:
@@ -572,6 +549,8 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
     return {
         **known,
         "documents": documents,
+        "images": record.images,
+        "class_names": record.class_names,
         "label_name": record.label_name,
         "values": _plain_sample(record, columns),
     }
@@ -652,18 +631,6 @@ def _image_text(value: Any) -> Any:
             return "missing"
         return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
     return value
-
-
-def _write_page(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.inspection.pages.dataset import dataset_page
-    from shardctl.inspection.pages.page import write_page
-
-    content = dataset_page(place, given["split"], not given["no_annotations"], given.get("origin"))
-    page = page_path(given["html"], "inspect")
-    write_page(Path(page), content)
-    if not as_json:
-        click.echo(f"page written to {printable(page)}")
-    return {"file": page, "page": page}
 
 
 def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) -> int:

@@ -13,15 +13,6 @@ from shardctl.system.options import FilePath, Flag, Many, Number, Option, ValueT
 from shardctl.system.text import did_you_mean
 
 
-def option_name(parameter: click.Parameter | None) -> str:
-    """Return the name of an option or an argument as the user types it."""
-    if isinstance(parameter, CommandOption):
-        return parameter.spelled
-    if isinstance(parameter, click.Option):
-        return max(parameter.opts, key=len)
-    return (parameter.human_readable_name if parameter is not None else "") or ""
-
-
 class OneOf(click.Choice[str]):
     """One of some words. The message about another one suggests the nearest."""
 

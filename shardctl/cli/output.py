@@ -9,7 +9,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +99,6 @@ def hint(text: str) -> None:
 def as_typed(message: str, arguments: Sequence[str]) -> str:
     """Return a message with paths as the user typed them: code below the command line makes some of
     them absolute."""
-    from shardctl.system.text import printable  # few commands end with an error
-
     typed: dict[str, str] = {}
     for argument in arguments:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
@@ -177,6 +182,15 @@ def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
     return tell
 
 
+def workers_ahead(module: str, workers: int | str, memory: int = 0) -> AbstractContextManager[None]:
+    """Start the process that workers of a module are forked from, if there are to be any."""
+    if workers == 0:
+        return nullcontext()
+    from shardctl.system.processes.forkserver import forked_early
+
+    return forked_early(module, memory)
+
+
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Redirect to stderr what is printed inside the block: stdout is for results, and a user's
@@ -194,12 +208,9 @@ def printing_to_stderr() -> Iterator[None]:
 
 def print_json(record: Any) -> None:
     """Print a dataclass or plain data as one JSON object."""
-    click.echo(
-        json.dumps(
-            asdict(record) if is_dataclass(record) and not isinstance(record, type) else record,
-            default=str,
-        )
-    )
+    if is_dataclass(record) and not isinstance(record, type):
+        record = asdict(record)
+    click.echo(json.dumps(record, default=str))
 
 
 def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> None:
@@ -295,10 +306,8 @@ def open_page(path: str) -> None:
     page = Path(path).absolute()
     shown = False
     if sys.platform in ("darwin", "win32") or any(map(os.environ.get, _DISPLAYS)):
-        with printing_to_stderr():  # what browsers print
-            try:
-                shown = webbrowser.open(page.as_uri())
-            except (webbrowser.Error, OSError):
-                shown = False
+        # what browsers print is no result
+        with printing_to_stderr(), suppress(webbrowser.Error, OSError):
+            shown = webbrowser.open(page.as_uri())
     if not shown:
         note(f"no browser can be opened here; the page is {printable(str(page))}")

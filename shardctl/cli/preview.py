@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from shardctl.cli.output import (
     print_table,
     printing_to_stderr,
     progress_options,
+    workers_ahead,
 )
 from shardctl.errors import UsageError
 from shardctl.making.options import convert_options
@@ -133,7 +133,8 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         if output.verbose
         else (lambda line: None)
     )
-    with _workers_ahead(options), printing_to_stderr():
+    memory = options["worker_memory"] or 0
+    with workers_ahead(WORKER, options["workers"], memory), printing_to_stderr():
         made = make_preview(
             src,
             given["recipe"],
@@ -158,14 +159,6 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         _print(made, written)
     if given["open"]:
         open_page(written["page"])
-
-
-def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
-    if options["workers"] == 0:
-        return nullcontext()
-    from shardctl.system.processes.forkserver import forked_early
-
-    return forked_early(WORKER, options["worker_memory"] or 0)
 
 
 def _write(

@@ -20,7 +20,7 @@ from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_te
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
-    from shardctl.transforms.recipe_files.checking import Check, StepSummary
+    from shardctl.transforms.recipe_files.checking import Check
 
 PROBLEMS_FOUND = 1
 
@@ -88,13 +88,9 @@ def check(file: str, output: Output, imports: bool) -> int:
     else:
         click.echo(f"{found.file}: no problems found")
         if not output.quiet:
-            for line in _description(found, found.recipe):
-                click.echo(line)
-            own = [
-                str(step.settings()["target"])
-                for step in found.recipe.sample_transforms
-                if "target" in step.settings()
-            ]
+            click.echo("\n".join(_description(found, found.recipe)))
+            settings = [step.settings() for step in found.recipe.sample_transforms]
+            own = [str(each["target"]) for each in settings if "target" in each]
             if own and not imports:
                 click.echo(printable(f"  not looked at: {', '.join(own)} (--import does)"))
     return 0 if found.ok else PROBLEMS_FOUND
@@ -117,7 +113,13 @@ def show(dst: str, output: Output) -> None:
     in the comment at its top.
     """
     if dst.startswith(MARK):
-        _show_ready(dst, output)
+        text = ready_text(dst)
+        if output.as_json:
+            from shardctl.transforms.recipe_files.reading import load_recipe
+
+            print_json({"recipe": load_recipe(Path(dst)), "toml": text})
+        else:
+            click.echo(text, nl=False)
         return
     with quick_imports():
         from shardctl.transforms.recipe_files.showing import show_recipe
@@ -148,31 +150,29 @@ def steps(name: str | None, output: Output) -> None:
     from shardctl.transforms.settings import first_line
     from shardctl.transforms.table import TRANSFORMS, unknown_step
 
-    if name is not None and name not in TRANSFORMS:
-        raise UsageError(unknown_step(name))
+    record: dict[str, Any]
+    rows: list[tuple[str, ...]]
     if name is None:
         rows = [(each, first_line(step)) for each, step in TRANSFORMS.items()]
-        if output.as_json:
-            print_json({"steps": [{"name": each, "does": does} for each, does in rows]})
-        else:
-            print_table(rows)
-        return
-    fields = declared_in(TRANSFORMS[name])
-    settings = [
-        {"name": key, "default": field.written_default, "does": field.help}
-        for key, field in fields.items()
-    ]
-    does = first_line(TRANSFORMS[name])
-    if output.as_json:
-        print_json({"name": name, "does": does, "settings": settings})
-        return
-    click.echo(f"{name}: {does}")
-    print_table(
-        [
-            (each["name"], "" if each["default"] is None else _value(each["default"]), each["does"])
-            for each in settings
+        record = {"steps": [{"name": each, "does": does} for each, does in rows]}
+    elif name not in TRANSFORMS:
+        raise UsageError(unknown_step(name))
+    else:
+        settings = [
+            {"name": key, "default": field.written_default, "does": field.help}
+            for key, field in declared_in(TRANSFORMS[name]).items()
         ]
-    )
+        rows = [
+            (key, "" if default is None else _value(default), does)
+            for key, default, does in map(dict.values, settings)
+        ]
+        record = {"name": name, "does": first_line(TRANSFORMS[name]), "settings": settings}
+    if output.as_json:
+        print_json(record)
+        return
+    if name is not None:
+        click.echo(f"{name}: {record['does']}")
+    print_table(rows)
 
 
 @recipe.command("list", short_help="list the recipes that are ready")
@@ -204,16 +204,6 @@ def schema(output: Output) -> None:
         from shardctl.transforms.recipe_files.checking import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
-
-
-def _show_ready(name: str, output: Output) -> None:
-    text = ready_text(name)
-    if output.as_json:
-        from shardctl.transforms.recipe_files.reading import load_recipe
-
-        print_json({"recipe": load_recipe(Path(name)), "toml": text})
-    else:
-        click.echo(text, nl=False)
 
 
 def _record(found: Check) -> dict[str, Any]:
@@ -255,7 +245,10 @@ def _description(found: Check, made: Recipe) -> list[str]:
             printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}")
         )
     for number, step in enumerate(found.steps, 1):
-        lines += [f"  {number}. {step.name}: {step.does}", f"     {_settings(step)}"]
+        set_to = ", ".join(f"{key} {_value(value)}" for key, value in step.settings.items())
+        random = "; random" if step.random else ""
+        lines.append(f"  {number}. {step.name}: {step.does}")
+        lines.append(printable(f"     {set_to or 'no settings'}{random}"))
     if images and found.steps:
         size = (
             f"{made.output_size[0]}x{made.output_size[1]} pixels"
@@ -263,19 +256,21 @@ def _description(found: Check, made: Recipe) -> list[str]:
             else "of different sizes"
         )
         lines.append(f"  images that come out: {size}")
-    each = (
-        "1 sample" if made.samples_per_record == 1 else counted(made.samples_per_record, "sample")
-    )
+    each = counted(made.samples_per_record, "sample")
     variants = f" ({made.variants} variants)" if made.variants > 1 else ""
     functions = ", unless your own functions make more or fewer" if made.sample_transforms else ""
     lines.append(f"  from each input: {each}{variants}{functions}")
     lines.append(f"  random: {'yes, seed ' + str(made.seed) if made.random else 'no'}")
     if images and made.image_transforms:
-        still = [
-            f"{what} ({_by(found, what)})"
-            for what in ("boxes", "polygons", "keypoints", "masks")
-            if what not in found.moves
-        ]
+        still = []
+        for what in ("boxes", "polygons", "keypoints", "masks"):
+            steps = {
+                step.name: None
+                for step in found.steps
+                if step.moves is not None and what not in step.moves
+            }
+            if what not in found.moves:
+                still.append(f"{what} ({', '.join(steps)})")
         moved = ", ".join(found.moves) or "none"
         lines.append(f"  annotations that move with the images: {moved}")
         if still:
@@ -283,35 +278,15 @@ def _description(found: Check, made: Recipe) -> list[str]:
     return lines
 
 
-def _settings(step: StepSummary) -> str:
-    settings = (
-        ", ".join(f"{name} {_value(value)}" for name, value in step.settings.items())
-        or "no settings"
-    )
-    return printable(f"{settings}{'; random' if step.random else ''}")
-
-
 def _value(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return "; ".join(
-            f"{item.get('name')} "
-            f"({', '.join(f'{name} {_value(inner)}' for name, inner in item.items() if name != 'name')})"
-            for item in value
-        )
+        parts = []
+        for item in value:
+            rest = [f"{name} {_value(inner)}" for name, inner in item.items() if name != "name"]
+            parts.append(f"{item.get('name')} ({', '.join(rest)})")
+        return "; ".join(parts)
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
-    return (
-        value
-        if isinstance(value, str)
-        else f"{value:.6g}"
-        if isinstance(value, float)
-        else json.dumps(value)
-    )
-
-
-def _by(found: Check, what: str) -> str:
-    return ", ".join(
-        dict.fromkeys(
-            step.name for step in found.steps if step.moves is not None and what not in step.moves
-        )
-    )
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from shardctl.cli.options import OneOf, option_name
+from shardctl.cli.command import option_name
+from shardctl.cli.options import OneOf
 
 
 def sentence(error: click.ClickException, group: click.Group, arguments: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.shards.engines.local import Engine, local_engine
-from shardctl.making.shards.scan import ByteRange, Found, RecordSampleTask
+from shardctl.making.shards.scan import ByteRange, Found, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
@@ -228,7 +229,10 @@ def take(
     keeps the records."""
     outs = [str(folder / f"{place}.arrow") for place in range(len(ranges))]
     looks = [
-        RecordSampleTask(byte_range, reading, tuple(numbers.tolist()), out, schema)
+        PrePlanTask(
+            [byte_range],
+            partial(read_some, reading=reading, wanted=numbers.tolist(), out=out, schema=schema),
+        )
         for byte_range, numbers, out in zip(ranges, wanted, outs, strict=True)
     ]
     found: dict[int, dict[str, Any]] = {}

@@ -38,7 +38,6 @@ from shardctl.errors import (
     SourceGoneError,
     StoreError,
 )
-from shardctl.sources import files
 from shardctl.system.files import naming_the_path, ordinary
 from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
@@ -611,7 +610,7 @@ class SourceRoot:
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder. Raises StoreError, as a store is asked once."""
-        return files.is_folder(self.text)
+        return is_folder(self.text)
 
     @property
     def name(self) -> str:
@@ -651,11 +650,7 @@ def folder_of(source: str) -> str:
     """Return the folder that the paths of a source's files are relative to, as a dataset records
     it; it may be gone."""
     text = normal(source)
-    is_file = (
-        not files.is_folder(text) and files.exists(text)
-        if is_stored(text)
-        else Path(text).is_file()
-    )
+    is_file = not is_folder(text) and exists(text) if is_stored(text) else Path(text).is_file()
     return parent_of(text) if is_file else text
 
 
@@ -680,6 +675,3 @@ def fill(descriptor: int, offset: int, view: memoryview) -> None:
         if not count:
             raise changed()
         done += count
-
-
-__all__ = ["changed", "fill", "read_range"]

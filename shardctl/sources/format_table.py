@@ -177,34 +177,15 @@ FRAME = "frame"
 
 INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
-        "lines",
-        _TEXTS,
-        "text:Lines",
-        Family.TEXT,
-        record="line",
-        carrier="lines:LineFile",
+        "lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile"
     ),
     InputFormat("paragraphs", _TEXTS, "text:Paragraphs", Family.TEXT, record="paragraph"),
     InputFormat(
-        "jsonl",
-        (".jsonl", ".ndjson"),
-        "jsonl:JsonLines",
-        Family.TEXT,
-        carrier="lines:LineFile",
+        "jsonl", (".jsonl", ".ndjson"), "jsonl:JsonLines", Family.TEXT, carrier="lines:LineFile"
     ),
+    InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv_file:DelimitedFile"),
     InputFormat(
-        "csv",
-        (".csv",),
-        "csv:Delimited",
-        Family.TEXT,
-        carrier="csv_file:DelimitedFile",
-    ),
-    InputFormat(
-        "tsv",
-        (".tsv",),
-        "csv:tab_delimited",
-        Family.TEXT,
-        carrier="csv_file:DelimitedFile",
+        "tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv_file:DelimitedFile"
     ),
     InputFormat(
         "json",

@@ -57,11 +57,7 @@ _STRINGS = (pa.string(), pa.large_string())
 def is_struct(type_: pa.DataType) -> bool:
     """Return whether values are structs of bytes and path, as Hugging Face datasets stores
     images."""
-    if (
-        not pa.types.is_struct(type_)
-        or {f.name for f in type_} != {"bytes", "path"}
-        or type_.num_fields != 2
-    ):
+    if not pa.types.is_struct(type_) or sorted(f.name for f in type_) != ["bytes", "path"]:
         return False
     data, path = type_.field("bytes").type, type_.field("path").type
     return (data in _BYTES or pa.types.is_null(data)) and (
@@ -71,12 +67,8 @@ def is_struct(type_: pa.DataType) -> bool:
 
 def can_hold_images(type_: pa.DataType) -> bool:
     """Return whether a column of this type can be one of images."""
-    return (
-        is_struct(type_)
-        or type_ in _BYTES
-        or pa.types.is_fixed_size_binary(type_)
-        or type_ in _STRINGS
-    )
+    is_plain = type_ in (*_BYTES, *_STRINGS) or pa.types.is_fixed_size_binary(type_)
+    return is_plain or is_struct(type_)
 
 
 def struct_columns(schema: pa.Schema) -> list[str]:
@@ -170,8 +162,8 @@ def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
 def mark_masks(schema: pa.Schema, bits: Mapping[str, int]) -> pa.Schema:
     """Return the columns as they are read, those marked as masks that have `bits`: of how many
     their numbers are."""
-    marked = with_said(schema, MASK, {name: str(each) for name, each in bits.items()})
-    return with_said(marked, ROLE, dict.fromkeys(bits, KEPT))
+    marked = with_said(schema, ROLE, dict.fromkeys(bits, KEPT))
+    return with_said(marked, MASK, {name: str(each) for name, each in bits.items()})
 
 
 def without_masks(schema: pa.Schema, names: Collection[str]) -> pa.Schema:

@@ -209,7 +209,22 @@ class Types:
         return len(self.fields) - len(self.lead)
 
     def _field(self, name: str) -> pa.Field:
-        type_ = self._type(name)
+        kinds = self.fields[name].decided()
+        type_ = _common(kinds)
+        if type_ is None:
+            rigid = {
+                str(each)
+                for part in kinds.parts()
+                for each in _settled(part).names
+                if isinstance(each, pa.DataType)
+            }
+            if rigid:  # JSON text cannot hold them
+                several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
+                both = sorted(rigid | set(_shown(several)))
+                raise InputError(
+                    f"the field {printable(name)} holds values of several types ({', '.join(both)}), which no column holds; give them one type"
+                )
+            type_ = pa.string()
         written = self.fields[name].written
         if written is None or not written.cells:
             return pa.field(name, type_)
@@ -221,17 +236,6 @@ class Types:
             return pa.field(name, type_)
         low, high = written.places
         return pa.field(name, type_, metadata={WRITTEN: b"%d" % low if low == high else b"any"})
-
-    def _type(self, name: str) -> pa.DataType:
-        kinds = self.fields[name].decided()
-        type_ = _common(kinds)
-        if type_ is None and (rigid := _rigid_names(kinds)):
-            several = next((part for part in kinds.parts() if _is_mixed(part)), kinds)
-            both = sorted(rigid | set(_shown(several)))
-            raise InputError(
-                f"the field {printable(name)} holds values of several types ({', '.join(both)}), which no column holds; give them one type"
-            )
-        return pa.string() if type_ is None else type_
 
     def found(self) -> pa.Schema:
         """Return the columns that hold the values seen so far: as `schema`, but null, and objects
@@ -264,7 +268,7 @@ class Types:
         for name in self.mixed():
             if name not in left_out:
                 yield (
-                    f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals, or objects with over {MOST_NAMES:,} names; those that are no strings are JSON text"
+                    f"the {what} {printable(name)} has values that fit no one type; those that are no strings are JSON text"
                 )
         for name, kinds in self.fields.items():
             if kinds.written is None or name in left_out:
@@ -279,22 +283,20 @@ class Types:
 
     def has_unnamed(self) -> bool:
         """Return whether a CSV file has a first column without a name."""
-        kinds = self.fields.get(UNNAMED)
-        return kinds is not None and kinds.written is not None
+        return self._is_of_cells(UNNAMED)
 
     def null_labels(self) -> list[str]:
         """Return the words for a missing value that are labels of CSV files, sorted."""
-        kinds = self.fields.get(self.label)
-        return (
-            sorted((self.label_names or frozenset()) & NULL_WORDS)
-            if kinds is not None and kinds.written is not None
-            else []
-        )
+        words = (self.label_names or frozenset()) & NULL_WORDS
+        return sorted(words) if self._is_of_cells(self.label) else []
 
     def only_column(self) -> str | None:
         """Return the name of the only column there is, if it is one of CSV cells."""
-        written = [name for name, kinds in self.fields.items() if kinds.written]
-        return written[0] if len(self.fields) == 1 and written else None
+        only = next(iter(self.fields), "")
+        return only if len(self.fields) == 1 and self._is_of_cells(only) else None
+
+    def _is_of_cells(self, name: str) -> bool:
+        return name in self.fields and self.fields[name].written is not None
 
     def labels(self) -> list[str] | None:
         """Return the different strings of the field that may name classes, in order.
@@ -497,16 +499,6 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
     if high <= INT64[1]:
         return pa.int64()
     return pa.uint64() if low >= 0 else None
-
-
-def _rigid_names(kinds: InferredTypes) -> set[str]:
-    """Return the types in a field that JSON text cannot hold."""
-    return {
-        str(name)
-        for part in kinds.parts()
-        for name in _settled(part).names
-        if isinstance(name, pa.DataType)
-    }
 
 
 def _shown(kinds: InferredTypes) -> list[str]:

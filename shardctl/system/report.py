@@ -85,12 +85,11 @@ def _cell(tag: str, value: Any, right: bool, look: Look) -> str:
     return f"<{tag}{look.number if right else look.cell}>{text(value)}</{tag}>"
 
 
-def jpeg_image(jpeg: bytes, what: str, style: str = "") -> Html:
+def jpeg_image(jpeg: bytes, what: str) -> Html:
     """Return a JPEG image as a part of the page itself; `what` is said where it cannot be seen."""
-    styled = f' style="{style}"' if style else ""
     return Html(
         f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode("ascii")}" '
-        f'alt="{text(what)}"{styled}>'
+        f'alt="{text(what)}">'
     )
 
 
@@ -115,17 +114,12 @@ def marked(word: str, colour: str) -> Html:
     return Html(f'<span style="{style}">{text(word)}</span>')
 
 
-def rows_in_notebook(
-    title: str, rows: Sequence[Sequence[Any]], header: Sequence[str] = (), total: int | None = None
-) -> Html:
+def rows_in_notebook(title: str, rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> Html:
     """Return the first rows of a table below its title, and how many more there are; nothing
-    without rows.
-
-    `total` is the number of all rows, where `rows` are not all.
-    """
+    without rows."""
     if not rows:
         return Html("")
-    more = (len(rows) if total is None else total) - len(rows[:MOST_ROWS])
+    more = len(rows) - len(rows[:MOST_ROWS])
     below = lines_in_notebook([f"and {more:,} more"]).text if more else ""
     above = f'<div style="margin-top:.6em">{text(title)}</div>' if title else ""
     return Html(f"{above}{table(rows[:MOST_ROWS], header, IN_A_NOTEBOOK).text}{below}")

@@ -109,6 +109,22 @@ def column_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def type_for(values: Sequence[Any]) -> pa.DataType | None:
+    """Return the type of a column in which all of these plain values come out as they went in; None
+    if there is none."""
+    for several in (values, list(map(python_value, values))):
+        try:
+            type_ = column_type(pa.array(several).type)
+            for value in values:
+                check_fit(value, type_)
+            return type_
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            continue
+    return None
+
+
 def array_type(values: Sequence[Any]) -> pa.DataType | None:
     """Return the type of a column of arrays of numbers of one shape and type, lists of fixed sizes;
     None for other values.

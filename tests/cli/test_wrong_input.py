@@ -160,7 +160,7 @@ WRONG = r"""
 2 | convert lines.jsonl out --stop-words english | give one of the 58 codes
 2 | convert in out --store jpg:90 | use source, jpeg:QUALITY, png
 2 | convert in out --split train:0.9 | is not of the form train=0.9,val=0.1
-2 | convert in out --engine spark | the engine is local, ray or ray:ADDRESS
+2 | convert in out --engine spark | the engine is local|ray[:ADDRESS]
 2 | convert in out --part 1 | a part is I/N, for instance 2/8; it is '1'
 2 | verify ready --level fast | --level: 'fast' is not one of quick, full, deep
 2 | export ready out --to megatron-lm | did you mean megatron?

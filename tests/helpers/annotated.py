@@ -16,7 +16,8 @@ from shardctl.format.roles import Image, Mask, Objects, Role, Roles
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs.rle import compress
-from shardctl.making.write.writer import ShardLimits, ShardSeries, finish
+from shardctl.making.write.fields import ShardLimits
+from shardctl.making.write.writer import ShardSeries, finish
 
 WIDTH, HEIGHT = 64, 48
 GREY = (90, 90, 90)

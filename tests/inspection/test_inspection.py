@@ -438,11 +438,14 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_pat
 
 
 def test_an_image_that_does_not_decode_is_crossed_out(tmp_path):
+    from shardctl.format.roles import Image as Stored
+    from shardctl.format.roles import Roles
     from shardctl.inspection.content.blocks import StoredSample
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
     values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
-    broken = StoredSample("x.arrow", 0, 0, None, None, None, values, images=("image",))
+    roles = Roles({"image": Stored("source")})
+    broken = StoredSample("x.arrow", 0, 0, None, None, None, values, roles=roles)
     sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(pictures_of(broken)))))
     assert tuple(sheet[2, 2]) == (200, 60, 60)
 

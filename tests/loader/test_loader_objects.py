@@ -213,7 +213,6 @@ def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path):
 numbers = st.integers(-8, 48).map(lambda number: number / 2)
 lengths = st.integers(0, 40).map(lambda number: number / 2)
 boxes = st.tuples(numbers, numbers, lengths, lengths).map(list)
-solid = st.tuples(numbers, numbers, *[lengths.filter(bool)] * 2).map(list)
 points = st.lists(st.tuples(numbers, numbers, st.integers(0, 2)).map(list), min_size=3, max_size=3)
 polygons = st.lists(
     st.lists(st.tuples(numbers, numbers), min_size=3, max_size=6).map(
@@ -287,9 +286,20 @@ def test_moved_objects_are_those_of_a_conversion(
                     assert np.array_equal(filled[f"objects.{name}"][place, :count], values)
 
 
+near = st.integers(0, 24).map(lambda number: number / 2)
+
+
 @examples(30)
 @given(
-    objects=st.lists(st.builds(thing, solid, keypoints=points), max_size=4),
+    objects=st.lists(
+        st.builds(
+            thing,
+            st.tuples(near, near, st.integers(1, 20), st.integers(1, 20)),
+            keypoints=st.lists(st.tuples(near, near, st.integers(0, 2)), min_size=3, max_size=3),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
     size=st.tuples(st.integers(9, 24), st.integers(9, 24)),
     resize=st.sampled_from([None, 11, (10, 14)]),
     flip=st.sampled_from([0.0, 1.0]),

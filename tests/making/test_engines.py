@@ -13,7 +13,7 @@ import shardctl
 from shardctl.errors import InstallError, UsageError
 from shardctl.making.shards import inputs
 from shardctl.making.shards.engines import local
-from shardctl.making.shards.engines.local import InProcess
+from shardctl.making.shards.engines.local import Engine
 from shardctl.system.packages import to_install
 
 
@@ -33,7 +33,7 @@ def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, out, monkeyp
         return read(path, size)
 
     monkeypatch.setattr(inputs, "read_file", bad_sector)
-    monkeypatch.setattr(local, "start", lambda *_: InProcess())
+    monkeypatch.setattr(local, "start", lambda *_: Engine())
     steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
     result = convert(tmp_path / "in", out, recipe=steps)
     assert (result.samples, result.rejected) == (3, 1)
@@ -43,7 +43,7 @@ def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, out, monkeyp
 def test_an_unknown_engine_is_refused(tmp_path, out, engine):
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(
-        UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"
+        UsageError, match=rf"the engine is local\|ray\[:ADDRESS\]; it is {engine!r}"
     ):
         shardctl.convert(tmp_path / "a.txt", out, engine=engine)
 

@@ -31,7 +31,7 @@ from shardctl.errors import (
     WorkerError,
 )
 from shardctl.making.convert import Listener
-from shardctl.making.shards.engines.agent import Agent, BuildOrder
+from shardctl.making.shards.engines.ray import Agent, BuildOrder
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.stores import open_store
 from shardctl.version import __version__

@@ -32,10 +32,10 @@ from shardctl.making.convert import Listener, discover, table_writer
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards import builder, scan, task
-from shardctl.making.shards.engines.local import InProcess, OnFound
+from shardctl.making.shards.engines.local import Engine, OnFound
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
-from shardctl.making.shards.scan import ScanTask, run_task
+from shardctl.making.shards.scan import PrePlanTask, run_task
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv import Delimited
@@ -496,11 +496,11 @@ def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path, mo
     assert sums[0] == sums[1]
 
 
-class LastFirst(InProcess):
+class LastFirst(Engine):
     """An engine whose answers come in another order than they were asked for, as those of several
     processes may."""
 
-    def examine(self, tasks: Sequence[ScanTask], on_found: OnFound) -> None:
+    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         for number in reversed(range(len(tasks))):
             on_found(number, run_task(tasks[number], WorkerProgress(), {}))
 
@@ -531,7 +531,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
         lambda count: None,
     )
     found = []
-    for engine in (InProcess(), LastFirst()):
+    for engine in (Engine(), LastFirst()):
         discovery = discover.Discovery(listing, reading, False, engine)
         units = discovery.find_units()
         columns = [units.file, units.offset, units.size, units.first, units.records]

@@ -67,7 +67,7 @@ def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, limit):
     assert not (tmp_path / "there" / ".shardctl").exists()
     entries = shards_of(tmp_path / "there")
     if "samples_per_shard" in limit:
-        assert [entry.rows for entry in entries[:-1]] == [40] * (len(entries) - 1)
+        assert [entry.rows for entry in list(entries)[:-1]] == [40] * (len(entries) - 1)
     elif limit:
         assert 5 < len(entries) < 15  # of 25 parts: what is left over of them is put together
     else:

@@ -584,10 +584,7 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(tmp_path, ne
             assert (got, notices) == ([record["a"] for record in put], ())
         else:
             assert [json.loads(value) for value in got] == [record["a"] for record in put]
-            assert any(
-                "the field a holds values of several types, or whole numbers beyond 2^53" in n
-                for n in notices
-            )
+            assert any("the field a has values that fit no one type" in n for n in notices)
 
 
 @pytest.mark.parametrize("depth", [10, 70, 300, 900])

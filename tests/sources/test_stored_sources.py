@@ -40,9 +40,11 @@ from shardctl.errors import (
 from shardctl.making.convert.listener import Listener
 from shardctl.sources import files
 from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.label_table import load
 from shardctl.sources.walk import FoundFile, order_in_walk, walk
 from shardctl.system import object_cache, stores
-from shardctl.system.object_cache import Limits, ObjectCache
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores import objects, open_store
 from shardctl.system.stores.base import Entry
 from shardctl.system.stores.listing import list_keys
@@ -326,6 +328,15 @@ def test_photos_in_folders_give_the_same_dataset(photos, bucket, tmp_path, worke
     assert not list(own_folder.iterdir())
 
 
+def test_a_labels_file_that_changes_after_the_listing_is_read_as_it_is_now(bucket):
+    store = open_store(bucket)
+    store.put("in/labels.csv", b"file_name,label\na.txt,cat\n")
+    with files.in_use():
+        files.keys_of(f"{bucket}/in")
+        store.put("in/labels.csv", b"file_name,label\na.txt,dog\n")
+        assert load([(f"{bucket}/in/labels.csv", "")], (), Reading()).classes == ("dog",)
+
+
 @pytest.mark.thorough
 def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, tmp_path):
     store = open_store(bucket)
@@ -586,6 +597,24 @@ def test_a_large_object_comes_in_parts(bucket, tmp_path, monkeypatch):
     assert contents(on_disk) == contents(from_store)
 
 
+@pytest.mark.parametrize("when", ["between pieces", "after it was looked at"])
+def test_a_large_object_that_changes_while_it_is_read(bucket, out, monkeypatch, when):
+    small_pieces(monkeypatch)
+    store, write = open_store(bucket), NewFile.write
+    for name in ("lines", "others"):
+        store.put(f"in/{name}.jsonl", lines_of(records(50, 100)))
+
+    def change() -> None:
+        store.put("in/lines.jsonl", lines_of(records(50, 200)))
+
+    listener = Listener(announce=lambda _: (change(), files.leave()))
+    if when == "between pieces":
+        monkeypatch.setattr(NewFile, "write", lambda *given: (change(), write(*given)))
+        listener = Listener()
+    shardctl.convert(f"{bucket}/in", out, workers=0, listener=listener)
+    assert rejects(out) == {"lines.jsonl": "changed"}
+
+
 def test_an_update_follows_the_versions_of_objects(object_server, source, bucket, tmp_path):
     url, out = put(f"{bucket}/photos", source), tmp_path / "out"
     shardctl.convert(url, out, workers=0)
@@ -668,7 +697,7 @@ def test_objects_make_room_for_others(bucket, tmp_path, monkeypatch, own_folder)
             sum(path.stat().st_size for path in Path(folder_of_copies(), "s3").rglob("*.jsonl")),
         )
 
-    monkeypatch.setattr("shardctl.making.shards.prefetch.AHEAD_BYTES", size)
+    monkeypatch.setattr("shardctl.making.shards.inputs.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
     shardctl.convert(
         url,

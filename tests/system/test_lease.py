@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -86,11 +87,15 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path, staging):
 @pytest.mark.thorough
 def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path, staging):
     images(tmp_path / "in", *(f"{n}.png" for n in range(20)))
-    command = command_line("convert", "in", "out", "--workers", 1, "--json")
-    with ThreadPoolExecutor(5) as pool:
-        running = [pool.submit(subprocess.check_output, command, cwd=tmp_path) for _ in range(5)]
-    ended = [json.loads(each.result())["status"] for each in running]
-    assert sorted(ended) == ["created"] + ["up-to-date"] * 4
+    command = command_line("convert", "in", "out", "--workers", 1)
+    start = partial(subprocess.Popen, command, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    with contextlib.ExitStack() as stack:
+        with file_lease.hold(staging, None):
+            running = [stack.enter_context(start()) for _ in range(5)]
+            assert all(any(b"writing it" in line for line in each.stderr) for each in running)
+        said = [each.communicate(timeout=60)[0] for each in running]
+    assert [each.returncode for each in running] == [0] * 5
+    assert sum(b"up to date" in each for each in said) == 4
     assert shardctl.verify(tmp_path / "out").findings == ()
     assert not staging.exists()
 

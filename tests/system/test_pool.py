@@ -320,6 +320,17 @@ def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_p
     assert limited("-n 64", "verify", out).returncode == 0
 
 
+@pytest.mark.thorough
+def test_every_limit_of_open_files_works_or_is_said_with_what_helps(photos, raw_dataset, out):
+    """The command opens files between counting them and starting its last worker."""
+    for words in (("verify", raw_dataset), ("convert", photos, out)):
+        for limit in (24, 30):
+            ran = limited(f"-n {limit}", *words)
+            assert ran.returncode == 0 or "room for 0;" in ran.stderr, ran.stderr
+    ran = limited("-n 24", "convert", photos, out, "--workers", "0", "--overwrite")
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(
     monkeypatch,
 ):

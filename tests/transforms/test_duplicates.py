@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,9 @@ from PIL import Image
 import shardctl
 from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
 from shardctl.making.shards import hashes as image_hashes
-from shardctl.making.shards.hashes import ImageHashTask, ListedFile
-from shardctl.making.shards.scan import run_task
+from shardctl.making.shards.hashes import hash_image
+from shardctl.making.shards.inputs import ReadRequest
+from shardctl.making.shards.scan import PrePlanTask, run_task
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (
     Places,
@@ -245,8 +247,9 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
 def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path):
     path = saved(soft_shapes(1), tmp_path / "a.png")
     state = path.stat()
-    listed = ListedFile(str(path), state.st_size, state.st_mtime_ns)
-    work = ImageHashTask((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
+    listed = ReadRequest(str(path), state.st_size, state.st_mtime_ns, True)
+    look = partial(hash_image, what="picture", max_pixels=10**6, keep_truncated=False)
+    work = PrePlanTask((listed, listed, listed._replace(version=1)), look)
     again = pickle.loads(pickle.dumps(work))
     found = run_task(
         again, WorkerProgress(), {0: Rejection("decode", "crashed", "it crashed every time")}

@@ -616,7 +616,7 @@ def test_records_that_could_not_be_compared_are_told(tmp_path, monkeypatch):
         raise MemoryError
 
     write(tmp_path / "in", DOCUMENTS)
-    monkeypatch.setattr(text_hashes.TextHashTask, "examine", fail)
+    monkeypatch.setattr(text_hashes.TextHashTask, "look", fail)
     made = exactly(tmp_path)
     assert made.samples == 14
     assert (

@@ -49,9 +49,8 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
 from shardctl.making.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.making.shards.job import Job, RecordReading
-from shardctl.making.shards.planned import PlannedUnit, RetryHints, Root
-from shardctl.making.shards.records import choice_of, read_unit, sample_of
+from shardctl.making.shards.job import Job, PlannedUnit, RecordReading, RetryHints, Root
+from shardctl.making.shards.records import RecordChoice, read_unit, sample_of
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
@@ -395,7 +394,8 @@ class _Inputs:
             )
             return
         digest = xxhash.xxh3_64()
-        choose = choice_of(job, planned, self._splits.index(split), WorkerProgress(), RetryHints())
+        choice = RecordChoice(job, self._splits.index(split), WorkerProgress(), RetryHints())
+        choose = choice.of_split(planned)
         for parsed in read_unit(job, planned, planned.unit, choose, digest):
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)

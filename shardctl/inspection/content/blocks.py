@@ -6,17 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
 from shardctl.format.python_values import python_values
-from shardctl.format.roles import Roles
+from shardctl.format.roles import Objects, Roles
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import ShardEntry, ShardTable
 from shardctl.system.folders import Folder
@@ -26,8 +28,8 @@ from shardctl.system.text import lacks
 MOST_LISTED = 1 << 20
 """Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
 
-_ALL = 1 << 62
-"""More blocks than there are."""
+ALL = 1 << 62
+"""More blocks and images than there are."""
 
 _MOST_BLOCKS = 64
 """Blocks that samples are chosen from, to be shown."""
@@ -62,11 +64,9 @@ class StoredSample:
 
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that
     its block was written with, and `intact` says whether it still holds; None if it was not
-    computed. `class_names` has the name of the class of each label by the name of its field, None
-    where there is no such name; `images` are the names of the fields of images and masks. `roles`
-    are those of all fields, but for objects that are not of the type of objects. `texts` has the
-    decoded text of each field of tokens where a Decoder (tokens.py) has seen the sample, None where
-    it has none, and `documents` those in a block of tokens.
+    computed. `roles` are those of all fields, but for objects that are not of the type of objects.
+    `texts` has the decoded text of each field of tokens where a Decoder (tokens.py) has seen the
+    sample, None where it has none, and `documents` those in a block of tokens.
     """
 
     shard: str
@@ -77,17 +77,31 @@ class StoredSample:
     intact: bool | None
     values: dict[str, Any]
     checksum: str | None = None
-    class_names: Mapping[str, str | None] = field(default_factory=dict)
-    images: tuple[str, ...] = ()
     roles: Roles = field(default_factory=Roles)
     texts: Mapping[str, str | None] = field(default_factory=dict)
     documents: tuple[Piece, ...] = ()
 
     @property
+    def images(self) -> tuple[str, ...]:
+        """The names of the fields of images and masks."""
+        return tuple(self.roles.images)
+
+    @property
+    def class_names(self) -> dict[str, str | None]:
+        """The class of each label by the name of its field, None where it has no name."""
+        found: dict[str, str | None] = {}
+        for name, role in self.roles.labels.items():
+            label, names = self.values[name], role.names or ()
+            known = type(label) is int and 0 <= label < len(names)
+            found[name] = names[label] if known else None
+        return found
+
+    @property
     def label_name(self) -> str | None:
         """The class of `label`, or of the only label; None where there is no such name."""
-        (*_, only) = self.class_names.values() if len(self.class_names) == 1 else (None,)
-        return self.class_names.get("label", only)
+        found = self.class_names
+        (*_, only) = found.values() if len(found) == 1 else (None,)
+        return found.get("label", only)
 
     def named_values(self) -> dict[str, Any]:
         """Return the values; behind each label NAME its class as NAME_name, behind tokens their
@@ -95,22 +109,21 @@ class StoredSample:
 
         A column of such a name takes precedence.
         """
-        named: dict[str, Any] = {}
-        for name, value in self.values.items():
-            named[name] = value
-            named |= {
-                more: beside
-                for more, beside in self._beside(name).items()
-                if more not in self.values
-            }
-        return named
+        return {
+            more: value
+            for name in self.values
+            for more, value in self._beside(name).items()
+            if more == name or more not in self.values
+        }
 
     def _beside(self, name: str) -> dict[str, Any]:
-        """Return what is said of a field beside its value."""
-        beside: dict[str, Any] = (
-            {f"{name}_name": self.class_names[name]} if name in self.class_names else {}
-        )
-        return {**beside, f"{name}_text": self.texts[name]} if name in self.texts else beside
+        """Return the value of a field, and what is said of it."""
+        beside, classes = {name: self.values.get(name)}, self.class_names
+        if name in classes:
+            beside[f"{name}_name"] = classes[name]
+        if name in self.texts:
+            beside[f"{name}_text"] = self.texts[name]
+        return beside
 
     def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
         """Return the values of some columns, None for all, with what is said of them. Raises
@@ -121,7 +134,7 @@ class StoredSample:
         wrong = next((name for name in columns if name not in values), None)
         if wrong is not None:
             raise UsageError(lacks("column", wrong, self.values))
-        beside = [part for name in columns for part in (name, *self._beside(name))]
+        beside = [part for name in columns for part in self._beside(name)]
         return {name: values[name] for name in beside if name in values}
 
 
@@ -143,16 +156,12 @@ class Shard:
     def roles(self) -> Roles:
         """The roles of the fields, without those of objects whose column is of another type."""
         layout = self.reader.layout
-        other = {
-            name
-            for name in layout.roles.objects
-            if not holds_objects(layout.columns.field(name).type)
+        kept = {
+            name: role
+            for name, role in layout.roles.by_name.items()
+            if not isinstance(role, Objects) or holds_objects(layout.columns.field(name).type)
         }
-        return (
-            Roles({name: role for name, role in layout.roles.by_name.items() if name not in other})
-            if other
-            else layout.roles
-        )
+        return Roles(kept)
 
 
 @dataclass(frozen=True)
@@ -186,7 +195,7 @@ class StoredBlock:
 
     def record(self, place: int, intact: bool | None = None) -> StoredSample:
         """Return the sample in a row of the block."""
-        roles = self.reader.layout.roles
+        roles = self.shard.roles
         values = {
             field.name: (_tokens if field.name in roles.tokens else _plain)(
                 self.data.column(field.name), place
@@ -195,26 +204,8 @@ class StoredBlock:
         }
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        classes = {
-            name: _class_of(values[name], label.names) for name, label in roles.labels.items()
-        }
-        place_of_it = (self.shard.name, self.number, row, index)
-        images = tuple(roles.images)
-        return StoredSample(
-            *place_of_it,
-            None,
-            intact,
-            values,
-            class_names=classes,
-            images=images,
-            roles=self.shard.roles,
-        )
-
-
-def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
-    """Return the name of a label; None if it has none."""
-    known = type(label) is int and classes is not None and 0 <= label < len(classes)
-    return classes[label] if known and classes is not None else None
+        at = (self.shard.name, self.number, row, index)
+        return StoredSample(*at, None, intact, values, roles=roles)
 
 
 def _plain(column: pa.Array, place: int) -> Any:
@@ -250,41 +241,38 @@ def holds_objects(type_: pa.DataType) -> bool:
     )
 
 
-def _is_row(type_: pa.DataType, size: int) -> bool:
-    return bool(
-        pa.types.is_fixed_size_list(type_)
-        and type_.list_size == size
-        and pa.types.is_floating(type_.value_type)
+Form = Callable[[pa.DataType], bool]
+
+
+def _row(size: int, of: Form) -> Form:
+    return lambda type_: bool(
+        pa.types.is_fixed_size_list(type_) and type_.list_size == size and of(type_.value_type)
     )
 
 
-def _is_list_of(type_: pa.DataType, of: Callable[[pa.DataType], bool]) -> bool:
-    return bool(pa.types.is_list(type_) and of(type_.value_type))
+def _list(of: Form) -> Form:
+    return lambda type_: bool(pa.types.is_list(type_) and of(type_.value_type))
+
+
+_IS_SIZE = _row(2, pa.types.is_integer)
 
 
 def _is_rle(type_: pa.DataType) -> bool:
     parts = {part.name: part.type for part in type_} if pa.types.is_struct(type_) else {}
-    size = parts.get("size", pa.null())
-    sides = (
-        pa.types.is_fixed_size_list(size)
-        and size.list_size == 2
-        and pa.types.is_integer(size.value_type)
-    )
-    return bool(sides and pa.types.is_binary(parts.get("counts", pa.null())))
+    size, counts = (parts.get(name, pa.null()) for name in ("size", "counts"))
+    return _IS_SIZE(size) and bool(pa.types.is_binary(counts))
 
 
-_MEMBERS: dict[str, Callable[[pa.DataType], bool]] = {
-    "bbox": lambda type_: _is_row(type_, 4),
+_MEMBERS: dict[str, Form] = {
+    "bbox": _row(4, pa.types.is_floating),
     "category": pa.types.is_signed_integer,
     "area": pa.types.is_floating,
     "iscrowd": pa.types.is_boolean,
     "difficult": pa.types.is_boolean,
     "truncated": pa.types.is_boolean,
-    "segmentation": lambda type_: _is_list_of(
-        type_, lambda polygon: _is_list_of(polygon, pa.types.is_floating)
-    ),
+    "segmentation": _list(_list(pa.types.is_floating)),
     "rle": _is_rle,
-    "keypoints": lambda type_: _is_list_of(type_, lambda point: _is_row(point, 3)),
+    "keypoints": _list(_row(3, pa.types.is_floating)),
 }
 """What is known of an object, and the type of it."""
 
@@ -294,59 +282,40 @@ def is_image(field: pa.Field) -> bool:
     return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
 
 
-def all_blocks(place: DatasetLocation, split: str | None) -> Iterator[StoredBlock]:
-    """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises
-    UsageError, DatasetError."""
+def some_blocks(
+    place: DatasetLocation, split: str | None, count: int = ALL
+) -> Iterator[StoredBlock]:
+    """Yield up to `count` blocks of a dataset, of one of its splits, or of a lone shard: evenly
+    spaced, in order; none is read yet. Raises UsageError, DatasetError."""
     folder, lone = place
     if lone:
-        shard = Shard(folder, lone, None)
-        yield from (StoredBlock(shard, number) for number in range(len(shard.reader)))
-        return
-    check_split(folder, split)
-    for entry in ShardTable(folder):
-        if split is None or entry.split == split:
-            shard = Shard(folder, entry.path, entry)
-            yield from (StoredBlock(shard, number) for number in range(len(shard.reader)))
-
-
-def check_split(folder: Folder, split: str | None) -> None:
-    """Raise UsageError for an unknown split."""
-    names = [facts.name for facts in Manifest.load(folder).splits]
-    if split is not None and split not in names:
-        raise UsageError(f"{folder.shown()}: {lacks('split', split, names)}")
-
-
-def some_blocks(place: DatasetLocation, split: str | None, count: int) -> Iterator[StoredBlock]:
-    """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError,
-    DatasetError."""
-    folder, lone = place
-    if lone:
-        only = Shard(folder, lone, None)
-        yield from (StoredBlock(only, number) for number in evenly_spaced(len(only.reader), count))
-        return
-    check_split(folder, split)
-    table = ShardTable(folder)
-    first, last = shards_of(folder, split)
-    ends = np.cumsum(table.block_counts[first:last])
-    chosen = evenly_spaced(int(ends[-1]) if len(ends) else 0, count)
+        counts = np.array([len(ShardReader(folder, lone))])
+    else:
+        table = ShardTable(folder)
+        begin, end = shards_of(folder, split)
+        counts = table.block_counts[begin:end]
+    ends = np.cumsum(counts)
+    chosen = evenly_spaced(int(counts.sum()), count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
-    shard: Shard | None = None
-    for of_split, number in zip(shards, chosen, strict=True):
-        entry = table[first + of_split]
-        if shard is None or shard.name != entry.path:
-            shard = Shard(folder, entry.path, entry)
-        yield StoredBlock(
-            shard, number - int(ends[of_split] - table.block_counts[first + of_split])
-        )
+    for number, blocks in groupby(zip(shards, chosen, strict=True), itemgetter(0)):
+        entry = None if lone else table[begin + number]
+        shard = Shard(folder, lone if entry is None else entry.path, entry)
+        first = int(ends[number] - counts[number])
+        yield from (StoredBlock(shard, block - first) for _, block in blocks)
 
 
 def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
-    """Return the numbers of the first shard of a split, and of the first shard after it."""
-    start = 0
-    for facts in Manifest.load(folder).splits:
+    """Return the numbers of the first shard of a split, and of the first shard after it; None:
+    those of the dataset. Raises UsageError for an unknown split."""
+    start, splits = 0, Manifest.load(folder).splits
+    for facts in splits:
         if split == facts.name:
             return start, start + facts.shards
         start += facts.shards
+    if split is not None:
+        raise UsageError(
+            f"{folder.shown()}: {lacks('split', split, [facts.name for facts in splits])}"
+        )
     return 0, start
 
 
@@ -359,14 +328,28 @@ def some_samples(place: DatasetLocation, split: str | None, count: int) -> Itera
 
 
 def blocks_and_share(
-    place: DatasetLocation, split: str | None, blocks: int | None, images: int | None
-) -> tuple[Iterable[StoredBlock], int | None]:
-    """Return blocks of a dataset, None for all, and how many images of each to look at, so that
-    they are `images` together."""
-    if blocks is None and images is None:
-        return some_blocks(place, split, _ALL), None
-    placed = list(some_blocks(place, split, _ALL if blocks is None else blocks))
-    return placed, None if images is None else max(1, images // max(1, len(placed)))
+    place: DatasetLocation, split: str | None, blocks: int, images: int
+) -> tuple[Iterator[StoredBlock], int]:
+    """Return up to so many blocks of a dataset, and how many images of each to look at, so that
+    they are `images` together. Raises as `some_blocks`."""
+    count = sum(1 for _ in some_blocks(place, split, blocks))
+    return some_blocks(place, split, blocks), max(1, images // max(1, count))
+
+
+def count_blocks(
+    blocks: Iterable[StoredBlock], count: Callable[[StoredBlock], None]
+) -> tuple[str, ...]:
+    """Have all blocks counted, and return why others cannot be read: where `count` raises
+    DatasetError or ValueError."""
+    faults = []
+    for block in blocks:
+        try:
+            count(block)
+        except DatasetError as error:
+            faults.append(str(error))
+        except ValueError as error:
+            faults.append(str(block.reader.unreadable(block.number, error)))
+    return tuple(faults)
 
 
 def checked_columns(block: StoredBlock, columns: list[str]) -> pa.RecordBatch:

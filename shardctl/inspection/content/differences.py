@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -20,7 +20,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.shard import BlockFile
 from shardctl.format.tables import ShardEntry
-from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.dataset import open_dataset
 from shardctl.sources.label_table import hash_names
 from shardctl.system.folders import Folder
 from shardctl.system.permutation import mix64
@@ -82,7 +82,7 @@ class _Side:
     """One of the two datasets: which samples it has, in the order of the dataset.
 
     `hashes` (n,) are those of keys and variants, `checks` (n,) of what each sample was made from, 0
-    where that is unknown.
+    where that is unknown. The samples of its splits, by their `names`, end before `ends`.
     """
 
     def __init__(self, place: DatasetLocation) -> None:
@@ -91,15 +91,23 @@ class _Side:
             raise UsageError(f"{place.shown}: is one shard; two whole datasets can be compared")
         self.manifest, self.dataset = Manifest.load(folder), open_dataset(folder.text)
         stored = DatasetTables(folder)
-        hashes, checks = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+        nothing = np.empty(0, np.uint64)
+        hashes, checks = [nothing], [nothing]
         for number, entry in enumerate(stored.shards):
             hashes += _names(folder, entry)
             checks.append(_checks(stored, stored.units(number)))
         self.hashes, self.checks = np.concatenate(hashes), np.concatenate(checks)
+        splits = self.manifest.splits
+        self.names = np.array([split.name for split in splits])
+        self.ends = np.cumsum([split.samples for split in splits])
+
+    def values(self, which: Numbers, columns: list[str]) -> Mapping[str, Any]:
+        """Return the values of some of the samples, as they are stored."""
+        return self.dataset.take(which.tolist(), columns, decode=False)
 
     def keys(self, which: Numbers) -> list[str]:
         """Return the keys of some of the samples."""
-        return list(self.dataset.take(which.tolist(), ["key"], decode=False)["key"])
+        return list(self.values(which, ["key"])["key"])
 
 
 def _names(folder: Folder, entry: ShardEntry) -> Iterator[Hashes]:
@@ -165,43 +173,50 @@ def differences(
     Values are read of every sample that both have, unless both were made in the same way from the
     same input. Memory: about 40 bytes per sample.
     """
-    if _written_alike(a, b):
-        samples = Manifest.load(a.folder).samples
-        settings = tuple(_setting_pairs(Manifest.load(a.folder), Manifest.load(b.folder)))
-        return Differences(
-            settings, (), Pair("samples", samples, samples), samples, 0, 0, (), (), 0, {}, ()
-        )
-    sides = _Side(a), _Side(b)
-    in_a, in_b = _matched(sides[0].hashes, sides[1].hashes)
-    only_a, only_b = _others(len(sides[0].hashes), in_a), _others(len(sides[1].hashes), in_b)
-    fields = _field_pairs(sides[0].dataset.schema, sides[1].dataset.schema)
-    in_question = np.ones(len(in_a), bool)
-    if not fields and _made_alike(sides[0].manifest, sides[1].manifest):
-        checks = sides[0].checks[in_a], sides[1].checks[in_b]
-        in_question = (checks[0] != checks[1]) | (checks[0] == 0)
-    changed, counts, examples = _compare(
-        sides, in_a[in_question], in_b[in_question], {pair.name for pair in fields}, report
+    if not (a.lone or b.lone):
+        of_a, of_b = Manifest.load(a.folder), Manifest.load(b.folder)
+        if of_a.files[CHECKSUMS] == of_b.files[CHECKSUMS]:  # all files had the same bytes
+            settings, samples = tuple(_setting_pairs(of_a, of_b)), of_a.samples
+            both = Pair("samples", samples, samples)
+            return Differences(settings, (), both, samples, 0, 0, (), (), 0, {}, ())
+    one, other = _Side(a), _Side(b)
+    in_a, in_b = _matched(one.hashes, other.hashes)
+    only_a, only_b = (
+        np.setdiff1d(np.arange(len(side.hashes)), there)
+        for side, there in ((one, in_a), (other, in_b))
     )
+    fields = _field_pairs(one.dataset.schema, other.dataset.schema)
+    in_question = np.ones(len(in_a), bool)
+    if not fields and _made_alike(one.manifest, other.manifest):
+        checks = one.checks[in_a], other.checks[in_b]
+        in_question = (checks[0] != checks[1]) | (checks[0] == 0)
+    left_out = {"key", *(pair.name for pair in fields)}
+    columns = [name for name in one.dataset.schema.names if name not in left_out]
+    pairs = in_a[in_question], in_b[in_question]
+    counts, examples, changed = Counter[str](), list[ChangedSample](), 0
+    for first in range(0, len(pairs[0]), _CHUNK):
+        places = tuple(each[first : first + _CHUNK] for each in pairs)
+        for place, of_sample in enumerate(_differing(one, other, places, columns)):
+            if of_sample:
+                changed += 1
+                counts.update(of_sample)
+                if len(examples) < EXAMPLES:
+                    (key,) = one.keys(places[0][place : place + 1])
+                    examples.append(ChangedSample(key, tuple(of_sample)))
+        report(min(first + _CHUNK, len(pairs[0])), len(pairs[0]))
     return Differences(
-        settings=tuple(_setting_pairs(sides[0].manifest, sides[1].manifest)),
+        settings=tuple(_setting_pairs(one.manifest, other.manifest)),
         fields=tuple(fields),
-        samples=Pair("samples", len(sides[0].hashes), len(sides[1].hashes)),
+        samples=Pair("samples", len(one.hashes), len(other.hashes)),
         in_both=len(in_a),
         only_in_a=len(only_a),
         only_in_b=len(only_b),
-        only_in_a_examples=tuple(sides[0].keys(only_a[:EXAMPLES])),
-        only_in_b_examples=tuple(sides[1].keys(only_b[:EXAMPLES])),
+        only_in_a_examples=tuple(one.keys(only_a[:EXAMPLES])),
+        only_in_b_examples=tuple(other.keys(only_b[:EXAMPLES])),
         changed=changed,
         changed_fields=dict(counts.most_common()),
         changed_examples=tuple(examples),
     )
-
-
-def _written_alike(a: DatasetLocation, b: DatasetLocation) -> bool:
-    """Return whether all files of both had the same bytes when they were written."""
-    if a.lone or b.lone:
-        return False
-    return Manifest.load(a.folder).files[CHECKSUMS] == Manifest.load(b.folder).files[CHECKSUMS]
 
 
 def _matched(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> tuple[Numbers, Numbers]:
@@ -211,13 +226,6 @@ def _matched(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> tuple[Numb
     places[places == len(b)] = 0
     found = np.flatnonzero(b[order][places] == a) if len(b) else np.empty(0, np.int64)
     return found, order[places[found]]
-
-
-def _others(size: int, places: Numbers) -> Numbers:
-    """Return the numbers below `size` that are not among these."""
-    left = np.ones(size, bool)
-    left[places] = False
-    return np.flatnonzero(left)
 
 
 def _made_alike(a: Manifest, b: Manifest) -> bool:
@@ -262,56 +270,19 @@ def _are_tables(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _compare(
-    sides: tuple[_Side, _Side],
-    in_a: Numbers,
-    in_b: Numbers,
-    left_out: set[str],
-    report: Callable[[int, int], None],
-) -> tuple[int, Counter[str], list[ChangedSample]]:
-    """Compare the values of pairs of samples. Return how many differ, in which fields, and some of
-    them."""
-    columns = [
-        name for name in sides[0].dataset.schema.names if name not in left_out and name != "key"
-    ]
-    counts: Counter[str] = Counter()
-    examples: list[ChangedSample] = []
-    changed = 0
-    for first in range(0, len(in_a), _CHUNK):
-        part = slice(first, first + _CHUNK)
-        places = in_a[part], in_b[part]
-        differing = _differing(sides[0].dataset, sides[1].dataset, places, columns)
-        for place, fields in enumerate(differing):
-            if fields:
-                changed += 1
-                counts.update(fields)
-                if len(examples) < EXAMPLES:
-                    examples.append(
-                        ChangedSample(
-                            sides[0].keys(in_a[part][place : place + 1])[0], tuple(fields)
-                        )
-                    )
-        report(min(first + _CHUNK, len(in_a)), len(in_a))
-    return changed, counts, examples
-
-
 def _differing(
-    a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns: list[str]
+    one: _Side, other: _Side, places: tuple[Numbers, ...], columns: list[str]
 ) -> list[list[str]]:
     """Return the fields in which each pair of samples differs."""
     found: list[list[str]] = [[] for _ in places[0]]
-    batches = [
-        side.take(own.tolist(), columns, decode=False)
-        for side, own in zip((a, b), places, strict=True)
-    ]
-    for name in columns:
-        for place, (one, other) in enumerate(zip(batches[0][name], batches[1][name], strict=True)):
-            if not _same(one, other):
-                found[place].append(name)
-    splits = [_splits_of(side, own) for side, own in zip((a, b), places, strict=True)]
-    for place, (one, other) in enumerate(zip(*splits, strict=True)):
-        if one != other:
-            found[place].append("split")
+    sides = list(zip((one, other), places, strict=True))
+    batches = [side.values(own, columns) for side, own in sides]
+    splits = [side.names[np.searchsorted(side.ends, own, side="right")] for side, own in sides]
+    pairs = [(name, *(batch[name] for batch in batches)) for name in columns]
+    for name, of_one, of_other in [*pairs, ("split", *splits)]:
+        for fields, a, b in zip(found, of_one, of_other, strict=True):
+            if not _same(a, b):
+                fields.append(name)
     return found
 
 
@@ -322,19 +293,10 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if (
-        isinstance(one, np.ndarray)
-        and isinstance(other, np.ndarray)
-        and one.dtype.kind == other.dtype.kind == "f"
-    ):
-        return bool(np.array_equal(one, other, equal_nan=True))
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
-    numbers = isinstance(one, float | np.floating) and isinstance(other, float | np.floating)
-    return bool(one == other) or (numbers and bool(np.isnan(one) and np.isnan(other)))
-
-
-def _splits_of(dataset: Dataset, places: Numbers) -> list[str]:
-    names = [split.name for split in dataset.manifest.splits]
-    ends = np.cumsum([split.samples for split in dataset.manifest.splits])
-    return [names[number] for number in np.searchsorted(ends, places, side="right").tolist()]
+    numbers = (float, np.ndarray, np.floating)
+    if isinstance(one, numbers) or isinstance(other, numbers):
+        both = np.asarray(one), np.asarray(other)
+        return bool(
+            np.array_equal(*both, equal_nan=both[0].dtype.kind == both[1].dtype.kind == "f")
+        )
+    return bool(one == other)

@@ -4,7 +4,7 @@ command line."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from shardctl.format.dataset_location import DatasetLocation, open_location, ref
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Sample
 from shardctl.format.tables import reason_lines
+from shardctl.inspection.content.blocks import ALL
 from shardctl.inspection.content.objects import (
     MaskStatistics,
     ObjectStatistics,
@@ -30,7 +31,13 @@ from shardctl.inspection.content.overview import (
     overview,
     recipe_in_words,
 )
-from shardctl.inspection.content.statistics import BLOCKS, IMAGES, Statistics, statistics_of
+from shardctl.inspection.content.statistics import (
+    BLOCKS,
+    IMAGES,
+    Recorded,
+    Statistics,
+    statistics_of,
+)
 from shardctl.inspection.content.tokens import TokenCount, TokenStatistics, token_statistics
 from shardctl.loader.dataset import open_dataset
 from shardctl.system.arguments import truth
@@ -47,7 +54,7 @@ MOST = 16
 
 
 @dataclass(frozen=True)
-class VariantStatistics:
+class VariantStatistics(Recorded):
     """Comparison of the variants of some inputs: `compared` of them, with `each` variants on
     average.
 
@@ -61,10 +68,6 @@ class VariantStatistics:
     alike: int
     difference: float | None
 
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
 
 def variant_statistics(folder: Folder, split: str | None = None) -> VariantStatistics | None:
     """Compare the variants of some inputs; None if the dataset has none. Raises DatasetError."""
@@ -76,21 +79,15 @@ def variant_statistics(folder: Folder, split: str | None = None) -> VariantStati
     counts, alike, differences = [], 0, []
     for place in evenly_spaced(len(dataset), INPUTS):
         first = max(0, min(place - MOST // 2, len(dataset) - MOST))
-        batch = dataset.take(
-            range(first, min(first + MOST, len(dataset))), ["key", "variant", *content]
-        )
-        rows = [
-            {name: values[row] for name, values in batch.items()}
-            for row in range(len(batch["key"]))
-        ]
-        of_input = [
-            row for row in rows if row["key"] == batch["key"][min(place - first, len(rows) - 1)]
-        ]
-        contents = {repr([_plain(row[name]) for name in content]) for row in of_input}
+        near = range(first, min(first + MOST, len(dataset)))
+        batch = dataset.take(near, ["key", *content])
+        keys = batch["key"]
+        of_input = [row for row, key in enumerate(keys) if key == keys[place - first]]
+        contents = {repr([_plain(batch[name][row]) for name in content]) for row in of_input}
         counts.append(len(of_input))
         alike += len(contents) < len(of_input)
         if image is not None:
-            differences += _differences([row[image] for row in of_input])
+            differences += _differences([batch[image][row] for row in of_input])
     mean = float(np.mean(differences)) if differences else None
     return VariantStatistics(len(counts), float(np.mean(counts)), alike, mean)
 
@@ -144,15 +141,11 @@ class Inspection(Overview):
         """Return how much there is, the splits, the number of classes and the columns, for
         display."""
         splits = ", ".join(f"{each.name} {each.samples:,}" for each in self.splits)
-        classes = (
-            f"; {counted(len(self.classes), 'class', 'classes')}"
-            if self.classes is not None
-            else ""
-        )
-        columns = ", ".join(self.schema)
+        found = self.classes
+        classes = "" if found is None else f"; {counted(len(found), 'class', 'classes')}"
         return (
             f"<shardctl.Inspection {self.location!r}: {self.size}; splits {splits}{classes}; "
-            f"columns {columns}>"
+            f"columns {', '.join(self.schema)}>"
         )
 
     def _repr_html_(self) -> str:
@@ -205,12 +198,12 @@ def inspect_dataset(
     """Return what is in a dataset that is open, or in one of its splits, from so many blocks, or
     with `stats` from all. Raises DatasetError, UsageError."""
     found = overview(place.folder, split)
-    roles, some = found.manifest.roles, None if stats else blocks
+    roles, some = found.manifest.roles, ALL if stats else blocks
     has_masks = any(role.name == "mask" for role in roles.images.values())
     masks: dict[str, MaskStatistics] | None = None
     if stats or blocks > BLOCKS:
         masks = mask_statistics(place, MASKS if stats else blocks, split) if has_masks else {}
-    images = None if stats else blocks * IMAGES // BLOCKS
+    images = ALL if stats else blocks * IMAGES // BLOCKS
     try:
         variants = variant_statistics(place.folder, split) if "variant" in found.schema else None
     except DatasetError:
@@ -274,11 +267,9 @@ def dataset_report(found: Inspection) -> Iterator[Section]:
     for name, tokens in found.tokens.items():
         yield Section(_title(name, tokens.tokens, "token", found), list(_token_parts(tokens)))
     if (variants := found.variants) is not None:
-        differ = (
-            ""
-            if variants.difference is None
-            else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
-        )
+        differ = ""
+        if variants.difference is not None:
+            differ = f"their pixels differ by {variants.difference:.1f} of 255 on average; "
         yield Section(
             f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that "
             f"were compared: {differ}{variants.alike:,} of them have two that are the same"
@@ -293,15 +284,10 @@ def _statistics(statistics: Statistics, manifest: Manifest) -> Iterator[Section]
         yield Section(f"DAMAGED: {_damage(statistics.faults, 'the blocks looked at')}")
     if not statistics.columns:
         return
-    rows = [
-        (
-            each.name,
-            f"{each.raw_bytes:,.1f}",
-            f"{each.stored_bytes:,.1f}",
-            manifest.type_in_words(each.name, each.type),
-        )
-        for each in statistics.columns
-    ]
+    rows = []
+    for each in statistics.columns:
+        sizes = (f"{each.raw_bytes:,.1f}", f"{each.stored_bytes:,.1f}")
+        rows.append((each.name, *sizes, manifest.type_in_words(each.name, each.type)))
     parts: list[str | Table] = [Table(rows, ("column", "uncompressed", "stored", "type"))]
     parts += [each.table("samples") for each in statistics.distributions if each.says_something]
     if statistics.formats:
@@ -348,12 +334,12 @@ def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
         f"not annotated: {counted(found.not_annotated, 'image')}; annotated and empty: "
         f"{found.without_objects:,}"
     )
-    flags = {
-        "crowds": found.crowds,
-        "difficult": found.difficult,
-        "truncated": found.truncated,
-    }
-    if said := [f"{what}: {count:,}" for what, count in flags.items() if count is not None]:
+    flags = (
+        ("crowds", found.crowds),
+        ("difficult", found.difficult),
+        ("truncated", found.truncated),
+    )
+    if said := [f"{what}: {count:,}" for what, count in flags if count is not None]:
         yield ", ".join(said)
     if found.per_image.counts:
         yield found.per_image.table("images")
@@ -387,26 +373,28 @@ def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
 
 
 def _mask_section(name: str, found: MaskStatistics) -> Section:
-    used = [each for each in found.classes if each.pixels]
     rows = [
         (
-            str(each.number) if each.name is None else each.name,
+            each.name or str(each.number),
             each.pixels,
             f"{each.pixels / found.pixels:.1%}",
             each.masks,
         )
-        for each in used
+        for each in found.classes
+        if each.pixels
     ]
-    lacking = (
-        (f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read",)
-        if found.missing or found.unreadable
-        else ()
-    )
-    header = ("class", "pixels", "share", "masks with it")
+    parts: list[str | Table] = [
+        Table(rows, ("class", "pixels", "share", "masks with it"), SHOWN, (1,))
+    ]
+    if found.missing or found.unreadable:
+        lacking = (
+            f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read"
+        )
+        parts.insert(0, lacking)
     return Section(
         f"{printable(name)}: pixels of each class, of {counted(found.masks, 'mask')}; "
         f"{found.ignored:,} pixels of no class",
-        (*lacking, Table(rows, header, SHOWN, (1,))),
+        parts,
     )
 
 
@@ -414,11 +402,8 @@ def _token_parts(found: TokenStatistics) -> Iterator[str | Table]:
     if found.faults:
         yield f"DAMAGED: {_damage(found.faults)}"
     if found.packed:
-        cut = (
-            ""
-            if found.cut is None
-            else f", {found.cut:,} of them cut ({found.cut / max(1, found.documents):.1%})"
-        )
+        share = (found.cut or 0) / max(1, found.documents)
+        cut = f", {found.cut:,} of them cut ({share:.1%})"
         padding = f"{found.padding:,} tokens of padding, {found.padding_share:.2%} of the blocks"
         yield f"{counted(found.documents, 'document')}{cut}; {padding}"
     for spread, unit in ((found.lengths, "documents"), (found.per_block, "blocks")):

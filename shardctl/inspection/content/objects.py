@@ -8,21 +8,34 @@ arrays: memory does not grow with the dataset, and no Python object is made of a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import DatasetError, Rejection
+from shardctl.errors import Rejection
+from shardctl.format.arrays import Indices
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs.image import decode_mask, open_image
-from shardctl.inspection.content.blocks import StoredBlock, blocks_and_share, checked_columns
-from shardctl.inspection.content.statistics import Distribution, spread_of_counts
+from shardctl.inspection.content.blocks import (
+    ALL,
+    StoredBlock,
+    blocks_and_share,
+    checked_columns,
+    count_blocks,
+)
+from shardctl.inspection.content.statistics import (
+    Distribution,
+    Recorded,
+    add_numbers,
+    distribution,
+    spread_of_counts,
+)
 from shardctl.sources.annotations.objects import OUTSIDE_PIXELS
 from shardctl.system.permutation import evenly_spaced
 
@@ -33,9 +46,8 @@ boxes."""
 GRID = 16
 """Rows and columns of the map of places."""
 
-SHARE_BINS = 20
-_FINE_BINS = 1000
-"""Bins from which the median of shares is computed: to a thousandth."""
+SHARES = np.linspace(0, 1, 21).round(3)
+"""Edges of the bins of shares."""
 
 _MOST_POINTS = 1000
 """Keypoints of an object beyond which nothing is counted."""
@@ -67,7 +79,7 @@ class PointCount:
 
 
 @dataclass(frozen=True)
-class ObjectStatistics:
+class ObjectStatistics(Recorded):
     """What was found in a column of objects, in `samples` samples of `blocks` blocks.
 
     `sizes` counts boxes as small, medium and large by COCO's limits. `sized_images` is the number
@@ -97,195 +109,124 @@ class ObjectStatistics:
     keypoints: tuple[PointCount, ...]
     faults: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
-
-@dataclass
 class _Tally:
-    """What was counted so far in one column of objects."""
+    """What was counted so far in one column of objects: `counts` by the names of ObjectStatistics,
+    `points` by three times the number of the keypoint, and how well it can be seen."""
 
-    role: Objects
-    samples: int = 0
-    blocks: int = 0
-    not_annotated: int = 0
-    flags: dict[str, int] = field(default_factory=dict)
-    objects: Counter[tuple[str, int]] = field(default_factory=Counter)
-    images: Counter[tuple[str, int]] = field(default_factory=Counter)
-    per_image: Counter[int] = field(default_factory=Counter)
-    sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
-    degenerate: int = 0
-    sized_images: int = 0
-    outside: int = 0
-    shares: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_FINE_BINS, np.int64))
-    least_share: float = np.inf
-    most_share: float = 0.0
-    centres: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((GRID, GRID), np.int64))
-    points: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    def __init__(self, role: Objects) -> None:
+        self.role = role
+        self.counts: Counter[str] = Counter()
+        self.objects: dict[str, Counter[int]] = {}
+        self.images: dict[str, Counter[int]] = {}
+        self.per_image, self.shares = Counter[int](), Counter[float]()
+        self.centres, self.points = Counter[int](), Counter[int]()
 
     def add(self, split: str, column: pa.StructArray, image_sizes: npt.NDArray[np.float64]) -> None:
         """Count a block: `image_sizes` (n, 2) are width and height, NaN where they were not looked
         up. Raises ValueError."""
+        rows = len(column)
         members = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
-        counts = pc.list_value_length(members["bbox"]).fill_null(0).to_numpy()
-        lengths = {
-            name: pc.list_value_length(values).fill_null(0).to_numpy()
-            for name, values in members.items()
-        }
+        lengths = {name: _lengths(values) for name, values in members.items()}
+        counts = lengths["bbox"]
         if any(not np.array_equal(counts, each) for each in lengths.values()):
             raise ValueError("the lists of a sample's objects have different lengths")
-        image_of = np.repeat(np.arange(len(column)), counts)
+        image_of = np.repeat(np.arange(rows), counts)
         there = np.asarray(column.is_valid())
-        self.samples += len(column)
-        self.blocks += 1
-        self.not_annotated += int((~there).sum())
-        self.per_image.update(counts[there].tolist())
-        self._add_categories(
-            split, members["category"].flatten().fill_null(-1).to_numpy(), image_of, len(column)
+        self.counts.update(
+            samples=rows,
+            blocks=1,
+            not_annotated=int((~there).sum()),
+            objects=len(image_of),
+            sized_images=int(np.isfinite(image_sizes[:, 0]).sum()),
         )
-        self._add_boxes(_rows_of(members["bbox"].flatten()), image_of, image_sizes)
-        for name in ("iscrowd", "difficult", "truncated"):
-            if name in members:
-                self.flags[name] = self.flags.get(name, 0) + (
-                    pc.sum(members[name].flatten().cast(pa.int64())).as_py() or 0
-                )
+        add_numbers(self.per_image, counts[there])
+        categories = members["category"].flatten().fill_null(-1).to_numpy().astype(np.int64)
+        add_numbers(self.objects.setdefault(split, Counter()), categories)
+        pairs = np.unique(categories * rows + image_of)
+        add_numbers(self.images.setdefault(split, Counter()), pairs // max(1, rows))
+        self._add_boxes(_rows_of(members["bbox"].flatten()), image_sizes[image_of])
+        for name in _FLAGS & members.keys():
+            self.counts[name] += pc.sum(members[name].flatten().cast(pa.int64())).as_py() or 0
         if "keypoints" in members:
             self._add_points(members["keypoints"].flatten())
 
-    def _add_categories(
-        self,
-        split: str,
-        categories: npt.NDArray[np.int64],
-        image_of: npt.NDArray[np.int64],
-        rows: int,
-    ) -> None:
-        values, places, counts = np.unique(categories, return_inverse=True, return_counts=True)
-        pairs = np.unique(places.reshape(-1) * rows + image_of)
-        images = np.bincount(pairs // max(rows, 1), minlength=len(values))
-        for value, count, with_it in zip(
-            values.tolist(), counts.tolist(), images.tolist(), strict=True
-        ):
-            self.objects[split, value] += count
-            self.images[split, value] += with_it
-
-    def _add_boxes(
-        self,
-        boxes: npt.NDArray[np.float64],
-        image_of: npt.NDArray[np.int64],
-        image_sizes: npt.NDArray[np.float64],
-    ) -> None:
-        proper = np.isfinite(boxes).all(axis=1) & (boxes[:, 2] > 0) & (boxes[:, 3] > 0)
-        self.degenerate += int((~proper).sum())
-        self.sized_images += int(np.isfinite(image_sizes[:, 0]).sum())
-        boxes, size = boxes[proper], image_sizes[image_of[proper]]
-        areas = boxes[:, 2] * boxes[:, 3]
-        self.sizes += np.bincount(
-            np.searchsorted([SMALL, MEDIUM], areas, side="right"), minlength=3
+    def _add_boxes(self, boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64]) -> None:
+        """Count boxes; `sizes` are those of the images of each."""
+        proper = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > 0).all(axis=1)
+        areas = boxes[proper, 2:].prod(axis=1)
+        small, medium = (int((areas < limit).sum()) for limit in (SMALL, MEDIUM))
+        self.counts.update(
+            small=small,
+            medium=medium - small,
+            large=len(areas) - medium,
+            degenerate=len(boxes) - len(areas),
         )
-        known = np.isfinite(size[:, 0])
-        boxes, size, areas = boxes[known], size[known], areas[known]
-        if not len(boxes):
-            return
-        ends = boxes[:, :2] + boxes[:, 2:]
-        self.outside += int(
-            ((boxes[:, :2] < -OUTSIDE_PIXELS) | (ends > size + OUTSIDE_PIXELS)).any(axis=1).sum()
-        )
-        shares = np.sqrt(areas / size.prod(axis=1))
-        self.least_share, self.most_share = (
-            min(self.least_share, float(shares.min())),
-            max(self.most_share, float(shares.max())),
-        )
-        self.shares += np.bincount(_binned(shares, _FINE_BINS), minlength=_FINE_BINS)
-        centres = (boxes[:, :2] + boxes[:, 2:] / 2) / size
-        inside = ((centres >= 0) & (centres <= 1)).all(axis=1)
-        columns, rows = _binned(centres[inside], GRID).T
-        self.centres += np.bincount(rows * GRID + columns, minlength=GRID * GRID).reshape(
-            GRID, GRID
-        )
+        known = proper & np.isfinite(sizes[:, 0])
+        begins, sides, sizes = boxes[known, :2], boxes[known, 2:], sizes[known]
+        out = (begins < -OUTSIDE_PIXELS) | (begins + sides > sizes + OUTSIDE_PIXELS)
+        self.counts["outside"] += int(out.any(axis=1).sum())
+        shares = np.sqrt(sides.prod(axis=1) / sizes.prod(axis=1))
+        add_numbers(self.shares, shares.round(4))
+        centres = (begins + sides / 2) / sizes
+        inside = centres[((centres >= 0) & (centres <= 1)).all(axis=1)]
+        columns, rows = np.minimum(inside * GRID, GRID - 1).astype(np.int64).T
+        add_numbers(self.centres, rows * GRID + columns)
 
     def _add_points(self, of_objects: pa.ListArray) -> None:
-        lengths = pc.list_value_length(of_objects).fill_null(0).to_numpy()
+        lengths = _lengths(of_objects)
         visible = _rows_of(of_objects.flatten())[:, 2]
         number = np.arange(len(visible)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         kept = (number < _MOST_POINTS) & np.isin(visible, (0, 1, 2))
-        most = max(len(self.points), int(number[kept].max(initial=-1)) + 1)
-        cells = np.bincount(
-            number[kept] * 3 + visible[kept].astype(np.int64), minlength=most * 3
-        ).reshape(most, 3)
-        cells[: len(self.points)] += self.points
-        self.points = cells
+        add_numbers(self.points, number[kept] * 3 + visible[kept].astype(np.int64))
 
-    def result(self, faults: list[str]) -> ObjectStatistics:
+    def result(self, faults: tuple[str, ...]) -> ObjectStatistics:
         """Return all of it, with what was wrong with blocks."""
-        objects = sum(self.objects.values())
-        numbers = set(range(len(self.role.names or ()))) | {
-            category for _, category in self.objects
-        }
-        splits = list(dict.fromkeys(split for split, _ in self.objects))
-        categories = [self._category(number, splits) for number in sorted(numbers)]
-        ranked = sorted(categories, key=lambda each: (-each.objects, each.category))
-        sizes = dict(zip(("small", "medium", "large"), self.sizes.tolist(), strict=True))
+        count, names = self.counts, self.role.keypoints
+        numbers = set(range(len(self.role.names or ()))).union(*self.objects.values())
+        categories = map(self._category, sorted(numbers))
+        flags = {name: count.get(name) for name in _FLAGS}
+        points = range(max(self.points, default=-1) // 3 + 1)
         return ObjectStatistics(
-            self.samples,
-            self.blocks,
-            self.not_annotated,
-            self.per_image.get(0, 0),
-            objects,
-            self.flags.get("iscrowd"),
-            self.flags.get("difficult"),
-            self.flags.get("truncated"),
-            tuple(ranked),
+            count["samples"],
+            count["blocks"],
+            count["not_annotated"],
+            self.per_image[0],
+            count["objects"],
+            flags["iscrowd"],
+            flags["difficult"],
+            flags["truncated"],
+            tuple(sorted(categories, key=lambda each: -each.objects)),
             spread_of_counts("objects in an image", self.per_image),
-            sizes,
-            self.degenerate,
-            self.sized_images,
-            self.outside,
-            self._spread_of_shares(),
-            tuple(tuple(row) for row in self.centres.tolist()),
-            tuple(self._point(number) for number in range(len(self.points))),
-            tuple(faults),
+            {name: count[name] for name in ("small", "medium", "large")},
+            count["degenerate"],
+            count["sized_images"],
+            count["outside"],
+            distribution("side of a box as a share of the image's", self.shares, SHARES),
+            tuple(
+                tuple(self.centres[row * GRID + column] for column in range(GRID))
+                for row in range(GRID)
+            ),
+            tuple(
+                PointCount(name_at(n, names), *(self.points[3 * n + seen] for seen in (2, 1, 0)))
+                for n in points
+            ),
+            faults,
         )
 
-    def _category(self, number: int, splits: list[str]) -> CategoryCount:
+    def _category(self, number: int) -> CategoryCount:
         parts = {
-            s: {
-                "objects": self.objects.get((s, number), 0),
-                "images": self.images.get((s, number), 0),
-            }
-            for s in splits
+            split: {"objects": objects[number], "images": self.images[split][number]}
+            for split, objects in self.objects.items()
+            if objects
         }
-        of_all = {
-            what: sum(part[what] for part in parts.values()) for what in ("objects", "images")
-        }
-        return CategoryCount(
-            number, name_at(number, self.role.names), of_all["objects"], of_all["images"], parts
+        objects, images = (
+            sum(part[what] for part in parts.values()) for what in ("objects", "images")
         )
-
-    def _point(self, number: int) -> PointCount:
-        absent, hidden, visible = self.points[number].tolist()
-        return PointCount(name_at(number, self.role.keypoints), visible, hidden, absent)
-
-    def _spread_of_shares(self) -> Distribution:
-        what, total = "side of a box as a share of the image's", int(self.shares.sum())
-        if not total:
-            return Distribution(what, 0, 0, 0, (), ())
-        middle = int(np.searchsorted(np.cumsum(self.shares), (total + 1) // 2))
-        counts = self.shares.reshape(SHARE_BINS, -1).sum(axis=1)
-        edges = tuple(np.linspace(0, 1, SHARE_BINS + 1).round(3).tolist())
-        low, median, high = (
-            round(share, 4)
-            for share in (self.least_share, (middle + 0.5) / _FINE_BINS, self.most_share)
-        )
-        return Distribution(
-            what, low, min(max(median, low), high), high, edges, tuple(counts.tolist())
-        )
+        return CategoryCount(number, name_at(number, self.role.names), objects, images, parts)
 
 
-def _binned(shares: npt.NDArray[np.float64], bins: int) -> npt.NDArray[np.int64]:
-    """Return in which of so many bins of 0..1 a number is; what is over 1 is in the last."""
-    binned: npt.NDArray[np.int64] = np.minimum(shares * bins, bins - 1).astype(np.int64)
-    return binned
+_FLAGS = {"iscrowd", "difficult", "truncated"}
 
 
 def name_at(number: int, names: tuple[str, ...] | None) -> str | None:
@@ -305,80 +246,51 @@ def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
     return rows
 
 
+def _lengths(lists: pa.Array) -> Indices:
+    lengths: Indices = pc.list_value_length(lists).fill_null(0).to_numpy()
+    return lengths
+
+
 def object_statistics(
-    place: DatasetLocation,
-    blocks: int | None = None,
-    images: int | None = None,
-    split: str | None = None,
+    place: DatasetLocation, blocks: int = ALL, images: int = ALL, split: str | None = None
 ) -> dict[str, ObjectStatistics]:
     """Count the objects of up to `blocks` blocks of a dataset, of a split, or of a lone shard, by
     the name of the column.
 
-    The sizes of up to `images` images are looked up in their headers, evenly spaced; None stands
-    for all. Raises DatasetError if not even the tables can be read, UsageError for a split that
-    there is not.
+    The sizes of up to `images` images are looked up in their headers, evenly spaced. Raises
+    DatasetError if not even the tables can be read, UsageError for a split that there is not.
     """
     tallies: dict[str, _Tally] = {}
-    faults: list[str] = []
-    placed, share = blocks_and_share(place, split, blocks, images)
-    for block in placed:
-        try:
-            if not block.shard.roles.objects:
-                break  # all shards have the same columns
-            _count_objects(block, share, tallies)
-        except DatasetError as error:
-            faults.append(str(error))
+    found, share = blocks_and_share(place, split, blocks, images)
+
+    def count(block: StoredBlock) -> None:
+        roles, split = block.shard.roles, str(block.reader.info["split"])
+        main, schema = roles.main_image, block.reader.schema
+        encoded = [
+            name for name in [main] if name and schema.field(name).type.equals(ENCODED_IMAGE)
+        ]
+        batch = checked_columns(block, [*roles.objects, *encoded])
+        sizes = np.full((batch.num_rows, 2), np.nan)
+        if encoded:
+            data = batch.column(main).field("bytes")
+            for row in evenly_spaced(batch.num_rows, share):
+                sizes[row] = _encoded_size(data[row].as_buffer())
+        elif main is not None and (shape := roles.images[main].shape) is not None:
+            sizes[:] = shape[1], shape[0]
+        for name, role in roles.objects.items():
+            tallies.setdefault(name, _Tally(role)).add(split, batch.column(name), sizes)
+
+    faults = count_blocks(found, count)
     return {name: tally.result(faults) for name, tally in tallies.items()}
 
 
-def _count_objects(block: StoredBlock, share: int | None, tallies: dict[str, _Tally]) -> None:
-    """Count the objects of a block, with the sizes of up to `share` images. Raises DatasetError."""
-    schema, roles = block.reader.schema, block.shard.roles
-    columns = roles.objects
-    main = roles.main_image
-    encoded = [main] if main is not None and schema.field(main).type.equals(ENCODED_IMAGE) else []
-    batch = checked_columns(block, [*columns, *encoded])
-    if encoded:
-        sizes = _encoded_sizes(batch.column(main).field("bytes"), share)
-    else:
-        shape = None if main is None else roles.images[main].shape
-        sizes = np.tile(
-            [np.nan, np.nan] if shape is None else [float(shape[1]), float(shape[0])],
-            (batch.num_rows, 1),
-        )
-    for name, role in columns.items():
-        try:
-            tallies.setdefault(name, _Tally(role)).add(
-                str(block.reader.info["split"]), batch.column(name), sizes
-            )
-        except ValueError as error:
-            raise block.reader.unreadable(block.number, error) from error
-
-
-def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.float64]:
-    """Return width and height (n, 2) of up to `share` images, NaN of the others and of those that
-    cannot be opened."""
-    sizes = np.full((len(images), 2), np.nan)
-    for place in evenly_spaced(len(images), len(images) if share is None else share):
-        data = images[place].as_buffer()
-        if data is not None:
-            sizes[place] = _encoded_size(data)
-    return sizes
-
-
-def _encoded_size(data: pa.Buffer) -> tuple[float, float]:
-    # loads the decoders, which most datasets never need here
-
-    head = data.slice(0, min(HEAD_BYTES, data.size)).to_pybytes()
-    parts = [head] if head.startswith(b"\xff\xd8") else []
-    for part in (*parts, data):
-        try:
-            width, height = open_image(
-                part if isinstance(part, bytes) else part.to_pybytes(), max_pixels=2**62
-            ).size
-        except Rejection:
-            continue
-        return width, height
+def _encoded_size(data: pa.Buffer | None) -> tuple[float, float]:
+    """Return width and height of an image, NaN if it is missing or cannot be opened."""
+    if data is not None:
+        is_jpeg = data.slice(0, min(2, data.size)).to_pybytes() == b"\xff\xd8"
+        for size in ([min(HEAD_BYTES, data.size)] if is_jpeg else []) + [data.size]:
+            with suppress(Rejection):
+                return open_image(data.slice(0, size).to_pybytes(), max_pixels=2**62).size
     return np.nan, np.nan
 
 
@@ -397,7 +309,7 @@ class ClassPixels:
 
 
 @dataclass(frozen=True)
-class MaskStatistics:
+class MaskStatistics(Recorded):
     """What was found in `masks` masks of a column, evenly spaced. `ignored` pixels are of no class.
 
     `missing` counts samples without a mask, `unreadable` masks that do not decode.
@@ -410,10 +322,6 @@ class MaskStatistics:
     ignored: int
     classes: tuple[ClassPixels, ...]
 
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
 
 def mask_statistics(
     place: DatasetLocation, masks: int, split: str | None = None
@@ -425,31 +333,19 @@ def mask_statistics(
     counts as unreadable. Raises as `object_statistics`.
     """
     tallies: dict[str, _MaskTally] = {}
-    placed, share = blocks_and_share(place, split, masks, masks)
-    for block in placed:
-        try:
-            if not any(
-                isinstance(role, Mask) for role in block.reader.layout.roles.images.values()
-            ):
-                break
-            _count_pixels(block, share, tallies)
-        except DatasetError:
-            continue  # the statistics of columns say so
+    found, share = blocks_and_share(place, split, masks, masks)
+
+    def count(block: StoredBlock) -> None:
+        roles = block.reader.layout.roles.images
+        of_masks = {name: role for name, role in roles.items() if isinstance(role, Mask)}
+        batch = checked_columns(block, list(of_masks))
+        for name, role in of_masks.items():
+            tally = tallies.setdefault(name, _MaskTally(role))
+            for row in evenly_spaced(batch.num_rows, share):
+                tally.add(batch.column(name).slice(row, 1))
+
+    count_blocks(found, count)  # the statistics of columns say what cannot be read
     return {name: tally.result() for name, tally in tallies.items() if tally.classes}
-
-
-def _count_pixels(block: StoredBlock, share: int | None, tallies: dict[str, _MaskTally]) -> None:
-    """Count the pixels of up to `share` masks of a block. Raises DatasetError."""
-    roles = {
-        name: role
-        for name, role in block.reader.layout.roles.images.items()
-        if isinstance(role, Mask)
-    }
-    batch = checked_columns(block, list(roles))
-    for name, role in roles.items():
-        tally = tallies.setdefault(name, _MaskTally(role))
-        for place in evenly_spaced(batch.num_rows, batch.num_rows if share is None else share):
-            tally.add(batch.column(name).slice(place, 1))
 
 
 @dataclass

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_tables import checked_column
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
-from shardctl.inspection.content.blocks import check_split, shards_of
+from shardctl.inspection.content.blocks import shards_of
 from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.report import Section, Table, in_a_notebook
 from shardctl.system.text import counted, format_bytes
@@ -270,19 +271,18 @@ def settings_in_words(settings: dict[str, Any]) -> str:
 def overview(folder: FolderHere, split: str | None = None) -> Overview:
     """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an
     unknown split."""
-    check_split(folder, split)
     manifest = Manifest.load(folder)
     table = ShardTable(folder)
     first, last = shards_of(folder, split)
     sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
     reasons, examples = count_reasons(read_rejects(folder))
-    spread = (
-        (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
-    )
+    low, median, high = (int(each(sizes)) if len(sizes) else 0 for each in (min, np.median, max))
     classes = _classes(folder, manifest)
     if classes is not None and split is not None:
         classes = {split: classes[split]}
-    return Overview(manifest, int(raw_sizes.sum()), spread, classes, reasons, examples, split)
+    return Overview(
+        manifest, int(raw_sizes.sum()), (low, median, high), classes, reasons, examples, split
+    )
 
 
 def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]] | None:
@@ -295,7 +295,7 @@ def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]
         counts = (
             manifest.class_counts
             if manifest.class_counts is not None
-            else _counted_in_shards(folder, label, len(names))
+            else count_labels(folder, label, len(names))
         )
     except DatasetError:
         return None  # a shard is damaged, and all the rest can be shown
@@ -308,23 +308,18 @@ def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]
     return classes
 
 
-def _counted_in_shards(folder: FolderHere, label: str, names: int) -> dict[str, list[int]]:
-    """Count the labels of all shards; only this column is read. Raises DatasetError."""
+def count_labels(folder: FolderHere, label: str, names: int) -> dict[str, list[int]]:
+    """Count the samples of each class in all shards, by split; only this column is read. Raises
+    DatasetError."""
     counts: dict[str, np.ndarray[Any, Any]] = {}
     for entry in ShardTable(folder):
         column = ShardReader(folder, entry.path).schema.get_field_index(label)
         if column < 0:
             continue
         file = BlockFile.of(folder, entry.path, [column])
+        of_split = counts.setdefault(entry.split, np.zeros(names, np.int64))
         for block in range(len(file)):
-            labels = file.fetch(block)[0].column(0)
-            try:
-                labels.validate(full=True)
-            except pa.ArrowException as error:
-                raise file.unreadable(block, error) from error
-            counts[entry.split] = counts.get(entry.split, np.zeros(names, np.int64)) + _count(
-                labels, names
-            )
+            of_split += _count(checked_column(file, block), names)
     return {split: found.tolist() for split, found in counts.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ from shardctl.inspection.content.blocks import (
     Shard,
     StoredBlock,
     StoredSample,
-    all_blocks,
     is_image,
+    some_blocks,
 )
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.inspection.content.tokens import blocks_of_document, document_keys
@@ -72,10 +72,8 @@ def _sample_at(
             f"{name}: no row {place:,} in block {number:,}; it has "
             f"{counted(placed.data.num_rows, 'row')}"
         )
-    return replace(
-        placed.record(place, reader.block_is_intact(number)),
-        checksum=reader.stored_checksum(number),
-    )
+    found = placed.record(place, reader.block_is_intact(number))
+    return replace(found, checksum=reader.stored_checksum(number))
 
 
 def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[int, int]:
@@ -120,90 +118,46 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
         Manifest.load(folder)  # says that there is no such dataset
     stored = DatasetTables(folder)
     packed = packed_column(stored.manifest.roles) is not None
-    if not stored.files.num_rows or stored.manifest.has_own_keys:
-        return _written_in_blocks(stored, key) if packed else _written_with_key(stored, key)
-    places = stored.find(key)
-    if not places:
-        raise InputError(f"{folder.shown()}: no key {printable(key)!r}{_near(stored, key)}")
-    if packed:
-        if records := _blocks_with(stored, key, places):
-            return records
-        raise _why_no_sample(folder, stored, key, places)
-    records = []
-    for place in places:
-        entry = stored.shards[place.shard]
-        for row in stored.rows_with(key, place):
-            found = _sample_at(folder, entry.path, None, row, entry)
-            records.append(replace(found, source=stored.source_of(place.file)))
-    if not records:
-        raise _why_no_sample(folder, stored, key, places)
-    return records
-
-
-def _blocks_with(
-    stored: DatasetTables, key: str, places: list[RecordUnit] | None
-) -> list[StoredSample]:
-    """Return the first blocks of tokens that have a document; `places` are those of the plan, None
-    if there is no plan."""
-
-    records = []
-    for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
-        entry = stored.shards[shard]
-        records.append(_sample_at(stored.folder, entry.path, None, row, entry))
-    if not places:
+    planned = bool(stored.files.num_rows) and not stored.manifest.has_own_keys
+    places = stored.find(key) if planned else []
+    rows: Iterable[tuple[int, int, str | None]] = ()
+    if packed and (places or not planned):
+        source = stored.source_of(places[0].file) if places else None
+        blocks = blocks_of_document(stored, key, places or None)
+        rows = ((shard, row, source) for shard, row in islice(blocks, MOST_BLOCKS))
+    elif planned:
+        rows = (
+            (each.shard, row, stored.source_of(each.file))
+            for each in places
+            for row in stored.rows_with(key, each)
+        )
+    else:  # shardctl.write made it: its tables know no keys
+        rows = (
+            (shard, first + row, None)
+            for shard, first, keys in stored.blocks_of_keys()
+            for row in pc.indices_nonzero(pc.equal(keys, key)).to_pylist()
+        )
+    entries = ((stored.shards[shard], row, source) for shard, row, source in rows)
+    records = [
+        replace(_sample_at(folder, entry.path, None, row, entry), source=source)
+        for entry, row, source in entries
+    ]
+    if records:
         return records
-    source = stored.source_of(places[0].file)
-    return [replace(record, source=source) for record in records]
-
-
-def _written_in_blocks(stored: DatasetTables, key: str) -> list[StoredSample]:
-    """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys
-    of all shards are read."""
-
-    def keys() -> Iterator[pa.Array]:
-        return (
-            part.flatten()
-            for entry in stored.shards
-            for part in document_keys(stored.folder, entry.path)
-        )
-
-    records = _blocks_with(stored, key, None)
-    if not records:
-        raise InputError(
-            f"{stored.folder.shown()}: no key "
-            f"{printable(key)!r}{_meant(_alike(key, keys()), stored)}"
-        )
-    return records
-
-
-def _written_with_key(stored: DatasetTables, key: str) -> list[StoredSample]:
-    """Return the samples with a key of a dataset that shardctl.write made: its tables know no keys,
-    so shards are read."""
-    records = []
-    for shard, first, keys in stored.blocks_of_keys():
-        for place in pc.indices_nonzero(pc.equal(keys, key)).to_pylist():
-            entry = stored.shards[shard]
-            records.append(_sample_at(stored.folder, entry.path, None, first + place, entry))
-    if not records:
-        near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
-        raise InputError(
-            f"{stored.folder.shown()}: no key {printable(key)!r}{_meant(near, stored)}"
-        )
-    return records
+    if places:
+        raise _why_no_sample(folder, stored, key, places)
+    raise InputError(f"{folder.shown()}: no key {printable(key)!r}{_near(stored, key, planned)}")
 
 
 def _why_no_sample(
     folder: FolderHere, stored: DatasetTables, key: str, places: list[RecordUnit]
 ) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
-    shown = printable(key)
-    why = _why_rejected(folder, key, places)
+    shown, packed = printable(key), packed_column(stored.manifest.roles)
+    rejects = read_rejects(folder)
+    why = next((reject.message for reject in rejects if _is_of(reject, key, places)), None)
     whole = [place.unit for place in places if place.unit.records <= 1]
-    if (
-        why is None
-        and any(unit.samples for unit in whole)
-        and not packed_column(stored.manifest.roles)
-    ):
+    if why is None and any(unit.samples for unit in whole) and not packed:
         return DatasetError(
             f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells "
             "more"
@@ -213,13 +167,6 @@ def _why_no_sample(
         return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
     return InputError(
         f"{stored.folder.shown()}: no sample was made of {shown}: it is empty, or a step left it out"
-    )
-
-
-def _why_rejected(folder: FolderHere, key: str, places: list[RecordUnit]) -> str | None:
-    """Return why a record was rejected, None if that is not recorded."""
-    return next(
-        (reject.message for reject in read_rejects(folder) if _is_of(reject, key, places)), None
     )
 
 
@@ -237,15 +184,18 @@ def _is_of(reject: Reject, key: str, places: list[RecordUnit]) -> bool:
     )
 
 
-def _near(stored: DatasetTables, key: str) -> str:
+def _near(stored: DatasetTables, key: str, planned: bool) -> str:
     """Suggest keys that look alike, or that have the beginning of its name."""
-    path, number = list(possible_names(key))[-1]
-    record = f"#{number}" if number else ""
-    alike = _alike(path, stored.paths.chunks)
-    return _meant([f"{other}{record}" for other in alike if other != path], stored)
-
-
-def _meant(keys: list[str], stored: DatasetTables) -> str:
+    if planned:
+        path, number = list(possible_names(key))[-1]
+        record = f"#{number}" if number else ""
+        alike = _alike(path, stored.paths.chunks)
+        keys = [f"{other}{record}" for other in alike if other != path]
+    elif packed_column(stored.manifest.roles) is not None:
+        shards = (document_keys(stored.folder, entry.path) for entry in stored.shards)
+        keys = _alike(key, (part.flatten() for part in chain.from_iterable(shards)))
+    else:
+        keys = _alike(key, (part for _, _, part in stored.blocks_of_keys()))
     if not keys:
         return f"; `shardctl inspect {stored.folder.shown()} --head 5` shows some"
     return f"; did you mean {' or '.join(map(printable, keys))}?"
@@ -266,7 +216,7 @@ def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
 def head(place: DatasetLocation, split: str | None, count: int) -> Iterator[StoredSample]:
     """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises
     UsageError, DatasetError."""
-    for block in all_blocks(place, split):
+    for block in some_blocks(place, split):
         yield from (block.record(row) for row in range(min(block.data.num_rows, count)))
         count -= block.data.num_rows
         if count <= 0:
@@ -277,7 +227,7 @@ def matching(place: DatasetLocation, split: str | None, text: str) -> Iterator[S
     """Yield the samples for which a condition holds. Blocks are read one after the other. Raises
     UsageError, DatasetError."""
     where: Condition | None = None
-    for block in all_blocks(place, split):
+    for block in some_blocks(place, split):
         if where is None:
             where = parse_condition(
                 text, _askable(block.reader.layout), block.reader.layout.roles.names

@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
-from shardctl.format.roles import Roles
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
-from shardctl.inspection.content.blocks import some_blocks
+from shardctl.inspection.content.blocks import StoredBlock, blocks_and_share, count_blocks
 from shardctl.inspection.content.images import facts_of
 from shardctl.system.report import Table
 from shardctl.system.text import format_bytes
@@ -86,8 +84,16 @@ class ColumnStatistics:
     stored_bytes: float
 
 
+class Recorded:
+    """What can be printed as plain data: all that a dataclass has."""
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # each is a dataclass
+
+
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Recorded):
     """What was found in `samples` samples of `blocks` blocks. `formats` counts those of encoded
     images.
 
@@ -101,106 +107,67 @@ class Statistics:
     formats: dict[str, int]
     faults: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
 
 def statistics_of(
     place: DatasetLocation, blocks: int = BLOCKS, split: str | None = None
 ) -> Statistics:
-    """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard.
+    """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard. Nothing of
+    a block stays in memory, and different lengths are few.
 
     Raises DatasetError if not even its tables can be read, UsageError for a split that there is
     not.
     """
-    compression = Compression.parse(
+    codec = Compression.parse(
         "none" if place.lone else str(Manifest.load(place.folder).recipe.get("compression"))
-    )
-    tally = _Tally(
-        compression.codec(),
-        images=max(1, IMAGES // max(1, sum(1 for _ in some_blocks(place, split, blocks)))),
-    )
-    faults: list[str] = []
-    for block in some_blocks(place, split, blocks):
-        try:
-            tally.add(block.data, block.reader.layout.roles)
-        except DatasetError as error:
-            faults.append(str(error))
-    return tally.result(faults)
+    ).codec()
+    found, images = blocks_and_share(place, split, blocks, IMAGES)
+    seen, sizes, formats = Counter[str](), Counter[tuple[str, str]](), Counter[str]()
+    types: dict[str, pa.DataType] = {}
+    spreads: dict[str, Counter[Any]] = {}
 
+    def count(block: StoredBlock) -> None:
+        data, roles = block.data, block.reader.layout.roles
+        # tokens.py counts documents
+        elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}
+        seen.update(samples=data.num_rows, blocks=1)
+        for field, column in zip(data.schema, data.columns, strict=True):
+            name = field.name
+            types.setdefault(name, field.type)
+            sizes[name, "raw"] += column.nbytes
+            sizes[name, "stored"] += _stored(column, codec)
+            if name in roles.images and field.type.equals(ENCODED_IMAGE):
+                some = column.slice(0, images).field("bytes")
+                facts = [facts_of(each.as_py()) for each in some if each.is_valid]
+                formats.update(str(fact["format"] or "unreadable") for fact in facts)
+                for what, said in _OF_IMAGES.items():
+                    numbers = [fact[what] for fact in facts if fact[what] is not None]
+                    spreads.setdefault(f"{name}{said}", Counter()).update(numbers)
+            elif name not in elsewhere and (lengths := _lengths(column)) is not None:
+                is_text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+                unit = "bytes" if is_text else "items"
+                add_numbers(spreads.setdefault(f"{name}, {unit}", Counter()), lengths)
 
-class _Tally:
-    """What was counted so far, a block at a time: nothing of a block stays, and different lengths
-    are few."""
-
-    def __init__(self, codec: pa.Codec | None, images: int) -> None:
-        self._codec, self._images = codec, images
-        self._samples = self._blocks = 0
-        self._types: dict[str, pa.DataType] = {}
-        self._bytes: Counter[tuple[str, str]] = Counter()
-        self._counts: dict[str, dict[str, Counter[Any]]] = {}
-        self._formats: Counter[str] = Counter()
-
-    def add(self, block: pa.RecordBatch, roles: Roles) -> None:
-        """Count a block."""
-        # token_statistics.py does
-        counted_elsewhere = {"key", *(DOCUMENT_COLUMNS if packed_column(roles) is not None else ())}
-        self._samples += block.num_rows
-        self._blocks += 1
-        for field, column in zip(block.schema, block.columns, strict=True):
-            self._types.setdefault(field.name, field.type)
-            self._bytes[field.name, "raw"] += column.nbytes
-            self._bytes[field.name, "stored"] += _stored(column, self._codec)
-            spreads = self._counts.setdefault(field.name, {})
-            if field.name in roles.images and field.type.equals(ENCODED_IMAGE):
-                self._add_images(column, field.name, spreads)
-            elif field.name not in counted_elsewhere and (lengths := _lengths(column)) is not None:
-                values, counts = np.unique(lengths, return_counts=True)
-                spread = spreads.setdefault(f"{field.name}, {_unit(field.type)}", Counter())
-                spread.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-
-    def _add_images(
-        self, column: pa.StructArray, field: str, spreads: dict[str, Counter[Any]]
-    ) -> None:
-        """Count width, height, stored bytes and formats of some images of a field."""
-        facts = [
-            facts_of(data.as_py())
-            for data in column.slice(0, self._images).field("bytes")
-            if data.is_valid
-        ]
-        self._formats.update(str(fact["format"] or "unreadable") for fact in facts)
-        for name, what in (
-            ("width", f"{field} width"),
-            ("height", f"{field} height"),
-            ("image_bytes", f"{field}, bytes"),
-        ):
-            known = Counter(fact[name] for fact in facts if fact[name] is not None)
-            if known:
-                spreads.setdefault(what, Counter()).update(known)
-
-    def result(self, faults: list[str]) -> Statistics:
-        """Return all of it, with what was wrong with blocks."""
-        columns = []
-        for name, type_ in self._types.items():
-            raw, stored = (
-                round(self._bytes[name, which] / self._samples, 1) for which in ("raw", "stored")
-            )
-            columns.append(ColumnStatistics(name, str(type_), raw, stored))
-        distributions = [
-            distribution(what, counter)
-            for each in self._counts.values()
-            for what, counter in each.items()
-        ]
-        of_formats = dict(self._formats.most_common())
-        return Statistics(
-            self._samples,
-            self._blocks,
-            tuple(columns),
-            tuple(distributions),
-            of_formats,
-            tuple(faults),
+    faults = count_blocks(found, count)
+    columns = (
+        ColumnStatistics(
+            name,
+            str(type_),
+            *(round(sizes[name, which] / seen["samples"], 1) for which in ("raw", "stored")),
         )
+        for name, type_ in types.items()
+    )
+    return Statistics(
+        seen["samples"],
+        seen["blocks"],
+        tuple(columns),
+        tuple(distribution(what, counter) for what, counter in spreads.items()),
+        dict(formats.most_common()),
+        faults,
+    )
+
+
+_OF_IMAGES = {"width": " width", "height": " height", "image_bytes": ", bytes"}
+"""What the headers of images say, and how a distribution of it is called behind their column."""
 
 
 def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
@@ -214,10 +181,6 @@ def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
     )
 
 
-def _unit(type_: pa.DataType) -> str:
-    return "bytes" if pa.types.is_string(type_) or pa.types.is_binary(type_) else "items"
-
-
 def _lengths(column: pa.Array) -> npt.NDArray[Any] | None:
     """Return how long text, bytes and lists are; None for other columns."""
     type_ = column.type
@@ -225,54 +188,44 @@ def _lengths(column: pa.Array) -> npt.NDArray[Any] | None:
     if not small and not pa.types.is_large_list(type_):
         return None
     offsets = np.frombuffer(column.buffers()[1], np.int32 if small else np.int64)
-    return np.asarray(
-        np.diff(offsets[column.offset : column.offset + len(column) + 1])[_there(column)]
-    )
+    lengths = np.diff(offsets[column.offset : column.offset + len(column) + 1])
+    return lengths[np.asarray(column.is_valid())] if column.null_count else lengths
 
 
-def _there(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which values are not missing, (n,)."""
-    return np.asarray(column.is_valid()) if column.null_count else np.ones(len(column), bool)
+def add_numbers(counter: Counter[Any], numbers: npt.NDArray[Any]) -> None:
+    """Count some numbers."""
+    values, counts = np.unique(numbers, return_counts=True)
+    counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
 
-def distribution(what: str, counter: Counter[Any]) -> Distribution:
-    """Return how numbers are spread, given how often there is each; nothing of none."""
+def distribution(
+    what: str, counter: Counter[Any], edges: npt.NDArray[Any] | None = None
+) -> Distribution:
+    """Return how numbers are spread, given how often there is each; nothing of none.
+
+    `edges` are those of the bins; what is above is in the last one. Without them there are up to
+    BINS.
+    """
     if not counter:
         return Distribution(what, 0, 0, 0, (), ())
-    values, counts = _sorted_counts(counter)
-    binned, edges = np.histogram(
-        values, min(BINS, max(1, int(values[-1] - values[0]))), weights=counts
-    )
-    spread = (float(values[0]), _median(values, counts), float(values[-1]))
-    return Distribution(
-        what, *spread, tuple(edges.round(1).tolist()), tuple(binned.astype(np.int64).tolist())
-    )
-
-
-def _sorted_counts(counter: Counter[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    values = np.array(sorted(counter))
-    return values, np.array([counter[value] for value in values.tolist()], np.int64)
-
-
-def _median(values: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> float:
-    """Return the median of numbers, of which `values` are sorted and `counts` says how often there
-    is each."""
-    up_to, total = np.cumsum(counts), int(counts.sum())
-    middle = [
-        float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)
-    ]
-    return sum(middle) / 2
+    values, counts = map(np.array, zip(*sorted(counter.items()), strict=True))
+    low, high = float(values[0]), float(values[-1])
+    if edges is None:
+        bins = min(BINS, max(1, int(high - low)))
+        binned, edges = np.histogram(values, bins, weights=counts)
+        edges = edges.round(1)
+    else:
+        binned, _ = np.histogram(np.minimum(values, edges[-1]), edges, weights=counts)
+    total = int(counts.sum())
+    middle = np.searchsorted(np.cumsum(counts), [(total + 1) // 2, total // 2 + 1])
+    median = float(values[middle].mean())
+    shown = tuple(map(float, edges))
+    return Distribution(what, low, median, high, shown, tuple(binned.astype(np.int64).tolist()))
 
 
 def spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
     """Return how whole numbers are spread: bins of one number each, or of several where there are
     too many."""
-    if not counter:
-        return Distribution(what, 0, 0, 0, (), ())
-    values, counts = _sorted_counts(counter)
-    low, high = int(values[0]), int(values[-1])
-    width = -(-(high + 1 - low) // BINS)
-    bins = -(-(high + 1 - low) // width)
-    binned = np.bincount((values - low) // width, counts, minlength=bins).astype(np.int64)
-    edges = tuple(float(low + width * number) for number in range(bins + 1))
-    return Distribution(what, low, _median(values, counts), high, edges, tuple(binned.tolist()))
+    low, end = min(counter, default=0), max(counter, default=0) + 1
+    width = -(-(end - low) // BINS)
+    return distribution(what, counter, np.arange(low, end + width, width))

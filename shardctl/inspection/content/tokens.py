@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,15 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.inspection.content.blocks import (
+    ALL,
     Piece,
     StoredBlock,
     StoredSample,
     checked_columns,
+    count_blocks,
     some_blocks,
 )
-from shardctl.inspection.content.statistics import Distribution, spread_of_counts
+from shardctl.inspection.content.statistics import Distribution, add_numbers, spread_of_counts
 from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.permutation import evenly_spaced
 from shardctl.transforms.tokenizers.base import Tokenizer
@@ -81,80 +83,58 @@ class Decoder:
     def decoded(self, records: Iterable[StoredSample]) -> Iterator[StoredSample]:
         """Yield records with their texts, and with the documents that are in them."""
         for record in records:
-            yield self._decoded(record) if record.roles.tokens else record
-
-    def _decoded(self, record: StoredSample) -> StoredSample:
-        texts: dict[str, str | None] = {}
-        documents: tuple[Piece, ...] = ()
-        for name, role in record.roles.tokens.items():
-            if not self._wants(name):
-                continue
-            tokenizer = self.use(role)
-            ids = _numbers(record.values.get(name))
-            if ids is not None and role.packed:
-                documents = tuple(self._pieces(record.values, ids, role))
-                ids = ids[: sum(piece.length for piece in documents)] if documents else ids
-            if tokenizer is not None:
-                texts[name] = None if ids is None else self.text(ids)
-        return replace(record, texts=texts, documents=documents)
-
-    def _wants(self, name: str) -> bool:
-        return self._columns is None or name in self._columns or f"{name}_text" in self._columns
+            texts: dict[str, str | None] = {}
+            documents: tuple[Piece, ...] = ()
+            for name, role in record.roles.tokens.items():
+                if self._columns is not None and not {name, f"{name}_text"} & {*self._columns}:
+                    continue
+                tokenizer = self.use(role)
+                ids = _numbers(record.values.get(name))
+                if ids is not None and role.packed:
+                    documents = tuple(self._pieces(record.values, ids, role))
+                    ids = ids[: sum(piece.length for piece in documents)] if documents else ids
+                if tokenizer is not None:
+                    texts[name] = None if ids is None else self.text(ids, self._most)
+            yield replace(record, texts=texts, documents=documents)
 
     def _pieces(
         self, values: dict[str, Any], ids: npt.NDArray[Any], role: Tokens
     ) -> Iterator[Piece]:
         """Yield the documents in a block, as far as their lengths and places can be."""
-        columns = [list(_listed(values.get(name))) for name in DOCUMENT_COLUMNS]
-        if len({len(column) for column in columns}) > 1:
+        said = [values.get(name) for name in DOCUMENT_COLUMNS]
+        columns = [
+            np.asarray(each, object).tolist() if isinstance(each, list | np.ndarray) else []
+            for each in said
+        ]
+        if len(set(map(len, columns))) > 1:
             self.why_not = _NO_DOCUMENTS
             return
         place = 0
         for key, length, start in zip(*columns, strict=True):
-            if (
-                not (_is_count(length) and _is_count(start))
-                or place + length > len(ids)
-                or not length
-            ):
+            counts = (_is_count(length), _is_count(start))
+            if not all(counts) or not length or place + length > len(ids):
                 self.why_not = _NO_DOCUMENTS
                 return
             tokens = ids[place : place + length]
             certain = place + length < len(ids)  # only a full block cuts a document
             ends = True if certain else None if role.eos is None else bool(tokens[-1] == role.eos)
-            yield Piece(
-                None if key is None else str(key),
-                place,
-                length,
-                start,
-                ends,
-                self._beginning(tokens),
-            )
+            name, text = None if key is None else str(key), self.text(tokens, BEGINNING)
+            yield Piece(name, place, length, start, ends, text)
             place += length
 
-    def _beginning(self, tokens: npt.NDArray[Any]) -> str | None:
-        text = self._text(tokens[:BEGINNING])
-        return text if text is None or len(tokens) <= BEGINNING else f"{text.rstrip(REPLACEMENT)}…"
-
-    def text(self, ids: npt.NDArray[Any]) -> str | None:
-        """Return the text of tokens, up to the most that are wanted; None if they cannot be
-        decoded."""
-        if self._most is None or len(ids) <= self._most:
-            return self._text(ids)
-        text = self._text(ids[: self._most])
-        return None if text is None else f"{text.rstrip(REPLACEMENT)}…"
-
-    def _text(self, ids: npt.NDArray[Any]) -> str | None:
-        tokenizer = self.tokenizer
+    def text(self, ids: npt.NDArray[Any], most: int | None = None) -> str | None:
+        """Return the text of tokens, or of the first `most`; None if they cannot be decoded."""
+        tokenizer, begin = self.tokenizer, ids[:most]
         if tokenizer is None:
             return None
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocabulary:
-            self.why_not = _NO_SUCH_TOKEN
-            return None
         try:
-            return tokenizer.decode(ids.astype(np.uint32))
+            if len(begin) and not 0 <= int(begin.min()) <= int(begin.max()) < tokenizer.vocabulary:
+                raise ValueError("no such token")
+            text = tokenizer.decode(begin.astype(np.uint32))
         except (LookupError, ValueError, OverflowError):  # a vocabulary may have holes
             self.why_not = _NO_SUCH_TOKEN
             return None
+        return text if len(begin) == len(ids) else f"{text.rstrip(REPLACEMENT)}…"
 
     def name_of(self, number: int) -> str | None:
         """Return a token as people read it; None if there is none of this number, or no
@@ -188,12 +168,6 @@ def _numbers(values: Any) -> npt.NDArray[Any] | None:
     return ids if ids.ndim == 1 and (ids.dtype.kind in "iu" or not len(ids)) else None
 
 
-def _listed(values: Any) -> Iterable[Any]:
-    if isinstance(values, np.ndarray):
-        return values.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
-    return values if isinstance(values, list) else ()
-
-
 def _is_count(number: Any) -> bool:
     return type(number) is int and number >= 0
 
@@ -213,8 +187,10 @@ def blocks_of_document(
     for shard in shards:
         first = 0
         for keys in document_keys(stored.folder, stored.shards[shard].path):
-            for row in np.unique(_rows_with(keys, key)).tolist():
-                yield shard, first + row
+            same = pc.indices_nonzero(pc.equal(keys.flatten(), key).fill_null(False))
+            found = np.from_dlpack(same).astype(np.int64)
+            rows = np.searchsorted(list_offsets(keys), found, side="right") - 1
+            yield from ((shard, first + row) for row in np.unique(rows).tolist())
             first += len(keys)
 
 
@@ -231,13 +207,6 @@ def document_keys(folder: Folder, shard: str) -> Iterator[pa.Array]:
                 f"{REPAIR_ADVICE}"
             )
         yield keys
-
-
-def _rows_with(keys: pa.ListArray, key: str) -> npt.NDArray[np.int64]:
-    found = np.from_dlpack(
-        pc.indices_nonzero(pc.equal(keys.flatten(), key).fill_null(False))
-    ).astype(np.int64)
-    return np.searchsorted(list_offsets(keys), found, side="right") - 1
 
 
 MOST_COMMON = 20
@@ -340,24 +309,14 @@ class TokenStatistics:
         }
 
 
-@dataclass
 class _Tally:
-    """What was counted so far in one column of tokens."""
+    """What was counted so far in one column of tokens: `counts` by the names of
+    TokenStatistics."""
 
-    role: Tokens
-    samples: int = 0
-    blocks: int = 0
-    tokens: int = 0
-    documents: int = 0
-    padding: int = 0
-    cut: int = 0
-    outside: int = 0
-    loss_tokens: int | None = None
-    text_bytes: int = 0
-    text_tokens: int = 0
-    lengths: Counter[int] = field(default_factory=Counter)
-    per_block: Counter[int] = field(default_factory=Counter)
-    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    def __init__(self, role: Tokens) -> None:
+        self.role = role
+        self.counts, self.lengths, self.per_block = Counter[str](), Counter[int](), Counter[int]()
+        self.occurs = np.zeros(0, np.int64)
 
     def add(
         self, columns: Mapping[str, pa.Array], name: str, decoder: Decoder, decode: int
@@ -365,43 +324,40 @@ class _Tally:
         """Count a block, and decode up to `decode` of its tokens. Raises ValueError."""
         rows = token_rows(columns[name])
         mask = token_rows(columns[LOSS_MASK]).values if LOSS_MASK in columns else None
-        ids = self._add_packed(rows, columns) if self.role.packed else self._add_ragged(rows)
-        self.samples += len(rows.lengths)
-        self.blocks += 1
-        self.tokens += len(ids)
+        if self.role.packed:
+            ids = self._add_packed(rows, columns)
+        else:
+            ids = rows.values
+            self.counts["documents"] += len(rows.lengths)
+            add_numbers(self.lengths, rows.lengths)
+        self.counts.update(samples=len(rows.lengths), blocks=1, tokens=len(ids))
         if mask is not None:
-            self.loss_tokens = (self.loss_tokens or 0) + int(np.count_nonzero(mask))
-        self._add_counts(ids)
+            self.counts["loss_tokens"] += int(np.count_nonzero(mask))
         self._decode(ids, decoder, decode)
-
-    def _add_ragged(self, rows: Rows) -> npt.NDArray[Any]:
-        self.documents += len(rows.lengths)
-        _add_numbers(self.lengths, rows.lengths)
-        return rows.values
+        limit = min(self.role.vocabulary or LARGEST, LARGEST)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < limit):
+            inside = ids[(ids >= 0) & (ids < limit)]
+            self.counts["outside"] += len(ids) - len(inside)
+            ids = inside
+        found = np.bincount(ids, minlength=len(self.occurs))
+        found[: len(self.occurs)] += self.occurs
+        self.occurs = found
 
     def _add_packed(self, rows: Rows, columns: Mapping[str, pa.Array]) -> npt.NDArray[Any]:
         """Count the documents in blocks, and return their tokens without the padding."""
         found = documents_in(rows, columns)
-        _add_numbers(self.per_block, np.bincount(found.row, minlength=len(rows.lengths)))
-        self.documents += int(found.begins.sum())
-        self.cut += int(found.seconds(rows).sum())
-        _add_numbers(self.lengths, found.lengths(rows, self.role.eos))
+        add_numbers(self.per_block, np.bincount(found.row, minlength=len(rows.lengths)))
+        add_numbers(self.lengths, found.lengths(rows, self.role.eos))
         padding = rows.lengths - found.filled
-        self.padding += int(padding.sum())
+        self.counts.update(
+            documents=int(found.begins.sum()),
+            cut=int(found.seconds(rows).sum()),
+            padding=int(padding.sum()),
+        )
         if not padding.any():
             return rows.values
         place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
         return np.asarray(rows.values[place < np.repeat(found.filled, rows.lengths)])
-
-    def _add_counts(self, ids: npt.NDArray[Any]) -> None:
-        limit = min(self.role.vocabulary or LARGEST, LARGEST)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < limit):
-            inside = (ids >= 0) & (ids < limit)
-            self.outside += int((~inside).sum())
-            ids = ids[inside]
-        found = np.bincount(ids, minlength=len(self.counts))
-        found[: len(self.counts)] += self.counts
-        self.counts = found
 
     def _decode(self, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
         """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens
@@ -412,110 +368,95 @@ class _Tally:
         ends = [token for token in (self.role.eos, self.role.pad) if token is not None]
         special = np.array([*tokenizer.special.values(), *ends], np.int64)
         together = min(_DECODED_TOGETHER, most)
-        parts = [
-            ids[first : first + together] for first in evenly_spaced(len(ids), most // together)
-        ]
-        for some in parts if len(ids) > most else [ids]:
+        firsts, length = (
+            (evenly_spaced(len(ids), most // together), together)
+            if len(ids) > most
+            else ([0], len(ids))
+        )
+        for first in firsts:
+            some = ids[first : first + length]
             text = decoder.text(some[~np.isin(some, special)])
             if text is not None:
-                self.text_bytes += len(text.encode("utf-8", "replace"))
-                self.text_tokens += len(some)
+                self.counts.update(
+                    text_bytes=len(text.encode("utf-8", "replace")), text_tokens=len(some)
+                )
 
     def result(
-        self, decoder: Decoder, faults: list[str], text_bytes: int | None
+        self, decoder: Decoder, faults: tuple[str, ...], text_bytes: int | None
     ) -> TokenStatistics:
         """Return all of it, with what was wrong with blocks; `text_bytes` is known where the step
         that made them counted."""
-        role, packed = self.role, self.role.packed
+        role, count = self.role, self.counts
         decoder.use(role)
-        size = min(role.vocabulary or len(self.counts), LARGEST)
-        counts = np.append(self.counts, np.zeros(max(0, size - len(self.counts)), np.int64))
-        ranked = np.argsort(-counts, kind="stable")[:MOST_COMMON].tolist()
-        unused = (
-            np.flatnonzero(counts == 0)[:NEVER_USED].tolist() if role.vocabulary is not None else []
-        )
+        size = min(role.vocabulary or len(self.occurs), LARGEST)
+        occurs = np.append(self.occurs, np.zeros(max(0, size - len(self.occurs)), np.int64))
+        ranked = np.argsort(-occurs, kind="stable")[:MOST_COMMON]
+        unused = np.flatnonzero(occurs == 0)[:NEVER_USED] if role.vocabulary is not None else ()
 
-        def token_count(number: int) -> TokenCount:
-            return TokenCount(number, decoder.name_of(number), int(counts[number]))
+        def counted(numbers: Iterable[int]) -> tuple[TokenCount, ...]:
+            return tuple(
+                TokenCount(int(n), decoder.name_of(int(n)), int(occurs[n])) for n in numbers
+            )
 
         exact = text_bytes is not None and not faults
+        per_block = spread_of_counts("documents in a block", self.per_block)
         return TokenStatistics(
-            samples=self.samples,
-            blocks=self.blocks,
-            tokens=self.tokens,
-            documents=self.documents,
+            samples=count["samples"],
+            blocks=count["blocks"],
+            tokens=count["tokens"],
+            documents=count["documents"],
             lengths=spread_of_counts(
-                "tokens of a document" if packed else "tokens of a sample", self.lengths
+                f"tokens of a {'document' if role.packed else 'sample'}", self.lengths
             ),
-            packed=packed,
-            padding=self.padding if packed else None,
-            cut=self.cut if packed else None,
-            per_block=spread_of_counts("documents in a block", self.per_block) if packed else None,
-            loss_tokens=self.loss_tokens,
+            packed=role.packed,
+            padding=count["padding"] if role.packed else None,
+            cut=count["cut"] if role.packed else None,
+            per_block=per_block if role.packed else None,
+            loss_tokens=count.get("loss_tokens"),
             vocabulary=role.vocabulary,
-            used=int(np.count_nonzero(counts)),
-            outside=self.outside,
-            most_common=tuple(token_count(number) for number in ranked if counts[number]),
-            never_used=tuple(map(token_count, unused)),
-            text_bytes=text_bytes if exact and text_bytes is not None else self.text_bytes,
-            text_tokens=self.tokens if exact else self.text_tokens,
+            used=int(np.count_nonzero(occurs)),
+            outside=count["outside"],
+            most_common=counted(ranked[occurs[ranked] > 0]),
+            never_used=counted(unused),
+            text_bytes=text_bytes if exact and text_bytes is not None else count["text_bytes"],
+            text_tokens=count["tokens" if exact else "text_tokens"],
             exact=exact,
-            faults=tuple(faults),
+            faults=faults,
             why_numbers=decoder.why_not,
         )
 
 
 def token_statistics(
-    place: DatasetLocation, blocks: int | None = None, split: str | None = None
+    place: DatasetLocation, blocks: int = ALL, split: str | None = None
 ) -> dict[str, TokenStatistics]:
     """Count the tokens of up to `blocks` blocks of a dataset, or of a split, by the name of the
-    column; None: of all blocks.
+    column.
 
     Raises DatasetError if not even the tables can be read, UsageError for a split that there is
     not.
     """
     tallies: dict[str, _Tally] = {}
-    faults: list[str] = []
     decoder = Decoder(place.folder)
     everything = int(ShardTable(place.folder).block_counts.sum())
-    decode = max(_LEAST_DECODED, DECODED // max(1, min(everything, blocks or everything)))
-    for block in some_blocks(place, split, everything if blocks is None else blocks):
-        try:
-            if not block.shard.roles.tokens:
-                break  # all shards have the same columns
-            _count_tokens(block, decode, tallies, decoder)
-        except DatasetError as error:
-            faults.append(str(error))
-    known = _text_bytes(place.folder) if blocks is None and split is None else None
-    return {name: tally.result(decoder, faults, known) for name, tally in tallies.items()}
+    decode = max(_LEAST_DECODED, DECODED // max(1, min(everything, blocks)))
 
-
-def _count_tokens(
-    block: StoredBlock, decode: int, tallies: dict[str, _Tally], decoder: Decoder
-) -> None:
-    """Count the tokens of a block. Raises DatasetError."""
-    roles, there = block.shard.roles, set(block.reader.schema.names)
-    main = main_tokens(roles)
-    for name, role in roles.tokens.items():
-        tally = tallies.setdefault(name, _Tally(role))
-        beside = [DOCUMENT_LENGTHS, DOCUMENT_STARTS] if role.packed else []
-        beside += [LOSS_MASK] if main is not None and name == main[0] and LOSS_MASK in there else []
-        if missing := [column for column in beside if column not in there]:
-            raise block.reader.unreadable(
-                block.number, f"its tokens are packed, and it has no column {missing[0]}"
-            )
-        batch = checked_columns(block, [name, *beside])
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        try:
+    def count(block: StoredBlock) -> None:
+        roles, there = block.shard.roles, set(block.reader.schema.names)
+        main = main_tokens(roles)
+        for name, role in roles.tokens.items():
+            tally = tallies.setdefault(name, _Tally(role))
+            beside = [DOCUMENT_LENGTHS, DOCUMENT_STARTS] if role.packed else []
+            if main is not None and name == main[0] and LOSS_MASK in there:
+                beside.append(LOSS_MASK)
+            if missing := [column for column in beside if column not in there]:
+                raise ValueError(f"its tokens are packed, and it has no column {missing[0]}")
+            batch = checked_columns(block, [name, *beside])
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             tally.add(columns, name, decoder, decode)
-        except ValueError as error:
-            raise block.reader.unreadable(block.number, error) from error
 
-
-def _add_numbers(counter: Counter[int], numbers: npt.NDArray[np.int64]) -> None:
-    values, counts = np.unique(numbers, return_counts=True)
-    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-        counter[value] += count
+    faults = count_blocks(some_blocks(place, split, blocks), count)
+    known = _text_bytes(place.folder) if blocks == ALL and split is None else None
+    return {name: tally.result(decoder, faults, known) for name, tally in tallies.items()}
 
 
 def _text_bytes(folder: Folder) -> int | None:

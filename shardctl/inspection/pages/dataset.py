@@ -126,43 +126,34 @@ def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
         return
     chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
     large = any(picture.has_objects for picture in pictures_of(chosen[0], annotated))
-    side = MARKED_SIDE if large else SIDE
-    made = [
-        figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)
-    ]
-    style = "pictures marked" if large else "pictures"
-    yield _under(
-        "Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>')
-    )
+    side, style = (MARKED_SIDE, "pictures marked") if large else (SIDE, "pictures")
+    pictures = (picture for record in chosen for picture in pictures_of(record, annotated))
+    made = "".join(figure(picture, side).text for picture in pictures)
+    yield _under("Some images", Html(f'<div class="{style}">{made}</div>'))
 
 
 def _texts(records: list[StoredSample]) -> Iterator[Html]:
-    texts = [(record, _text_of(record)) for record in records]
-    there = [(record, whole, length) for record, (whole, length) in texts if whole is not None]
+    there = [(record, *found) for record in records if (found := _text_of(record)) is not None]
     if not there:
         return
     made = (
-        "<blockquote "
-        f"class=one>{text(whole[:TEXT_LENGTH])}{'…' if len(whole) > TEXT_LENGTH else ''}"
+        f"<blockquote class=one>{text(whole[:TEXT_LENGTH])}{'…' * (len(whole) > TEXT_LENGTH)}"
         f'<div class="soft">{text(record.values["key"])}, {length}</div></blockquote>'
         for record, whole, length in there[:: max(1, len(there) // TEXTS)][:TEXTS]
     )
     yield _under("Some texts", Html(f'<div class="texts">{"".join(made)}</div>'))
 
 
-def _text_of(record: StoredSample) -> tuple[str | None, str]:
-    """Return the text of a sample, or of its tokens, and how long it is."""
+def _text_of(record: StoredSample) -> tuple[str, str] | None:
+    """Return the text of a sample, or of its tokens, and how long it is; None if it has none."""
     whole = record.values.get("text")
     if isinstance(whole, str):
         return whole, f"{len(whole):,} characters"
-    name, decoded = next(
-        ((name, decoded) for name, decoded in record.texts.items() if decoded is not None),
-        ("", None),
-    )
-    if decoded is None:
-        return None, ""
     documents = f", {counted(len(record.documents), 'document')}" if record.documents else ""
-    return decoded, f"{len(record.values[name]):,} tokens{documents}"
+    for name, decoded in record.texts.items():
+        if decoded is not None:
+            return decoded, f"{len(record.values[name]):,} tokens{documents}"
+    return None
 
 
 def _samples(records: list[StoredSample], total: int, annotated: bool, name: str | None) -> Html:
@@ -175,7 +166,7 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
             record.shard,
             record.row,
             *(_shown(record, name) for name in columns),
-            *(_start_of_text(record, name) for name in texts),
+            *((record.texts.get(name) or "")[: TEXT_LENGTH // 4] for name in texts),
         ]
         for record in records
     ]
@@ -185,7 +176,9 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
         f'<p><input id="search" type="search" placeholder="{label}" aria-label="{label}"> '
         f"{found}</p>"
     )
-    parts = [paragraph(_how_many(len(rows), total), "soft"), search]
+    there = counted(total, "sample")
+    some = f"{len(rows):,} of {there}, from everywhere" if len(rows) < total else f"all of {there}"
+    parts = [paragraph(f"This page has {some}.", "soft"), search]
     if name is not None:
         begin = f"shardctl inspect {shlex.quote(name)} --key"
         parts.append(
@@ -203,21 +196,8 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
     return section("Samples", *parts, Html(f"<div data-samples>{inside}</div>"))
 
 
-def _how_many(shown: int, total: int) -> str:
-    there = counted(total, "sample")
-    return (
-        f"This page has {shown:,} of {there}, from everywhere."
-        if shown < total
-        else f"This page has all of {there}."
-    )
-
-
 def _under(title: str, part: Html) -> Html:
     return Html(f"<h3>{text(title)}</h3>{part.text}")
-
-
-def _start_of_text(record: StoredSample, name: str) -> str:
-    return (record.texts.get(name) or "")[: TEXT_LENGTH // 4]
 
 
 def _shown(record: StoredSample, name: str) -> Any:
@@ -229,8 +209,5 @@ def _shown(record: StoredSample, name: str) -> Any:
     plain = describe_value(value)
     if isinstance(plain, dict):
         plain = " ".join(str(part) for part in plain.values())
-    return (
-        plain
-        if isinstance(plain, int | float) and not isinstance(plain, bool)
-        else str(plain)[: TEXT_LENGTH // 4]
-    )
+    is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
+    return plain if is_number else str(plain)[: TEXT_LENGTH // 4]

@@ -134,24 +134,20 @@ def bars(
     series: Mapping[str, Sequence[float | None]],
     unit: str = "",
     written: Callable[[float], str] = number,
-    stacked: bool = False,
-    total: int = 0,
 ) -> Html:
     """Return a table of numbers with a bar behind each, a row for each name; None is no number.
 
-    Several series have colours, and their bars are below each other, or in a row if `stacked`.
-    `total` is the number of all names, if these are only some of them.
+    Several series have colours, and their bars are below each other.
     """
-    columns = list(series.values())
-    lengths = [[column[at] or 0.0 for column in columns] for at in range(len(names))]
+    values = list(zip(*series.values(), strict=True))
+    lengths = [[value or 0.0 for value in row] for row in values]
     rows = [
-        (name, *("" if column[at] is None else written(column[at] or 0) for column in columns))
-        for at, name in enumerate(names)
+        (name, *("" if value is None else written(value) for value in row))
+        for name, row in zip(names, values, strict=True)
     ]
     several = f", {unit}" if unit and len(series) > 1 else ""
-    some = f" (the first {len(names)} of {total:,})" if total > len(names) else ""
     heads = [Html(""), *(_head(name or unit, n, len(series)) for n, name in enumerate(series))]
-    return _chart(f"{title}{several}{some}", _with_bars(rows, heads, lengths, stacked))
+    return _chart(f"{title}{several}", _with_bars(rows, heads, lengths, False))
 
 
 def _head(name: str, number: int, of: int) -> Html:
@@ -182,23 +178,21 @@ def _with_bars(
 
 def told(report: Section) -> Html:
     """Return a section of a report as a part of the page."""
-    parts = []
+    others, charts = [], []
     for part in report.parts:
         if isinstance(part, str):
-            parts.append(paragraph(part, "soft"))
+            others.append(paragraph(part, "soft"))
             continue
         rows = part.rows[:LISTED]
         if not part.bars:
-            parts.append(table(rows, part.header))
+            others.append(table(rows, part.header))
             continue
         heads: list[Any] = list(part.header or [""] * len(rows[0]))
         for number, column in enumerate(part.bars):
             heads[column] = _head(heads[column], number, len(part.bars))
         lengths = [[row[column] for column in part.bars] for row in rows]
         some = f"the first {LISTED} of {len(part.rows):,}" if len(part.rows) > LISTED else ""
-        parts.append(_chart(part.line or some, _with_bars(rows, heads, lengths, True)))
-    charts = [part for part in parts if "<figure" in part.text]
-    others = [part for part in parts if "<figure" not in part.text]
+        charts.append(_chart(part.line or some, _with_bars(rows, heads, lengths, True)))
     return section(report.title.rstrip(":"), *others, *([figures(*charts)] if charts else []))
 
 
@@ -206,15 +200,9 @@ LISTED = 500
 """Rows of a table that a page has."""
 
 
-def histogram(
-    title: str,
-    edges: Sequence[float],
-    counts: Sequence[int],
-    unit: str,
-    written: Callable[[float], str] = number,
-) -> Html:
+def histogram(title: str, edges: Sequence[float], counts: Sequence[int], unit: str) -> Html:
     """Return a histogram: edges (n + 1), counts (n)."""
-    names = [f"{written(low)} to {written(high)}" for low, high in itertools.pairwise(edges)]
+    names = [f"{number(low)} to {number(high)}" for low, high in itertools.pairwise(edges)]
     return bars(title, names, {"": counts}, unit)
 
 
@@ -248,10 +236,8 @@ def data(name: str, record: Any) -> Html:
 def command(line: str, name: str = "", begin: str = "") -> Html:
     """Return a line for the shell, with a button that copies it; `name` is its id, and `begin` what
     a script leaves of it."""
-    button, known = (
-        '<button type="button" class="copy" hidden>copy the command</button>',
-        f' id="{name}" data-begin="{text(begin)}"' if name else "",
-    )
+    button = '<button type="button" class="copy" hidden>copy the command</button>'
+    known = f' id="{name}" data-begin="{text(begin)}"' if name else ""
     return Html(f'<div class="command"><code{known}>{text(line)}</code>{button}</div>')
 
 
@@ -270,7 +256,8 @@ def page(title: str, *parts: Html, script: str = "") -> str:
     scripts: its policy forbids it."""
     body = "".join(part.text for part in parts)
     scripts = [each for each in (_COPY if 'class="copy"' in body else "", script) if each]
-    run = " ".join(f"'sha256-{_digest(each)}'" for each in scripts) or "'none'"
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in scripts)
+    run = " ".join(f"'sha256-{digest.decode()}'" for digest in digests) or "'none'"
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src {run}; img-src data:; "
         "base-uri 'none'"
@@ -283,10 +270,6 @@ def page(title: str, *parts: Html, script: str = "") -> str:
         f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
         f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
     )
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def write_page(path: Path, content: str) -> None:
@@ -303,19 +286,14 @@ def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
     """Yield the part of the page, if there are rejects. Raises DatasetError."""
     if not found.manifest.rejected:
         return
-    reasons = [
-        _reason(reason, count, example)
-        for (reason, count), example in zip(
-            found.reject_reasons.items(), found.reject_examples, strict=True
-        )
-    ]
+    examples = zip(found.reject_reasons.items(), found.reject_examples, strict=True)
+    reasons = [_reason(reason, count, example) for (reason, count), example in examples]
     rows = [
         (each.key, f"{each.stage}: {each.error}", each.message)
         for each in islice(read_rejects(folder), MOST)
     ]
-    more = (
-        f"the first {len(rows)} of them" if found.manifest.rejected > len(rows) else "all of them"
-    )
+    some = found.manifest.rejected > len(rows)
+    more = f"the first {len(rows)} of them" if some else "all of them"
     where = ", of all splits" if found.split else ""
     yield section(
         "Rejected inputs",

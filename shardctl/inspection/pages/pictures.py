@@ -60,6 +60,11 @@ def picture_sheet(pictures: Iterable[Picture]) -> bytes:
     )
 
 
+Content = bytes | npt.NDArray[Any]
+MarkedObjects = tuple[tuple[dict[str, Any] | None, Objects], ...]
+MarkedMasks = tuple[tuple[Content, Mask], ...]
+
+
 @dataclass(frozen=True)
 class Picture:
     """An image or a mask of a record, encoded or as an array, with what is marked in it and the
@@ -70,10 +75,10 @@ class Picture:
     classes.
     """
 
-    content: bytes | npt.NDArray[Any]
+    content: Content
     caption: tuple[str, ...]
-    objects: tuple[tuple[dict[str, Any] | None, Objects], ...] = ()
-    masks: tuple[tuple[bytes | npt.NDArray[Any], Mask], ...] = ()
+    objects: MarkedObjects = ()
+    masks: MarkedMasks = ()
     classes: Mask | None = None
 
     @property
@@ -102,7 +107,7 @@ class Picture:
         )
 
 
-def _numbers(content: bytes | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+def _numbers(content: Content) -> npt.NDArray[Any] | None:
     try:
         return decode_mask(content) if isinstance(content, bytes) else content
     except Rejection:
@@ -116,7 +121,6 @@ def pictures_of(record: StoredSample, annotated: bool = True) -> list[Picture]:
     The main image has the objects and masks of the sample with it, if it is to be `annotated`.
     """
     found = []
-    main = record.roles.main_image if annotated else None
     for name in record.images:
         content = _content(record.values[name])
         if content is None:
@@ -125,40 +129,37 @@ def pictures_of(record: StoredSample, annotated: bool = True) -> list[Picture]:
         role = record.roles.get(name)
         if annotated and isinstance(role, Mask):
             found.append(Picture(content, lines, classes=role))
-        elif name == main:
-            found.append(Picture(content, lines, _objects_of(record), _masks_of(record)))
+        elif annotated and name == record.roles.main_image:
+            found.append(Picture(content, lines, *_marked(record)))
         else:
             found.append(Picture(content, lines))
     return found
-
-
-def _content(value: Any) -> bytes | npt.NDArray[Any] | None:
-    content: bytes | npt.NDArray[Any] | None = value["bytes"] if is_encoded_image(value) else value
-    return content
-
-
-def _objects_of(record: StoredSample) -> tuple[tuple[dict[str, Any] | None, Objects], ...]:
-    values = ((record.values.get(name), role) for name, role in record.roles.objects.items())
-    return tuple((value, role) for value, role in values if value is None or is_objects(value))
-
-
-def _masks_of(record: StoredSample) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ...]:
-    masks = (
-        (_content(record.values[name]), role)
-        for name, role in record.roles.images.items()
-        if isinstance(role, Mask)
-    )
-    return tuple((content, role) for content, role in masks if content is not None)
 
 
 def main_picture(record: StoredSample) -> Picture | None:
     """Return the main image of a record with all that is marked in it; None where there is none."""
     main = record.roles.main_image
     content = _content(record.values[main]) if main is not None else None
+    return None if content is None else Picture(content, caption(record), *_marked(record))
+
+
+def _content(value: Any) -> Content | None:
+    content: Content | None = value["bytes"] if is_encoded_image(value) else value
+    return content
+
+
+def _marked(record: StoredSample) -> tuple[MarkedObjects, MarkedMasks]:
+    """Return the objects and the masks of a record, with their roles."""
+    values, roles = record.values, record.roles
+    objects = ((values.get(name), role) for name, role in roles.objects.items())
+    masks = (
+        (_content(values[name]), role)
+        for name, role in roles.images.items()
+        if isinstance(role, Mask)
+    )
     return (
-        None
-        if content is None
-        else Picture(content, caption(record), _objects_of(record), _masks_of(record))
+        tuple((value, role) for value, role in objects if value is None or is_objects(value)),
+        tuple((content, role) for content, role in masks if content is not None),
     )
 
 
@@ -195,7 +196,7 @@ def marks(picture: Picture, side: int) -> Pixels | None:
         return None
 
 
-def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixels | None:
+def _coloured(content: Content, role: Mask, side: int) -> Pixels | None:
     """Return a small picture of a mask in the colours of its classes, in grey or in its own where
     it has none."""
     numbers = _numbers(content)
@@ -208,34 +209,24 @@ def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixel
 
 def figure(picture: Picture, side: int) -> Html:
     """Return a picture no larger than `side` as a part of a page, with its lines below it."""
-    pixels, below = thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
-    if pixels is None:
-        return Html(f'<figure class="one"><p class="bad">does not decode</p>{below}</figure>')
-    shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), picture.caption[-1])
-    return Html(f'<figure class="one">{shown.text}{below}</figure>')
-
-
-def _below(picture: Picture) -> str:
-    """Return the lines below a picture as HTML."""
-    lines = (line.text for line in counted_objects(picture))
-    return "<br>".join([*map(text, picture.caption[:-1]), *lines, text(picture.caption[-1])])
+    pixels, (*before, key) = thumbnail(picture, side), picture.caption
+    lines = [*map(text, before), *(line.text for line in counted_objects(picture)), text(key)]
+    shown = '<p class="bad">does not decode</p>'
+    if pixels is not None:
+        shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), key).text
+    below = f"<figcaption>{'<br>'.join(lines)}</figcaption>"
+    return Html(f'<figure class="one">{shown}{below}</figure>')
 
 
 def counted_objects(picture: Picture) -> list[Html]:
     """Return a line for each column of objects: how many of each category, behind its colour in the
     picture."""
-    counted = (
-        "&ensp;".join(_category(*each, role) for each in counted_categories(value))
-        for value, role in picture.objects
-    )
-    said = (objects_line(value, role) for value, role in picture.objects)
-    return [Html(colours or text(line)) for colours, line in zip(counted, said, strict=True)]
-
-
-def _category(category: int, count: int, role: Objects) -> str:
-    red, green, blue = colour_of(category)
-    said = (
-        '<i style="background: '
-        f'rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
-    )
-    return f'<span class="category">{said}</span>'
+    lines = []
+    for value, role in picture.objects:
+        said = []
+        for category, count in counted_categories(value):
+            colour = f'<i style="background: rgb({",".join(map(str, colour_of(category)))})"></i>'
+            name = text(counted_name(category, count, role))
+            said.append(f'<span class="category">{colour}{name}</span>')
+        lines.append(Html("&ensp;".join(said) or text(objects_line(value, role))))
+    return lines

@@ -304,33 +304,23 @@ def _wrong_rows(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str,
         except ValueError as error:
             yield 0, BAD_TOKENS, f"{name}: {error}"
             continue
-        yield from ((row, BAD_TOKENS, f"{name} {what}") for row, what in _outside(tokens, role))
+        yield from _outside(tokens, role, name)
         if role.packed:
-            yield from (
-                (row, BAD_DOCUMENTS, what) for row, what in _wrong_documents(block, tokens, role)
-            )
+            for row, what in _wrong_documents(block, tokens, role):
+                yield row, BAD_DOCUMENTS, what
         if name == main[0] and LOSS_MASK in block.schema.names:
-            yield from (
-                (row, BAD_LOSS_MASK, what)
-                for row, what in _wrong_mask(block.column(LOSS_MASK), tokens, name)
-            )
+            for row, what in _wrong_mask(block.column(LOSS_MASK), tokens, name):
+                yield row, BAD_LOSS_MASK, what
 
 
-def _outside(tokens: Rows, role: Tokens) -> Iterator[tuple[int, str]]:
-    if role.vocabulary is None or not len(tokens.values):
+def _outside(tokens: Rows, role: Tokens, name: str) -> Iterator[tuple[int, str, str]]:
+    ids, size = tokens.values, role.vocabulary
+    if size is None or not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) < size):
         return
-    ids = tokens.values
-    least, most = int(ids.min()), int(ids.max())
-    if least >= 0 and most < role.vocabulary:
-        return
-    for place in _first_of_each_row(tokens, (ids < 0) | (ids >= role.vocabulary)):
-        row = _row_of(tokens, place)
-        at = place - int(tokens.offsets[row])
-        yield (
-            row,
-            f"has the token {ids[place]} at place {at}, and its vocabulary has the numbers 0 to "
-            f"{role.vocabulary - 1}",
-        )
+    for row, place in _first_of_each_row(tokens, (ids < 0) | (ids >= size)):
+        what = f"has the token {ids[place]} at place {place - int(tokens.offsets[row])}"
+        numbers = f"its vocabulary has the numbers 0 to {size - 1}"
+        yield row, BAD_TOKENS, f"{name} {what}, and {numbers}"
 
 
 def _wrong_documents(
@@ -359,15 +349,9 @@ def _wrong_documents(
         )
     for row in np.flatnonzero(lengths.lengths == 0).tolist():
         yield row, "is a block without a document"
-    for rows, name, low, least in (
-        (lengths, DOCUMENT_LENGTHS, 1, "1"),
-        (starts, DOCUMENT_STARTS, 0, "0"),
-    ):
-        for place in _first_of_each_row(rows, rows.values < low):
-            yield (
-                _row_of(rows, place),
-                f"has {rows.values[place]} in {name}, and the least is {least}",
-            )
+    for rows, name, least in ((lengths, DOCUMENT_LENGTHS, 1), (starts, DOCUMENT_STARTS, 0)):
+        for row, place in _first_of_each_row(rows, rows.values < least):
+            yield row, f"has {rows.values[place]} in {name}, and the least is {least}"
     row_of = np.repeat(np.arange(block.num_rows), lengths.lengths)
     filled = np.bincount(row_of, np.maximum(lengths.values, 0), minlength=block.num_rows).astype(
         np.int64
@@ -377,14 +361,10 @@ def _wrong_documents(
         yield row, f"has documents of {filled[row]} tokens together in a block of {size[row]}"
     if role.pad is not None:
         within = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], size)
-        for place in _first_of_each_row(
-            tokens, (within >= np.repeat(filled, size)) & (tokens.values != role.pad)
-        ):
-            yield (
-                _row_of(tokens, place),
-                f"has the token {tokens.values[place]} behind its documents, where padding is "
-                f"{role.pad}",
-            )
+        wrong = (within >= np.repeat(filled, size)) & (tokens.values != role.pad)
+        for row, place in _first_of_each_row(tokens, wrong):
+            what = f"has the token {tokens.values[place]} behind its documents"
+            yield row, f"{what}, where padding is {role.pad}"
 
 
 def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int, str]]:
@@ -398,22 +378,16 @@ def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int
             row,
             f"{LOSS_MASK} has {mask.lengths[row]} numbers, and {name} has {tokens.lengths[row]}",
         )
-    for place in _first_of_each_row(mask, (mask.values != 0) & (mask.values != 1)):
-        yield (
-            _row_of(mask, place),
-            f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1",
-        )
+    for row, place in _first_of_each_row(mask, (mask.values != 0) & (mask.values != 1)):
+        yield row, f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1"
 
 
-def _first_of_each_row(rows: Rows, wrong: npt.NDArray[np.bool_]) -> list[int]:
-    """Return the first place of each row that is wrong: a row may have millions of them."""
+def _first_of_each_row(rows: Rows, wrong: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return each row that is wrong, with the first place that is: a row may have millions."""
     places = np.flatnonzero(wrong)
-    _, first = np.unique(np.searchsorted(rows.offsets, places, side="right"), return_index=True)
-    return [int(place) for place in places[first]]
-
-
-def _row_of(rows: Rows, place: int) -> int:
-    return int(np.searchsorted(rows.offsets, place, side="right")) - 1
+    of = np.searchsorted(rows.offsets, places, side="right") - 1
+    found, first = np.unique(of, return_index=True)
+    return list(zip(found.tolist(), places[first].tolist(), strict=True))
 
 
 def other_facts(shard: Shard) -> Iterator[Fault]:
@@ -459,14 +433,9 @@ def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
             data = images[row].as_py()
             facts = None if data is None else jpeg_facts(data)
             if facts is None or not facts.plain:
-                what = (
-                    f"{picture(name, roles.images[name])} is not the plain JPEG that it is "
-                    "said "
-                    "to be"
-                )
-                yield block.fault(
-                    row, "not-plain", f"{what}: the loader may give other pixels; {CONVERT_AGAIN}"
-                )
+                what = f"{picture(name, roles.images[name])} is not the plain JPEG that it is said"
+                why = f"{what} to be: the loader may give other pixels"
+                yield block.fault(row, "not-plain", f"{why}; {CONVERT_AGAIN}")
 
 
 def _said_plain(shard: Shard) -> dict[str, npt.NDArray[np.bool_] | None]:

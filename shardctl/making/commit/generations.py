@@ -44,8 +44,7 @@ def keep(root: Path) -> None:
             if not _is_ours(folder):
                 raise StorageError(
                     f"{printable(str(folder))}: is not a generation of this dataset, but one must "
-                    "be kept there; move it away,"
-                    " or remove it if it is a link"
+                    "be kept there; move it away, or remove it if it is a link"
                 )
             digest = _digest(folder)
             if digest == _digest(root):
@@ -53,8 +52,7 @@ def keep(root: Path) -> None:
             if not digest:
                 raise StorageError(
                     f"{printable(str(folder))}: the {MANIFEST} of this kept generation is damaged, "
-                    "and another one must be kept"
-                    " there; move it away, or repair it"
+                    "and another one must be kept there; move it away, or repair it"
                 )
             _delete(folder)  # of a dataset that was overwritten
         unfinished = folder.with_name(f"{HIDDEN}unfinished")
@@ -91,11 +89,8 @@ def _surplus(root: Path, keeps: int | None) -> list[Path]:
     known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
     number = manifest.keep if keeps is None else keeps
     # One whose manifest is damaged may be the one that is to be kept.
-    wanted = (
-        {folder for folder in list(known)[-number:] if _digest(folder) in ("", known[folder])}
-        if number
-        else set()
-    )
+    last = list(known)[-number:] if number else []
+    wanted = {folder for folder in last if _digest(folder) in ("", known[folder])}
     return sorted(
         path for path in (root / GENERATIONS).iterdir() if path not in wanted and _is_ours(path)
     )
@@ -146,11 +141,8 @@ def _files_in(folder: Path) -> set[str]:
     where nothing lists them."""
     names = {name for name in os.listdir(folder) if not is_folder(folder / name)}
     listed = files_of(folder)
-    return {
-        name
-        for name in names
-        if name in listed or (listed <= BESIDE_SHARDS and is_shard_name(name))
-    }
+    more = filter(is_shard_name, names) if listed <= BESIDE_SHARDS else ()
+    return names & {*listed, *more}
 
 
 def link_or_copy(old: Path, new: Path) -> None:

@@ -100,7 +100,10 @@ def publish(new: Path, target: Path) -> None:
         _write_mark(new.parent, _Mark(_giving_way(new, target), _digest(target), _digest(new)))
         # A process whose current folder is exchanged would be in the old one afterwards. For this
         # process it can be checked.
-        if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
+        current = None
+        with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
+            current = Path.cwd()
+        if not (replaces and current != target and _exchange_folders(new, target)):
             _replace_files(new.parent, target)
 
 
@@ -110,20 +113,18 @@ def _giving_way(new: Path, target: Path) -> tuple[str, ...]:
 
     Raises StorageError if anything else there has the name of a file of the new dataset.
     """
-    same = set()
-    for name in _in_the_way(target, set(os.listdir(new)) - {STAGING}):
-        if not _is_same(new / name, target / name):
-            raise _taken(target / name)
-        same.add(name)
-    return tuple(sorted(same | (files_of(target) if (target / MANIFEST).exists() else set())))
+    same = _in_the_way(target, set(os.listdir(new)) - {STAGING})
+    for name in same:
+        one, other = new / name, target / name
+        alike = is_file(other) and one.stat().st_size == other.stat().st_size
+        if not alike or sha256_of(one) != sha256_of(other):
+            raise _taken(other)
+    return tuple(sorted({*same, *_files_there(target)}))
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    return (
-        is_file(other)
-        and one.stat().st_size == other.stat().st_size
-        and sha256_of(one) == sha256_of(other)
-    )
+def _files_there(target: Path) -> set[str]:
+    """Return the names of the files of the dataset at `target`, none if there is no dataset."""
+    return files_of(target) if (target / MANIFEST).exists() else set()
 
 
 def _in_the_way(target: Path, names: Iterable[str]) -> list[str]:
@@ -131,28 +132,19 @@ def _in_the_way(target: Path, names: Iterable[str]) -> list[str]:
     of the dataset there."""
     if not target.is_dir():
         return []
-    listed = files_of(target) if (target / MANIFEST).exists() else set()
-    with os.scandir(target) as entries:
-        others = {
-            each.name
-            for each in entries
-            if each.name not in listed or each.is_dir(follow_symlinks=False)
-        }
-    return sorted(others.intersection(names))
+    listed = _files_there(target)
+    return sorted(
+        name
+        for name in set(os.listdir(target)).intersection(names)
+        if name not in listed or is_folder(target / name)
+    )
 
 
 def _taken(path: Path) -> StorageError:
     """Return the error for what may be a person's only copy."""
-    if is_folder(path):
-        return StorageError(
-            f"{printable(str(path))}: a folder, where a file of the new dataset belongs; move it "
-            "away, then run the same"
-            " command again"
-        )
     return StorageError(
         f"{printable(str(path))}: is not part of a dataset, but the new dataset needs this file "
-        "name; move it away, or give"
-        " another destination"
+        "name; move it away, or give another destination"
     )
 
 
@@ -192,8 +184,7 @@ def _refuse_others_beside(target: Path) -> None:
 def _not_ours(path: Path) -> StorageError:
     return StorageError(
         f"{printable(str(path))}: shardctl needs this name for its own folder, but did not make "
-        "this one; move it away, or"
-        " remove it if it is a link"
+        "this one; move it away, or remove it if it is a link"
     )
 
 
@@ -246,13 +237,6 @@ def _read_mark(job: Path) -> _Mark:
 def _digest(root: Path) -> str:
     """Return the SHA-256 of a dataset's manifest, "" if there is none."""
     return sha256_of(root / MANIFEST) if is_file(root / MANIFEST) else ""
-
-
-def _is_current(folder: Path) -> bool:
-    try:
-        return Path.cwd() == folder
-    except FileNotFoundError:
-        return False  # the current folder was deleted
 
 
 def needs_recovery(target: Path) -> bool:
@@ -315,9 +299,9 @@ def _is_new(beside: Path, job: Path) -> bool:
     """Return whether a folder is the new dataset of a job, which was to be exchanged: it shares the
     lease, and no more."""
     mark = _read_mark(job)
-    if not is_folder(beside) or not is_file(beside / MANIFEST) or _digest(beside) != mark.new:
-        return False
-    return is_folder(beside / STAGING) and set(os.listdir(beside / STAGING)) <= {LEASE}
+    staging = beside / STAGING
+    is_whole = is_folder(beside) and is_file(beside / MANIFEST) and _digest(beside) == mark.new
+    return is_whole and is_folder(staging) and set(os.listdir(staging)) <= {LEASE}
 
 
 def _refuse_unless_new(job: Path, target: Path) -> None:
@@ -332,8 +316,7 @@ def _refuse_unless_new(job: Path, target: Path) -> None:
     if left if moved else MANIFEST not in left or mark.new != _digest(new):
         raise StorageError(
             f"{printable(str(job))}: has some files of a new dataset, and others are missing or "
-            "changed; move this folder away,"
-            " then run the same command again"
+            "changed; move this folder away, then run the same command again"
         )
 
 
@@ -394,37 +377,28 @@ def _delete_trash(target: Path) -> None:
     if mark is None or job is None:
         raise _not_ours(trash)
     _refuse_others_in(trash, mark)
-    for name in set(os.listdir(trash)) - {STAGING}:
-        (trash / name).unlink()
-    for folder, last in ((trash / STAGING, job.name), (job, REPLACED)):
-        for name in set(os.listdir(folder)) - {last}:
-            if is_folder(folder / name):
-                remove_tree(folder / name, target.parent)
-            else:
-                (folder / name).unlink()
+    last = (trash / STAGING, job, job / REPLACED)
+    for path in sorted(trash.rglob("*"), reverse=True):  # what is in a folder comes before it
+        if path in last:
+            continue
+        if is_folder(path):
+            path.rmdir()
+        else:
+            path.unlink()
     remove_tree(trash, target.parent)
 
 
 def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     """Raise StorageError if the folder of a dataset that was replaced has anything that is no part
     of it."""
-    of_jobs = [
-        job
-        for job in jobs_in(trash / STAGING)
-        if not JobFolder(job).is_begun() or is_committing(job)
-    ]
-    ours = {
-        trash / STAGING,
-        *(trash / name for name in mark.names),
-        trash / STAGING / LEASE,
-        *of_jobs,
-    }
-    for path in (*sorted(trash.iterdir()), *sorted((trash / STAGING).iterdir())):
+    staging = trash / STAGING
+    ours = {staging, staging / LEASE, *(trash / name for name in mark.names)}
+    ours |= {job for job in jobs_in(staging) if not JobFolder(job).is_begun() or is_committing(job)}
+    for path in (*sorted(trash.iterdir()), *sorted(staging.iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
             raise StorageError(
                 f"{printable(str(path))}: the replaced dataset is deleted here, but this does not "
-                "belong to it; move it away,"
-                " then run the same command again"
+                "belong to it; move it away, then run the same command again"
             )
 
 
@@ -491,13 +465,9 @@ def _clear_old(old: Path, target: Path) -> None:
     mark = _marked(old)
     if mark is None:
         raise _not_ours(old)
-    listed = set(mark.names)
-    for name in os.listdir(old):
-        if (
-            (name not in listed or is_folder(old / name))
-            and name != STAGING
-            and not os.path.lexists(target / name)
-        ):
+    for name in set(os.listdir(old)) - {STAGING}:
+        stays = name not in mark.names or is_folder(old / name)
+        if stays and not os.path.lexists(target / name):
             (old / name).rename(target / name)
     jobs = jobs_in(old / STAGING)
     for path in sorted((old / STAGING).iterdir()):
@@ -549,18 +519,12 @@ def files_of(root: Path) -> set[str]:
     with contextlib.suppress(DatasetError, OSError):
         # files of the recipe too
         listed = set(filter(is_file_name, read_checksums(LocalFolder(root))))
-    # too damaged to say: what is left over of it stays, and verify tells
+    # The names that a conversion gives. Too damaged to say: what is left over of it stays, and
+    # verify tells.
     if shards is None and listed is None:
-        shards = _numbered(root)
+        with contextlib.suppress(DatasetError, OSError):
+            splits = Manifest.load(LocalFolder(root)).splits
+            shards = {
+                shard_name(split.name, number) for split in splits for number in range(split.shards)
+            }
     return {*(shards or ()), *(listed or ()), *BESIDE_SHARDS}
-
-
-def _numbered(root: Path) -> set[str]:
-    """Return the names that a conversion gives to as many shards as the manifest says, none if that
-    is damaged too."""
-    with contextlib.suppress(DatasetError, OSError):
-        splits = Manifest.load(LocalFolder(root)).splits
-        return {
-            shard_name(split.name, number) for split in splits for number in range(split.shards)
-        }
-    return set()

@@ -15,9 +15,8 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.names import REPLACED
 from shardctl.making.plan.fingerprint import difference
 from shardctl.making.plan.listing import Flags
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job, Root
 from shardctl.making.shards.marker import ShardMarker, read_finished
-from shardctl.making.shards.planned import Root
 from shardctl.system.file_lease import LEASE
 from shardctl.system.files import is_file, is_folder, naming_the_path
 from shardctl.system.folders import LocalFolder
@@ -179,8 +178,8 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
         if "written" in record and done and parts is None and record["written"] is not None:
             raise DatasetError(
                 f"{shown}: holds {done:,} of {int(record['parts']):,} parts that an earlier call "
-                "of shardctl.write made with"
-                " other arguments or other code; overwrite=True starts over"
+                "of shardctl.write made with other arguments or other code; overwrite=True starts "
+                "over"
             )
         if "written" in record:
             if record["written"] is None:
@@ -194,6 +193,6 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
     if done:
         raise DatasetError(
             f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. Run "
-            "the same command again with"
-            " the same versions to complete it, or use --overwrite to start over"
+            "the same command again with the same versions to complete it, or use --overwrite to "
+            "start over"
         )

@@ -20,16 +20,14 @@ from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.convert.unchanged import find_unwalked
-from shardctl.making.paths import (
-    check_sources,
-)
+from shardctl.making.paths import check_sources
 from shardctl.making.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.making.plan.labels import PlanRules
 from shardctl.making.plan.list_files import Appending, list_files
 from shardctl.making.plan.listing import Listing
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import Root
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import Changed

@@ -44,8 +44,7 @@ from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, SplitPlan
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import Costs, DatasetJob, Job, Lineage
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import DatasetJob, Job, Root
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
@@ -305,14 +304,6 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         )
         listing.note("encodings", found=", ".join(shown))
     listing.notices += [said for step in recipe.transform for said in step.notices()]
-    costs = Costs(
-        sample_bytes=sample_bytes,
-        samples_per_record=probe.samples_per_record,
-        record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
-        shard_bytes=probe.shard_bytes,
-        probed=probe.records,
-        probe_rejects=probe.rejected,
-    )
     planned = DatasetJob(
         Path(),
         material.roots,
@@ -323,8 +314,14 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         labelling.by_field,
         planner.draw,
         rules.shuffle,
-        lineage=Lineage(material.parts, beside=listing.digest_beside),
-        costs=costs,
+        parts=material.parts,
+        beside=listing.digest_beside,
+        sample_bytes=sample_bytes,
+        samples_per_record=probe.samples_per_record,
+        record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
+        shard_bytes=probe.shard_bytes,
+        probed=probe.records,
+        probe_rejects=probe.rejected,
     )
     return ConversionPlan(listing, labelling, planner, planned, probe, compared)
 

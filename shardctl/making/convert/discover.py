@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from shardctl.making.plan.list_files import idle_roots, refuse_idle, why_nothing
 from shardctl.making.plan.listing import Flags, Listing, Numbers
 from shardctl.making.plan.plan import Units, UnitsInMaking
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.scan import ByteRange, Found, ScanTask
+from shardctl.making.shards.scan import ByteRange, Found, PrePlanTask, scan
 from shardctl.sources.files import begin_of, changed
 from shardctl.sources.formats import (
     DETECT,
@@ -165,13 +165,13 @@ class Discovery:
         # files of which some pieces are scanned: answers by place
         begun: dict[int, dict[int, dict[str, Any]]] = {}
 
-        def take(start: int, task: ScanTask, found: Found) -> None:
+        def take(start: int, task: PrePlanTask, found: Found) -> None:
             files = pieces.file[start : start + len(found)]
             firsts, ends = (
                 np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right")
             )
             for number, (file, part, answer) in enumerate(
-                zip(files.tolist(), task.ranges, found, strict=True)
+                zip(files.tolist(), task.things, found, strict=True)
             ):
                 count = ends[number] - firsts[number]
                 answers = begun.setdefault(file, {})
@@ -281,7 +281,7 @@ class Discovery:
         types: Types | None = None
         leftmost = 0
 
-        def take(start: int, _: ScanTask, found: Found) -> None:
+        def take(start: int, _: PrePlanTask, found: Found) -> None:
             nonlocal types, leftmost
             for number, answer in enumerate(found, start):
                 if "fault" in answer and not self.untyped:
@@ -342,19 +342,20 @@ class Discovery:
                 yield from (rows[place] for place in (run - first).tolist())
 
     def _examine(
-        self, units: Units, take: Callable[[int, ScanTask, Found], None], typed: bool
+        self, units: Units, take: Callable[[int, PrePlanTask, Found], None], typed: bool
     ) -> None:
         """Have units, whose types are wanted, or pieces of files looked at. `take` gets the number
         of a task's first one, the task and what was found."""
         starts = group(units.size, MOST_RANGES, TYPED_BYTES if typed else PIECE_BYTES)
-        begun: dict[int, ScanTask] = {}
+        look = partial(scan, reading=self.reading, shuffled=self.shuffled)
+        begun: dict[int, PrePlanTask] = {}
         looked_at = 0
 
-        def scan(number: int) -> ScanTask:
+        def task(number: int) -> PrePlanTask:
             first, end = starts[number : number + 2].tolist()
             rows = zip(range(first, end), self._rows(units.file[first:end]), strict=True)
             ranges = tuple(self._range(units, unit, row, typed) for unit, row in rows)
-            begun[number] = ScanTask(ranges, self.reading, self.shuffled)
+            begun[number] = PrePlanTask(ranges, look)
             return begun[number]
 
         def on_found(number: int, found: Found) -> None:
@@ -363,7 +364,7 @@ class Discovery:
             looked_at += len(found)
             self.scanning(looked_at, len(units))
 
-        self.engine.examine(LazySequence(len(starts) - 1, scan), on_found)
+        self.engine.examine(LazySequence(len(starts) - 1, task), on_found)
 
     def _range(self, units: Units, number: int, row: dict[str, Any], typed: bool) -> ByteRange:
         """Return a unit as work on its file, by the row of that. Of a piece nothing is known."""

@@ -23,18 +23,10 @@ from shardctl.making.plan.listing import Flags, Hashes, Listing, Numbers
 from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.hashes import (
-    HASHES,
-    SIGNED,
-    SILENT,
-    ImageHashTask,
-    ListedFile,
-    TextHashTask,
-)
-from shardctl.making.shards.inputs import OTHERS
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import Root
-from shardctl.making.shards.scan import Found
+from shardctl.making.shards.hashes import HASHES, SIGNED, SILENT, TextHashTask, hash_image
+from shardctl.making.shards.inputs import OTHERS, ReadRequest
+from shardctl.making.shards.job import Job, Root
+from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.permutation import LazySequence
 from shardctl.system.text import counted, format_bytes, printable
@@ -138,18 +130,19 @@ def _hashed(
     silent: list[int] = []
     looked_at = 0
 
-    def hashing(number: int) -> ImageHashTask:
+    def hashing(number: int) -> PrePlanTask:
         rows = slice(*starts[number : number + 2].tolist())
         opened = discovery.opened(files[rows])
         listed = zip(opened, sizes[rows].tolist(), times[rows].tolist(), strict=True)
-        return ImageHashTask(
-            tuple(map(ListedFile._make, listed)),
-            what,
-            recipe.max_pixels,
-            recipe.keep_truncated,
-            recipe.filters,
-            recipe.gray16,
+        look = partial(
+            hash_image,
+            what=what,
+            max_pixels=recipe.max_pixels,
+            keep_truncated=recipe.keep_truncated,
+            filters=recipe.filters,
+            gray16=recipe.gray16,
         )
+        return PrePlanTask([ReadRequest(*file, whole=True) for file in listed], look)
 
     def on_found(number: int, found: Found) -> None:
         nonlocal looked_at

@@ -63,8 +63,7 @@ from shardctl.making.plan.listing import Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.making.shards.planned import Root
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Root
 from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
@@ -168,7 +167,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                 rejected=rejected,
                 seconds=seconds,
                 samples_per_s=made / seconds,
-                fingerprint=fingerprint(job.lineage.parts),
+                fingerprint=fingerprint(job.parts),
                 reasons=reasons,
                 examples=examples,
                 part=PartDone(
@@ -237,7 +236,7 @@ def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
             JobFolder(folder.root).record()["recipe"], named, request.folder.shown(), "a part"
         )
         job = DatasetJob.load(folder)
-        planned = job.lineage.parts
+        planned = job.parts
         here = {**planned, **parts_without_sources(job.recipe, parted.closing["settings"])}
         if here != planned:
             raise DatasetError(
@@ -307,12 +306,12 @@ def parts_of(numbers: Numbers, shards: int, parts: int) -> Numbers:
 def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is
     another one by now."""
-    if not job.lineage.updates:
+    if not job.updates:
         return None
     folder = target.folder
     target.fetch_dataset()
     manifest = Manifest.load(folder)
-    if manifest.files[CHECKSUMS].sha256 != job.lineage.updates:
+    if manifest.files[CHECKSUMS].sha256 != job.updates:
         raise DatasetError(
             f"{folder.shown()}: the dataset has changed since its update was planned in parts; "
             f"delete {STAGING} in it, and run the parts again"

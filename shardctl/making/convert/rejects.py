@@ -43,8 +43,7 @@ from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing, Numbers
 from shardctl.making.plan.plan import NOT_KEPT, job_table
-from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, Job, KnownLine
-from shardctl.making.shards.planned import File
+from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine
 from shardctl.making.shards.rows import of_several
 from shardctl.making.shards.scan import Probe
 from shardctl.sources.files import begin_of, local_copy

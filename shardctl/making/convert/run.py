@@ -143,7 +143,7 @@ def _decide(
     for name in (made, f"{made}{UPDATING}") if with_jobs else ():
         folder = conversion.staging.path(name)
         if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
-            begun[name] = job.lineage.updates
+            begun[name] = job.updates
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -274,7 +274,7 @@ def begin_job(
         held.check()
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
-        return PlannedJob(job, inputs, "resumed", before, job.lineage.warnings)
+        return PlannedJob(job, inputs, "resumed", before, job.warnings)
     planned, write, of_old = plan(conversion, inputs, before, folder, all_types)
     announce(conversion, planned.job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
@@ -286,10 +286,10 @@ def begin_job(
     if before is not None:
         hide_pruned(folder / FILES, before.state.pruned)
         warnings += write_known(job, before, of_old)
-    job = replace(job, lineage=replace(job.lineage, warnings=tuple(dict.fromkeys(warnings))))
+    job = replace(job, warnings=tuple(dict.fromkeys(warnings)))
     begin(job)
     conversion.target.begun(job)
-    return replace(planned, job=job, warnings=job.lineage.warnings)
+    return replace(planned, job=job, warnings=job.warnings)
 
 
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
@@ -425,7 +425,7 @@ def telling_what_is_done(job: DatasetJob, chosen: Flags | None = None) -> Iterat
             )
         elif isinstance(error, DiskFullError) and not job.url:
             samples = (1 - sum(done) / max(1, job.records)) * job.inputs
-            need = samples * job.costs.samples_per_record * job.costs.sample_bytes * SPARE_DISK
+            need = samples * job.samples_per_record * job.sample_bytes * SPARE_DISK
             more = f"; about {format_bytes(need)} more are needed"
         raise type(error)(f"{said}{more}. {state}") from error
 
@@ -450,6 +450,21 @@ class PlannedJob:
     matching: Matching | None = None
 
 
+def material_of(conversion: Conversion, inputs: Inputs) -> Material:
+    """Return what a plan is made from."""
+    return Material(
+        inputs.listing.fresh(),
+        conversion.recipe,
+        conversion.rules,
+        conversion.options,
+        inputs.bases,
+        conversion.engine,
+        inputs.scratch,
+        conversion.listener,
+        inputs.parts,
+    )
+
+
 def plan(
     conversion: Conversion,
     inputs: Inputs,
@@ -467,24 +482,11 @@ def plan(
     """
     status = "updated" if conversion.is_there else "created"
 
-    def fresh() -> Material:
-        return Material(
-            inputs.listing.fresh(),
-            conversion.recipe,
-            conversion.rules,
-            conversion.options,
-            inputs.bases,
-            conversion.engine,
-            inputs.scratch,
-            conversion.listener,
-            inputs.parts,
-        )
-
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
         from shardctl.making.convert.update_plan import UpdateMaterial, UpdatePlan
 
-        material = UpdateMaterial(**vars(fresh()), before=before)
+        material = UpdateMaterial(**vars(material_of(conversion, inputs)), before=before)
         found = material.plan()
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
@@ -501,7 +503,7 @@ def plan(
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(fresh(), all_types)
+        return plan_conversion(material_of(conversion, inputs), all_types)
 
     new = attempt(True) if all_types else with_types(attempt, RUN_AGAIN)
     if conversion.options.max_rejects is None:
@@ -514,8 +516,7 @@ def plan(
     write_files(files, new.listing, new.labelling)
     matching, old = match_files(before, new.listing, files), len(before.table)
     changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
-    lineage = replace(job.lineage, changes=asdict(changes), updates=before.digest)
-    job = replace(job, lineage=lineage)
+    job = replace(job, changes=asdict(changes), updates=before.digest)
     warnings = tuple(moved_records(job, matching))
     return PlannedJob(job, inputs, status, before, warnings, matching), new.write, None
 
@@ -526,10 +527,10 @@ def announce(
     """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
     and if the disk cannot hold the dataset of a new one."""
     publish.refuse_others(conversion.folder.root, job)
-    free, costs, classes = conversion.target.free_bytes(), job.costs, job.layout.classes
-    built = 1 - job.lineage.kept_records / max(1, job.records)
-    rows = round(job.inputs * costs.samples_per_record)
-    samples = rows * (1 - costs.probe_rejects / costs.probed) if costs.probed else rows
+    free, classes = conversion.target.free_bytes(), job.layout.classes
+    built = 1 - job.kept_records / max(1, job.records)
+    rows = round(job.inputs * job.samples_per_record)
+    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
     expected = Estimate(
         kind=job.recipe.kind,
         inputs=job.inputs,
@@ -541,11 +542,11 @@ def announce(
         classes=len(classes) if classes is not None else None,
         labelled_by=_origin_of_labels(job, listing),
         annotated=annotated_columns(listing.annotations),
-        bytes=int(built * samples * costs.sample_bytes) + job.shards * costs.shard_bytes,
+        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free,
-        seconds=built * job.inputs * costs.record_seconds / conversion.engine.at_once(),
-        probed=costs.probed,
-        probe_rejects=costs.probe_rejects,
+        seconds=built * job.inputs * job.record_seconds / conversion.engine.at_once(),
+        probed=job.probed,
+        probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),
         warnings=tuple(listing.warnings),

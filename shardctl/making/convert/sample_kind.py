@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from shardctl.errors import InputError, UsageError
@@ -12,7 +13,7 @@ from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.list_files import is_sidecar, walked, why_nothing
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.scan import ByteRange, ScanTask
+from shardctl.making.shards.scan import ByteRange, PrePlanTask, scan
 from shardctl.sources.export_description import (
     RESTORED,
     described,
@@ -192,13 +193,10 @@ def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) 
         1,
         LOOKED_AT if without_compression(ending) in UNDECLARED_SUFFIXES else 0,
     )
-    scan = ScanTask(
-        (ByteRange(file.opened, ending, 0, file.size, unit),),
-        Reading(label=FOLDER, image=AUTO),
-        shuffled=False,
-    )
+    look = partial(scan, reading=Reading(label=FOLDER, image=AUTO), shuffled=False)
+    task = PrePlanTask([ByteRange(file.opened, ending, 0, file.size, unit)], look)
     answers: list[Any] = []
-    engine.examine([scan], lambda _, found: answers.extend(found))
+    engine.examine([task], lambda _, found: answers.extend(found))
     return Types.unpacked(answers[0]["types"]) if "types" in answers[0] else None
 
 

@@ -115,7 +115,7 @@ def write_dataset(
         return found
 
     closing = {**closing, "sources": tuple(closing["sources"])}
-    what, states = closing.pop("what"), (job.files, job.lineage.beside, pruned)
+    what, states = closing.pop("what"), (job.files, job.beside, pruned)
     facts = join_markers(own, closing["settings"], done, lines, None, True, *states)
     made = Manifest(
         **closing,
@@ -124,8 +124,8 @@ def write_dataset(
         shards=own.shards,
         schema=tuple((f.name, str(f.type)) for f in own.layout.columns),
         recipe=own.recipe.to_json(),
-        fingerprint=fingerprint(own.lineage.parts),
-        fingerprint_parts=own.lineage.parts,
+        fingerprint=fingerprint(own.parts),
+        fingerprint_parts=own.parts,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         shardctl_version=__version__,
         records=own.records_read,
@@ -157,7 +157,7 @@ def leave_out_others(job: DatasetJob, target: Target) -> None:
 
 def changes_of(job: DatasetJob) -> Changes | None:
     """Return what a job changes in the dataset that is there; None if there is none."""
-    return None if job.lineage.changes is None else Changes(**job.lineage.changes)
+    return None if job.changes is None else Changes(**job.changes)
 
 
 def _outcomes(
@@ -395,7 +395,7 @@ def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -
     bytes.
     """
     settings = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = dict(job.lineage.parts)
+    parts = dict(job.parts)
     for name in ("inputs", "settings", VERSIONS):
         parts.pop(name, None)
     layout, recipe = job.layout.to_json(), job.recipe.to_json()

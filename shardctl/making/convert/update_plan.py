@@ -35,7 +35,7 @@ from shardctl.making.plan.plan import (
     write_shards,
 )
 from shardctl.making.plan.splits import Draw, Splitting, look_inside
-from shardctl.making.shards.job import Costs, DatasetJob, Lineage
+from shardctl.making.shards.job import DatasetJob
 from shardctl.sources.formats import is_json
 from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
@@ -309,13 +309,6 @@ class UpdateMaterial(Material):
         changes = Changes(
             *matching.counts, rebuilt - len(all_kept), len(shards) - rebuilt, len(all_kept)
         )
-        lineage = Lineage(
-            self.parts,
-            beside=before.state.digest_beside,
-            updates=before.digest,
-            kept_records=int(in_shard[is_kept].sum()),
-            changes=asdict(changes),
-        )
         job = DatasetJob(
             Path(),
             self.roots,
@@ -326,8 +319,14 @@ class UpdateMaterial(Material):
             before.reading.by_field,
             draw,
             self.rules.shuffle,
-            lineage=lineage,
-            costs=Costs(size, samples, (manifest.seconds or 0.0) / max(1, manifest.inputs)),
+            parts=self.parts,
+            beside=before.state.digest_beside,
+            updates=before.digest,
+            kept_records=int(in_shard[is_kept].sum()),
+            changes=asdict(changes),
+            sample_bytes=size,
+            samples_per_record=samples,
+            record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
         )
 
         def write(folder: Path) -> None:

@@ -7,9 +7,10 @@ scratch. So an input that ends its process is a reject here too.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,35 +23,26 @@ from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
 from shardctl.format.tables import Reject, read_rejects
-from shardctl.images.codecs import backend
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.inspection.content.blocks import StoredSample, all_blocks
+from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
-from shardctl.making.convert.conversion_plan import (
-    ConversionPlan,
-    Material,
-    known_layout,
-    plan_conversion,
-)
+from shardctl.making.convert.conversion import Conversion, Inputs, discover
+from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.run import with_types
-from shardctl.making.convert.sample_kind import settle_kind
-from shardctl.making.options import Options, chosen_options
+from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.run import material_of, with_types
+from shardctl.making.convert.targets import Target
+from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
-from shardctl.making.plan.labels import PlanRules, write_files
-from shardctl.making.plan.list_files import list_files
-from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.labels import write_files
 from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
 from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import read_marker
-from shardctl.making.shards.planned import Root
 from shardctl.making.shards.scan import Probe
-from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.image_columns import marked_masks
-from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import evenly_spaced
@@ -87,6 +79,11 @@ class Tried:
     samples: tuple[StoredSample, ...]
     cut_off: int
     reject: Reject | None
+
+    @property
+    def records(self) -> list[StoredSample]:
+        """Its samples, and behind them it before the recipe."""
+        return [*self.samples, *([] if self.source is None else [self.source])]
 
 
 @dataclass(frozen=True)
@@ -134,98 +131,51 @@ def make_preview(
     """
     chosen, given = chosen_options("preview", recipe, options)
     chosen.check()
-    roots = check_sources(src)
-    split = SplitRule.parse(chosen.split)
-    engine = local_engine(chosen.workers, chosen.limits(), on_line)
-    try:
-        rule = AnnotationRule(chosen.boxes_outside, chosen.annotation_frame, chosen.yolo_task)
-        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
-        notices = settle_kind(given, roots, engine, labels)
-        checked = _checked_recipe(given)
-        if checked.store is not None and checked.store.name == "none":
-            steps = tuple(
-                step for step in checked.transform if step not in checked.sample_transforms
-            )
-            checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
-            notices = [
-                *notices,
-                "store none: the images are shown as your functions get them",
-            ]
-        variants = (
-            VARIANTS if given.get("variants") is None and checked.random else checked.variants
-        )
-        backend.require_one()
-        rules = PlanRules(
-            split, labels, None, checked.seed, checked.key_source is not None, checked.undivided
-        )
-        with scratch_folder() as scratch, progress_of(progress) as shown:
-            told = ConversionProgress(shown)
-            listing = list_files(
-                roots,
-                KINDS["image"],
-                checked.reading,
-                labels,
-                scratch / "listing.arrow",
-                told.listing,
-            )
-            listing.notices[:0] = notices
-
-            def attempt(all_types: bool) -> Preview:
-                trial = _Trial(
-                    listing.fresh(), checked, variants, rules, chosen, engine, scratch, shown
+    roots, split = tuple(check_sources(src)), SplitRule.parse(chosen.split)
+    with scratch_folder() as scratch, progress_of(progress) as shown:
+        request = ConvertRequest(roots, LocalFolder(scratch / "out"), given, chosen, split)
+        engine = local_engine(chosen.workers, chosen.limits(), on_line)
+        try:
+            listener = ConversionProgress(shown).listener()
+            conversion = Conversion(request, listener, engine, Target(request.folder))
+            # inputs are compared for no duplicates: that takes a look at all of them
+            checked = replace(conversion.recipe, duplicates=KEEP_ALL)
+            if checked.kind != "image":
+                raise UsageError(
+                    f"a preview is for images, and the kind of these inputs is {checked.kind}; "
+                    "convert and inspect them"
                 )
-                return trial.run(inputs, keys, all_types)
-
-            return with_types(attempt, "call it again")
-    finally:
-        engine.close()
-
-
-def _checked_recipe(given: dict[str, Any]) -> Recipe:
-    """Return the recipe, which compares no inputs for duplicates: that takes a look at all of them.
-    Raises UsageError."""
-    recipe = replace(Recipe.from_json(given), duplicates=KEEP_ALL)
-    if recipe.kind != "image":
-        raise UsageError(
-            f"a preview is for images, and the kind of these inputs is {recipe.kind}; convert and "
-            "inspect them"
-        )
-    return recipe
+            if checked.store is not None and checked.store.name == "none":
+                functions = checked.sample_transforms
+                steps = tuple(step for step in checked.transform if step not in functions)
+                checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
+                conversion.notices.append(
+                    "store none: the images are shown as your functions get them"
+                )
+            conversion.recipe = checked
+            is_open = given.get("variants") is None and checked.random
+            variants = VARIANTS if is_open else checked.variants
+            trial = _Trial(conversion, discover(conversion, scratch), variants, shown)
+            return with_types(lambda all_types: trial.run(inputs, keys, all_types), "call it again")
+        finally:
+            engine.close()
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """One attempt to make a preview."""
+    """What makes a preview of a conversion."""
 
-    listing: Listing
-    recipe: Recipe
+    conversion: Conversion
+    inputs: Inputs
     variants: int
-    rules: PlanRules
-    options: Options
-    engine: Engine
-    scratch: Path
     shown: Progress
-
-    @cached_property
-    def bases(self) -> tuple[Root, ...]:
-        return tuple(Root.of(root.base) for root in self.listing.roots)
 
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        tries = bool(self.recipe.sample_transforms)
-        engine = self.engine if tries else cast("Engine", _Unprobed(self.engine))
-        told = ConversionProgress(self.shown).listener()
-        material = Material(
-            self.listing,
-            self.recipe,
-            self.rules,
-            self.options,
-            self.bases,
-            engine,
-            self.scratch,
-            told,
-        )
+        recipe, material = self.conversion.recipe, material_of(self.conversion, self.inputs)
+        if not recipe.sample_transforms:
+            material = replace(material, engine=cast("Engine", _Unprobed(material.engine)))
         draft = plan_conversion(material, all_types)
         total = draft.planner.inputs
         places = (
@@ -233,47 +183,26 @@ class _Trial:
             if keys
             else evenly_spaced(total, inputs)
         )
-        job = replace(draft.job, draw=None)
-        made = self._build(
-            job, draft, places, self.scratch / f"samples-{all_types}", range(len(places))
-        )
-        if self.variants > self.recipe.variants:
-            further = self._build(
-                self._with_variants(job),
-                draft,
-                places,
-                self.scratch / f"further-{all_types}",
-                range(len(places)),
-            )
-            made = [_with_further(*each) for each in zip(made, further, strict=True)]
+        job: Job = replace(draft.job, draw=None)
+        build = partial(self._build, draft, places)
+        made = build(job, range(len(places)))
+        if self.variants > recipe.variants:
+            further = build(self._with_variants(job), range(len(places)))
+            made = list(map(_with_further, made, further))
         shown = [
             place
-            for place, result in enumerate(made)
-            if result.reject is None or result.reject.stage not in UNREAD
+            for place, each in enumerate(made)
+            if each.reject is None or each.reject.stage not in UNREAD
         ]
-        sources = self._build(
-            self._as_they_are(job, draft),
-            draft,
-            places,
-            self.scratch / f"sources-{all_types}",
-            shown,
-        )
-        before = {
-            place: next(iter(source.samples), None)
-            for place, source in zip(shown, sources, strict=True)
-        }
-        tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
-        return Preview(
-            self.recipe,
-            self.variants,
-            tried,
-            total,
-            (*self.listing.warnings, *self.listing.notices),
-        )
+        sources = build(self._as_they_are(job, draft), shown)
+        for place, source in zip(shown, sources, strict=True):
+            made[place] = replace(made[place], source=next(iter(source.samples), None))
+        notices = (*draft.listing.warnings, *draft.listing.notices)
+        return Preview(recipe, self.variants, tuple(made), total, notices)
 
     def _place_of(self, key: str, draft: ConversionPlan) -> int:
         """Return the place of a record in the plan. Raises InputError."""
-        paths = self.listing.table["path"]
+        paths = draft.listing.table["path"]
         file, record = pc.index(paths, key).as_py(), 0
         if file < 0:
             path, _, number = key.rpartition("#")
@@ -283,7 +212,7 @@ class _Trial:
             first = printable(str(paths[0].as_py()))
             raise InputError(
                 f"there is no input with the key {printable(key)}; a key is a path such as {first}"
-                + ("" if self.listing.whole else "#1, with the number of a record")
+                + ("" if draft.listing.whole else "#1, with the number of a record")
             )
         return place
 
@@ -297,52 +226,42 @@ class _Trial:
         columns = job.layout.columns
         if "variant" not in columns.names:
             columns = columns.append(pa.field("variant", pa.int32()))
-        recipe = replace(self.recipe, variants=self.variants)
+        recipe = replace(job.recipe, variants=self.variants)
         return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
 
     def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the
         recipe."""
         recipe = replace(
-            self.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
+            job.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
         )
-        content = self.listing.kind.columns
+        content = draft.listing.kind.columns
         if job.fields is not None:
             content = without_key(renamed(without_nulls(job.fields), job.renames), recipe)
-        roles = {
-            name: role
-            for name, role in job.layout.roles.by_name.items()
-            if isinstance(role, Mask | Objects)
-        }
         of_records = {
             name: role
-            for name, role in roles.items()
-            if content is not None and name in content.names
+            for name, role in job.layout.roles.by_name.items()
+            if isinstance(role, Mask | Objects) and content is not None and name in content.names
         }
         layout = known_layout(
-            recipe, draft.labelling, self.listing, content, job.kept_images, of_records
+            recipe, draft.labelling, draft.listing, content, job.kept_images, of_records
         )
         return replace(job, recipe=recipe, layout=layout)
 
     def _build(
-        self,
-        job: Job,
-        draft: ConversionPlan,
-        places: Sequence[int],
-        folder: Path,
-        shards: Sequence[int],
+        self, draft: ConversionPlan, places: Sequence[int], job: Job, shards: Sequence[int]
     ) -> list[Tried]:
         """Do a job on the records in these places of the plan, and return what became of those of
         some `shards`."""
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(dir=self.inputs.scratch))
         files = draft.planner.write_each(folder, places)
-        write_files(folder / FILES, self.listing, draft.labelling, files)
+        write_files(folder / FILES, draft.listing, draft.labelling, files)
         job = replace(job, folder=folder)
         begin(job)
         told = ConversionProgress(self.shown)
         told.part("", len(shards), len(shards))
         told.building()
-        self.engine.run(job, shards, told.progress)
+        self.conversion.engine.run(job, shards, told.progress)
         return [_tried(job, shard) for shard in shards]
 
 
@@ -363,16 +282,15 @@ class _Unprobed:
         place."""
         if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
             return self._engine.probe(job)
-        return Probe(job.layout, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 0)
+        return Probe(job.layout)
 
 
 def _tried(job: Job, shard: int) -> Tried:
     """Return what became of the one record of a shard."""
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
-    path = job.rejects_path(shard)
-    reject = (
-        next(read_rejects(LocalFolder(path.parent), path.name), None) if done.rejected else None
-    )
+    path, reject = job.rejects_path(shard), None
+    if done.rejected:
+        reject = next(read_rejects(LocalFolder(path.parent), path.name), None)
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shard_path(shard)))
     return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
@@ -389,7 +307,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
 
 def _records(path: Path) -> Iterator[StoredSample]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
-    for block in all_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
+    for block in some_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):
             record = block.record(place)
             arrays = {

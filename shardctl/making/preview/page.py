@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import bisect
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,14 +68,8 @@ def sample_facts(record: StoredSample) -> SampleFacts:
     if isinstance(value, np.ndarray):
         return SampleFacts(variant, value.shape[1], value.shape[0], value.nbytes, "raw", objects)
     facts = facts_of(value["bytes"] if is_encoded_image(value) else None)
-    return SampleFacts(
-        variant,
-        facts["width"],
-        facts["height"],
-        facts["image_bytes"] or 0,
-        str(facts["format"] or "").lower(),
-        objects,
-    )
+    sizes = facts["width"], facts["height"], facts["image_bytes"] or 0
+    return SampleFacts(variant, *sizes, str(facts["format"] or "").lower(), objects)
 
 
 def count_objects(record: StoredSample) -> int | None:
@@ -108,30 +102,28 @@ def captions_of(record: StoredSample) -> list[str]:
 
 def record_of(preview: Preview) -> dict[str, Any]:
     """Return a preview as plain data (docs/json.schema.json)."""
+    inputs = []
+    for each in preview.inputs:
+        before = vars(sample_facts(each.source)) if each.source is not None else {}
+        reject = each.reject
+        inputs.append(
+            {
+                "key": each.key,
+                "bytes": each.bytes,
+                **{name: before.get(name) for name in ("width", "height", "objects")},
+                "cut_off": each.cut_off,
+                "samples": [vars(sample_facts(record)) for record in each.samples],
+                "reject": reject
+                and {name: getattr(reject, name) for name in ("stage", "error", "message")},
+            }
+        )
     return {
         "total": preview.total,
         "samples": preview.samples,
         "rejected": preview.rejected,
-        "inputs": [_input_record(each) for each in preview.inputs],
+        "inputs": inputs,
         "recipe": preview.recipe.to_json(),
         "notices": list(preview.notices),
-    }
-
-
-def _input_record(tried: Tried) -> dict[str, Any]:
-    before = sample_facts(tried.source) if tried.source is not None else None
-    reject = tried.reject
-    return {
-        "key": tried.key,
-        "bytes": tried.bytes,
-        "width": before.width if before else None,
-        "height": before.height if before else None,
-        "objects": before.objects if before else None,
-        "cut_off": tried.cut_off,
-        "samples": [vars(sample_facts(record)) for record in tried.samples],
-        "reject": None
-        if reject is None
-        else {name: getattr(reject, name) for name in ("stage", "error", "message")},
     }
 
 
@@ -144,23 +136,17 @@ def steps_in_words(
         settings, inner = [], list[Sequence[Transform]]()
         for name, field in declared_in(type(step)).items():
             value = getattr(step, name)
-            if (
-                isinstance(value, tuple)
-                and value
-                and all(isinstance(part, Transform) for part in value)
-            ):
+            if isinstance(value, tuple) and value and isinstance(value[0], Transform):
                 inner.append(value)
             elif value is not None:
-                settings.append(
-                    f"{name} {_in_words(field.write(value), isinstance(field.type, Span))}"
-                )
+                settings.append(f"{name} {_in_words(field.write(value), field.type)}")
         yield depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", "")
         for each in inner:
             yield from steps_in_words(each, depth + 1)
 
 
-def _in_words(value: Any, is_span: bool) -> str:
-    if is_span:
+def _in_words(value: Any, type_: object) -> str:
+    if isinstance(type_, Span):
         low, high = (f"{number:.4g}" for number in value)
         return low if low == high else f"{low} to {high}"
     if isinstance(value, float):
@@ -168,24 +154,6 @@ def _in_words(value: Any, is_span: bool) -> str:
     if isinstance(value, list) and all(isinstance(part, int | float) for part in value):
         return f"[{', '.join(f'{part:.4g}' for part in value)}]"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def storing_in_words(preview: Preview, annotated: bool) -> str:
-    """Return how samples are stored, how many there are of each input, and which objects are
-    kept."""
-    recipe = preview.recipe
-    said = [
-        f"Stored as {recipe.store}",
-        f"seed {recipe.seed}",
-        f"{counted(preview.variants, 'variant')} of each input",
-    ]
-    if preview.variants > recipe.variants:
-        said[-1] += ", the first of which is stored without --variants"
-    if annotated and recipe.image_transforms:
-        rule = recipe.keep_objects
-        share = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
-        said.append(f"an object is kept where {share} can be seen")
-    return ", ".join(said) + "."
 
 
 SIDE = 448
@@ -217,8 +185,8 @@ MOST_COLUMNS = 6
 ANEW = "~ encoded anew"
 """What is said of a sample that is not on the page as it is stored."""
 
-_PARTS, _NAMES = (0.25, 0.5, 0.75), ("none", "to 25%", "to 50%", "to 75%", "more", "all")
-"""Shares of objects that are counted together, and what they are called."""
+_NAMES = ("none", "to 25%", "to 50%", "to 75%", "more", "all")
+"""What shares of objects are called that are counted together."""
 
 CAPTIONS = 5
 """Captions of an image that are shown, at most."""
@@ -255,34 +223,27 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
 
     `convert` is the command line that converts with the same settings.
     """
-    records = (
-        record
-        for each in preview.inputs
-        for record in (each.source, *each.samples)
-        if record is not None
+    pictures = [main_picture(record) for each in preview.inputs for record in each.records]
+    marked = any(picture is not None and picture.has_objects for picture in pictures)
+    switch = (
+        '<input type="checkbox" id="marks" checked><label for="marks" class="switch">show '
+        "annotations</label>"
     )
-    marked = any(
-        picture.has_objects for record in records if (picture := main_picture(record)) is not None
-    )
-    switch = [
-        Html(
-            '<input type="checkbox" id="marks" checked><label for="marks" class="switch">show '
-            "annotations</label>"
-        )
-    ]
     rows = [_row(each) for each in preview.inputs]
-    anew = any(ANEW in row.text for row in rows)
-    note = f"{ANEW}: the page has a copy of this image. All others have the bytes that are stored."
+    notes = [f"Note: {notice}" for notice in preview.notices]
+    if any(ANEW in row.text for row in rows):
+        notes.append(
+            f"{ANEW}: the page has a copy of this image. All others have the bytes that are stored."
+        )
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),
         _tiles(preview),
         _recipe(preview, marked),
         *([section("Convert with these settings", command(convert))] if convert else []),
-        *(paragraph(f"Note: {notice}", "soft") for notice in preview.notices),
-        *([paragraph(note, "soft")] if anew else []),
+        *(paragraph(note, "soft") for note in notes),
         *_kept(preview),
-        *(switch if marked else []),
+        *([Html(switch)] if marked else []),
         *rows,
     )
 
@@ -293,26 +254,19 @@ def _kept(preview: Preview) -> Iterator[Html]:
     shares = [
         after / before
         for each in preview.inputs
+        if each.source is not None and (before := count_objects(each.source))
         for record in each.samples
-        if (before := count_objects(each.source) if each.source is not None else None)
-        and (after := count_objects(record)) is not None
+        if (after := count_objects(record)) is not None
     ]
-    if not shares or min(shares) >= 1:
-        return
-    places = [
-        0
-        if share == 0
-        else len(_NAMES) - 1
-        if share >= 1
-        else 1 + bisect.bisect_left(_PARTS, share)
-        for share in shares
-    ]
-    counts = [places.count(place) for place in range(len(_NAMES))]
-    yield figures(bars("Objects of an image that are kept", _NAMES, {"": counts}, "samples"))
+    if shares and min(shares) < 1:
+        places = [len(_NAMES) - 1 if share >= 1 else math.ceil(4 * share) for share in shares]
+        counts = list(map(places.count, range(len(_NAMES))))
+        yield figures(bars("Objects of an image that are kept", _NAMES, {"": counts}, "samples"))
 
 
 def _tiles(preview: Preview) -> Html:
     stored = [sample_facts(record).bytes for each in preview.inputs for record in each.samples]
+    cut_off = sum(each.cut_off for each in preview.inputs)
     shown = [
         (f"{len(preview.inputs):,}", f"of {counted(preview.total, 'input')}"),
         (f"{preview.samples:,}", "samples made of them"),
@@ -320,12 +274,12 @@ def _tiles(preview: Preview) -> Html:
     if stored:
         shown.append((format_bytes(sum(stored) / len(stored)), "an image as stored, on average"))
     shown.append((f"{preview.rejected:,}", "rejected"))
-    if any(each.cut_off for each in preview.inputs):
-        shown.append((f"{sum(each.cut_off for each in preview.inputs):,}", "objects cut off"))
-    return tiles(shown)
+    return tiles(shown + [(f"{cut_off:,}", "objects cut off")] * bool(cut_off))
 
 
 def _recipe(preview: Preview, annotated: bool) -> Html:
+    """Return the steps; how samples are stored, how many there are of each input, and which objects
+    are kept."""
     recipe = preview.recipe
     rows = [
         (
@@ -335,72 +289,63 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
         for depth, name, settings, meaning in steps_in_words(recipe.transform)
     ]
     steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
-    return section("Recipe", steps, paragraph(storing_in_words(preview, annotated), "soft"))
+    said = (
+        f"Stored as {recipe.store}, seed {recipe.seed}, "
+        f"{counted(preview.variants, 'variant')} of each input"
+    )
+    if preview.variants > recipe.variants:
+        said += ", the first of which is stored without --variants"
+    if annotated and recipe.image_transforms:
+        rule = recipe.keep_objects
+        share = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"
+        said += f", an object is kept where {share} can be seen"
+    return section("Recipe", steps, paragraph(f"{said}.", "soft"))
 
 
 def _row(tried: Tried) -> Html:
-    before = sample_facts(tried.source) if tried.source is not None else None
-    classes = [
-        label
-        for record in (*tried.samples, tried.source)
-        if record is not None
-        for label in caption(record)[:-1]
-    ]
-    said = text(", ".join(dict.fromkeys(classes)))
-    figures = []
-    if tried.source is not None and before is not None:
-        size = f"{before.width}x{before.height}" + (
-            f", {format_bytes(tried.bytes)}" if tried.bytes is not None else ""
-        )
-        figures.append(_figure(tried.source, "source", size, before, None))
+    """Return an input, with its samples beside it."""
+    classes = dict.fromkeys(label for record in tried.records for label in caption(record)[:-1])
+    pictures, before = list[str](), None
+    if tried.source is not None:
+        before = sample_facts(tried.source)
+        size = f"{before.width}x{before.height}"
+        if tried.bytes is not None:
+            size += f", {format_bytes(tried.bytes)}"
+        pictures.append(_figure(tried.source, "source", size, before, None))
     for record in tried.samples:
         facts = sample_facts(record)
         name = f"variant {facts.variant}" if len(tried.samples) > 1 else "sample"
-        figures.append(_figure(record, name, size_in_words(facts), facts, before))
-    columns = min(len(figures), MOST_COLUMNS)
-    row = (
-        f'<div class="row" style="--columns: {columns}">{"".join(figures)}</div>' if figures else ""
-    )
-    known = next((record for record in (*tried.samples, tried.source) if record is not None), None)
-    captions = (
-        "".join(paragraph(caption, "soft").text for caption in captions_of(known)[:CAPTIONS])
-        if known
-        else ""
-    )
-    head = f'<h2>{text(tried.key)} <span class="soft">{said}</span></h2>{captions}'
-    return Html(f'<section class="input">{head}{row}{_reject(tried)}</section>')
-
-
-def _reject(tried: Tried) -> str:
-    if tried.reject is None:
-        return ""
-    entry = entry_for(tried.reject.message)
-    what = f"<br>What to do: {text(entry.do)}" if entry else ""
-    said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
-    return f'<p class="reject">{said}{what}</p>'
+        pictures.append(_figure(record, name, size_in_words(facts), facts, before))
+    captions = captions_of(tried.records[0])[:CAPTIONS] if tried.records else []
+    parts = [
+        f'<h2>{text(tried.key)} <span class="soft">{text(", ".join(classes))}</span></h2>',
+        *(paragraph(caption, "soft").text for caption in captions),
+    ]
+    if pictures:
+        columns = min(len(pictures), MOST_COLUMNS)
+        parts.append(f'<div class="row" style="--columns: {columns}">{"".join(pictures)}</div>')
+    if tried.reject is not None:
+        entry = entry_for(tried.reject.message)
+        what = f"<br>What to do: {text(entry.do)}" if entry else ""
+        said = f'<b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}'
+        parts.append(f'<p class="reject">{said}{what}</p>')
+    return Html(f'<section class="input">{"".join(parts)}</section>')
 
 
 def _figure(
     record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None
 ) -> str:
     picture = main_picture(record)
-    lines = [Html(f"<b>{text(name)}</b>"), Html(text(size))]
-    images = ""
+    lines, images = [Html(f"<b>{text(name)}</b>"), Html(text(size))], ""
     if picture is not None:
-        lines += counted_objects(picture)
         small = facts.width is not None and max(facts.width, facts.height or 0) <= SMALL
-        images, anew = _images(
-            picture, f"{record.values['key']}, {name}", small, exact=name != "source"
-        )
-        lines[1:2] = [Html(f"{text(size)}{f', {ANEW}' if anew else ''}")]
-    fewer = (
-        before is not None
-        and before.objects is not None
-        and facts.objects is not None
-        and facts.objects < before.objects
-    )
-    if fewer and before is not None:
-        lines.append(Html(f"{facts.objects} of {counted(before.objects or 0, 'object')} kept"))
+        alt, exact = f"{record.values['key']}, {name}", name != "source"
+        images, anew = _images(picture, alt, small, exact)
+        lines[1] = Html(text(f"{size}, {ANEW}" if anew else size))
+        lines += counted_objects(picture)
+    kept, there = facts.objects, before.objects if before is not None else None
+    if kept is not None and there is not None and kept < there:
+        lines.append(Html(f"{kept} of {counted(there, 'object')} kept"))
     below = "<br>".join(line.text for line in lines)
     kind = "source" if name == "source" else "sample"
     return f'<figure class="{kind}">{images}<figcaption>{below}</figcaption></figure>'
@@ -464,7 +409,7 @@ def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence
     """Yield the pictures of an input with the lines below each, and blank ones up to the end of the
     row."""
     said = tried.key if tried.reject is None else f"{tried.key}: {reject_in_words(tried)}"
-    yield _cell(tried.source, said) if tried.source is not None else (None, (said,))
+    yield _cell(tried.source, said)
     for record in tried.samples:
         facts = sample_facts(record)
         yield _cell(record, f"variant {facts.variant}, {size_in_words(facts)}")
@@ -472,8 +417,8 @@ def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence
     yield from [(blank, ())] * (columns - 1 - len(tried.samples))
 
 
-def _cell(record: StoredSample, said: str) -> tuple[Pixels | None, Sequence[str]]:
-    picture = main_picture(record)
+def _cell(record: StoredSample | None, said: str) -> tuple[Pixels | None, Sequence[str]]:
+    picture = main_picture(record) if record is not None else None
     pixels = thumbnail(picture, SHEET_SIDE) if picture is not None else None
     if picture is None or pixels is None:
         return None, (said,)

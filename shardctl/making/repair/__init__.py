@@ -8,13 +8,12 @@ repairing.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
-from shardctl.format.dataset_location import DatasetLocation, open_location
+from shardctl.format.dataset_location import open_location
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
 from shardctl.format.on_store import DatasetOnStore
@@ -61,66 +60,39 @@ def repair(
     """
     instance("listener", listener, Listener)
     with in_use(), progress_of(progress, listener) as shown:
-        return _repair(
-            path, sources, transforms, drop_lost, workers, listener or Listener.showing(shown)
-        )
+        heard = listener or Listener.showing(shown)
+        Options(workers=workers).check()
+        given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
+        if drop_lost and is_url(path):
+            raise UsageError(
+                f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, "
+                "repair it there, and copy it back"
+            )
+        with open_location(path, "blocks") as place:
+            here = place.folder.local
+            if place.lone:
+                raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
+            if here is None or not publish.needs_recovery(here.resolve()):
+                check_manifest(place.folder)  # that there is a dataset at all
 
+        def repaired(dataset: FolderHere) -> RepairResult:
+            with file_lease.hold(dataset.work / STAGING, heard.waiting) as held:
+                completed = publish.recover(dataset.work)
+                with new_folder(dataset.work) as new:
+                    how = (given, tuple(transforms), drop_lost, workers, heard, held)
+                    result = Repair(dataset, new.parent, *how).run()
+            if completed is None:
+                return result
+            notice = "an interrupted replacement of the dataset was completed"
+            return replace(result, notices=(notice, *result.notices))
 
-def _repair(
-    path: str | Path,
-    sources: Sequence[str | Path],
-    transforms: Sequence[str],
-    drop_lost: bool,
-    workers: int | str,
-    listener: Listener,
-) -> RepairResult:
-    options = Options(workers=workers)
-    options.check()
-    given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
-    if drop_lost and is_url(path):
-        raise UsageError(
-            f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, repair it "
-            "there, and copy it back"
-        )
-    with open_location(path, "blocks") as there:
-        _check_that_it_is_one(there)
-    if not is_url(path):
-        here = LocalFolder(Path(path).resolve())
-        return _repair_in(here, given, tuple(transforms), drop_lost, workers, listener)
-    with _held_on_store(str(path), listener.waiting) as (folder, held):
-        result = _repair_in(folder, given, tuple(transforms), drop_lost, workers, listener)
-        if result.repaired:
-            _put_back(folder, held, result.repaired)
-    return result
-
-
-def _check_that_it_is_one(place: DatasetLocation) -> None:
-    here = place.folder.local
-    if place.lone:
-        raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
-    if here is None or not publish.needs_recovery(here.resolve()):
-        check_manifest(place.folder)  # that there is a dataset at all
-
-
-def _repair_in(
-    dataset: FolderHere,
-    given: tuple[str, ...],
-    transforms: tuple[str, ...],
-    drop_lost: bool,
-    workers: int | str,
-    listener: Listener,
-) -> RepairResult:
-    with file_lease.hold(dataset.work / STAGING, listener.waiting) as held:
-        completed = publish.recover(dataset.work)
-        with new_folder(dataset.work) as new:
-            result = Repair(
-                dataset, new.parent, given, transforms, drop_lost, workers, listener, held
-            ).run()
-    if completed is None:
+        if not is_url(path):
+            return repaired(LocalFolder(Path(path).resolve()))
+        with _held_on_store(str(path), heard.waiting) as (folder, held):
+            result = repaired(folder)
+            if result.repaired:
+                _put_back(folder, held, result.repaired)
         return result
-    return dataclasses.replace(
-        result, notices=("an interrupted replacement of the dataset was completed", *result.notices)
-    )
 
 
 # --- a dataset on a store, whose files are repaired on this machine, and put back ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ from shardctl.format.names import (
     shard_name,
 )
 from shardctl.format.stretches import MAGIC
-from shardctl.format.tables import ShardTable, read_checksums, read_rejects
+from shardctl.format.tables import Reject, ShardTable, read_checksums, read_rejects
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.repair.outcomes import LOST
 from shardctl.making.write.writer import splits_of
@@ -109,6 +109,28 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     parts = _parts(left, making.parts)
     samples, inputs = sum(entry.rows for entry in entries), sum(entry.inputs for entry in entries)
     kept = kept_generations(folder.work)
+
+    def old(name: str, fits: Callable[[Any], bool], other: Any = None) -> Any:
+        value = left.get(name)
+        return value if fits(value) else other
+
+    def is_update(facts: Any) -> bool:
+        sha256 = facts.get("sha256") if isinstance(facts, dict) else None
+        return isinstance(sha256, str) and _has_hash(folder, UPDATE, sha256)
+
+    def same_settings(settings: Any) -> bool:
+        if not isinstance(settings, dict):
+            return False
+        return {**settings, "labels": Path(str(settings.get("labels"))).name} == making.settings
+
+    named = _sources(left)
+    own = sorted(name for name in {*sums} - {*TABLES, CHECKSUMS} if not is_shard_name(name))
+    files = {name: FileFacts(0, sums[name]) for name in (*TABLES, *own, CHECKSUMS)}
+    update = old("update", is_update)
+    lost = (reject.records for reject in _rejects(folder) if reject.error == LOST)
+    then = datetime.datetime.fromtimestamp(
+        folder.path(CHECKSUMS).stat().st_mtime, datetime.timezone.utc
+    )
     made = Manifest(
         kind=layout.kind,
         samples=samples,
@@ -120,29 +142,25 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=making.fields,
         recipe=making.recipe,
-        settings=_settings(left, making.settings),
+        settings=old("settings", same_settings, making.settings),
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
-        sources=sources or _kept(_sources(left)),
-        files=with_sizes(
-            folder,
-            {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)},
-        ),
-        created=_created(left, folder.path(CHECKSUMS)),
+        # a URL that was never recorded would be asked for by the next repair
+        sources=sources or (named if all(map(is_absolute_place, named)) else ()),
+        files=with_sizes(folder, files),
+        created=old("created", _is_text, then.isoformat(timespec="seconds")),
         shardctl_version=__version__,
-        dropped=_dropped(folder) * samples_per_record(making.recipe),
-        seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
-        class_counts=left["class_counts"]
-        if are_class_counts(left.get("class_counts"), layout.classes)
-        else None,
-        environment=left["environment"] if are_versions(left.get("environment")) else None,
+        dropped=sum(lost) * samples_per_record(making.recipe),
+        seconds=old("seconds", lambda value: isinstance(value, float)),
+        class_counts=old("class_counts", lambda value: are_class_counts(value, layout.classes)),
+        environment=old("environment", are_versions),
         records=making.records,
-        objects=left["objects"] if are_object_counts(left.get("objects")) else None,
+        objects=old("objects", are_object_counts),
         jpeg=table.jpegs.counts() if table.jpegs is not None else None,
-        steps=left["steps"] if are_step_counts(left.get("steps")) else None,
-        update=_update(left, folder),
+        steps=old("steps", are_step_counts),
+        update=update and with_sizes(folder, {UPDATE: FileFacts(0, update["sha256"])})[UPDATE],
         history=_history(left, samples, len(entries), sums[CHECKSUMS]),
-        keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else len(kept),
+        keep=old("keep", lambda value: type(value) is int and value > 0, len(kept)),
     )
     if made.history or not kept:
         return made
@@ -151,15 +169,8 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     )
 
 
-def _update(left: dict[str, Any], folder: FolderHere) -> FileFacts | None:
-    """Return the facts of update.arrows that the old manifest has, if it is still that file."""
-    facts = left.get("update")
-    sha256 = facts.get("sha256") if isinstance(facts, dict) else None
-    with contextlib.suppress(OSError):
-        found = folder.stat(UPDATE)
-        if found is not None and hash_file(folder, UPDATE) == sha256:
-            return FileFacts(found.size, sha256)
-    return None
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _history(
@@ -172,14 +183,6 @@ def _history(
     except (TypeError, ValueError):
         return ()
     return (*earlier, replace(last, samples=samples, shards=shards, digest=digest))
-
-
-def _own_files(sums: dict[str, str]) -> list[str]:
-    """Return the names of the files that the recipe depends on: all that are listed and are no
-    tables and no shards."""
-    return sorted(
-        name for name in sums if name not in (*TABLES, CHECKSUMS) and not is_shard_name(name)
-    )
 
 
 def _proven_sums(folder: FolderHere) -> dict[str, str] | None:
@@ -196,19 +199,17 @@ def _proven_sums(folder: FolderHere) -> dict[str, str] | None:
 def with_sizes(folder: FolderHere, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
     """Return the same facts with the sizes of the files that are there."""
     found = {name: folder.stat(name) for name in files}
-    sizes = {
-        name: entry.size
+    return {
+        name: FileFacts(entry.size if entry and entry.kind == "file" else 0, files[name].sha256)
         for name, entry in found.items()
-        if entry is not None and entry.kind == "file"
     }
-    return {name: FileFacts(sizes.get(name, 0), facts.sha256) for name, facts in files.items()}
 
 
-def _dropped(folder: FolderHere) -> int:
+def _rejects(folder: FolderHere) -> list[Reject]:
     try:
-        return sum(reject.records for reject in read_rejects(folder) if reject.error == LOST)
+        return list(read_rejects(folder))
     except DatasetError:
-        return 0
+        return []
 
 
 def _what_is_left(folder: FolderHere) -> dict[str, Any]:
@@ -233,37 +234,14 @@ def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
     return {**lost, **known}
 
 
-def _settings(left: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    old = left.get("settings")
-    same = isinstance(old, dict) and {**old, "labels": Path(str(old.get("labels"))).name} == known
-    return old if same and old else known
-
-
 def _sources(left: dict[str, Any]) -> tuple[str, ...]:
     old = left.get("sources")
-    return (
-        tuple(old)
-        if isinstance(old, list) and all(isinstance(source, str) for source in old)
-        else ()
-    )
+    return tuple(old) if isinstance(old, list) and all(map(_is_text, old)) else ()
 
 
 def named_sources(folder: FolderHere) -> tuple[str, ...]:
     """Return the sources that a damaged manifest names, if it is JSON: they may be anything."""
     return _sources(_what_is_left(folder))
-
-
-def _kept(sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Return these sources if all are absolute paths. A URL that was never recorded would be asked
-    for by the next repair."""
-    return sources if all(map(is_absolute_place, sources)) else ()
-
-
-def _created(left: dict[str, Any], witness: Path) -> str:
-    if isinstance(left.get("created"), str):
-        return str(left["created"])
-    then = datetime.datetime.fromtimestamp(witness.stat().st_mtime, datetime.timezone.utc)
-    return then.isoformat(timespec="seconds")
 
 
 # --- the state of a dataset's files by SHA-256: which are undamaged, and what the others should be
@@ -279,31 +257,25 @@ def hash_files(
     A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be
     listed.
     """
-    names = [name for name in list_names(folder) if name != STAGING]
-    hashes: dict[str, str] = {}
-    unreadable: dict[str, OSError] = {}
-    # hashing lets other threads run
-    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:
-        for done, (name, found) in enumerate(
-            zip(names, pool.map(partial(_hash, folder), names), strict=True), 1
-        ):
-            if isinstance(found, str):
-                hashes[name] = found
-            elif found is not None and not isinstance(found, FileNotFoundError):
-                unreadable[name] = found
-            note(done - 1)
-            progress(done, len(names))
-    return hashes, unreadable
-
-
-def list_names(folder: Folder) -> list[str]:
-    """Return the names in a dataset's folder, sorted. Raises DatasetError."""
     try:
-        return sorted(folder.names())
+        names = sorted(set(folder.names()) - {STAGING})
     except OSError as error:
         raise DatasetError(
             f"{folder.shown()}: cannot be listed ({error.strerror or error})"
         ) from error
+    hashes: dict[str, str] = {}
+    unreadable: dict[str, OSError] = {}
+    # hashing lets other threads run
+    with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:
+        found = pool.map(partial(_hash, folder), names)
+        for done, (name, hashed) in enumerate(zip(names, found, strict=True)):
+            if isinstance(hashed, str):
+                hashes[name] = hashed
+            elif hashed is not None and not isinstance(hashed, FileNotFoundError):
+                unreadable[name] = hashed
+            note(done)
+            progress(done + 1, len(names))
+    return hashes, unreadable
 
 
 def _hash(folder: Folder, name: str) -> str | OSError | None:
@@ -368,11 +340,3 @@ def refuse_folders(folder: Folder, manifest: Manifest) -> None:
                 f"{folder.shown(name)}: a folder in the place of a file; move it away, then repair "
                 "again"
             )
-
-
-def damaged_files(
-    expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]
-) -> set[str]:
-    """Return those of the files with these names that are missing or not what they should be."""
-    known = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
-    return {*names} - known

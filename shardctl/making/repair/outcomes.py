@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,8 @@ from shardctl.format.tables import Reject, ShardTable, open_checked_table, read_
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.making.convert.previous import done_of
-from shardctl.making.shards.job import Job
+from shardctl.making.shards.job import Job, PlannedShard, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
-from shardctl.making.shards.planned import PlannedShard, PlannedUnit
 from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
 from shardctl.system.progress import Phase, Progress
@@ -180,16 +178,17 @@ class Outcomes:
         self._lines = None
         marker, place = self._job.marker_path(shard), self._job.planned_shard(shard)
         built = read_marker(marker) if marker.exists() else None
-        recorded = (
-            self._plan.slice(place.first_unit, place.units) if self._plan is not None else None
-        )
-        reasons = self._reasons_of(recorded) if recorded is not None else None
+        recorded, reasons = None, []
+        if self._plan is not None:
+            recorded = self._plan.slice(place.first_unit, place.units)
+            if self._reasons is not None:
+                counts = filter(None, recorded["rejected"].to_pylist())
+                reasons = [list(taken(self._reasons, count)) for count in counts]
         if built is None:
             assert recorded is not None, "shards that nothing is recorded of were all built again"
-            assert reasons is not None, "shards whose rejects are not known were all built again"
             self._lines = [reject.line() for of_unit in reasons for reject in of_unit]
             return self._recorded(shard, recorded)
-        if recorded is None or self._reasons is None or reasons is None:
+        if recorded is None or self._reasons is None:
             return built
         return self._merged(shard, recorded, built, reasons)
 
@@ -200,13 +199,6 @@ class Outcomes:
         elif done.rejected:
             with open(self._job.rejects_path(shard), "rb") as file:
                 yield from file
-
-    def _reasons_of(self, units: pa.Table) -> list[list[Reject]] | None:
-        """Return the rejects of each unit that has some; None if they are not known."""
-        counts = [count for count in units["rejected"].to_pylist() if count]
-        if self._reasons is None:
-            return None if counts else []
-        return [list(taken(self._reasons, count)) for count in counts]
 
     def _recorded(self, shard: int, units: pa.Table) -> ShardMarker:
         """Return what became of a shard that was not built again, as the tables have it."""
@@ -230,12 +222,8 @@ class Outcomes:
         themselves."""
         reader = ShardReader(self._dataset, place.name)
         column = str(reader.layout.roles.main_image)
-        images = (
-            data.as_py()
-            for block in reader.blocks()
-            for data in block.column(column).field("bytes")
-        )
-        return record_of_jpegs([jpeg_facts(data) for data in images])
+        images = (block.column(column).field("bytes") for block in reader.blocks())
+        return record_of_jpegs([jpeg_facts(data.as_py()) for block in images for data in block])
 
     def _merged(
         self, shard: int, recorded: pa.Table, built: ShardMarker, reasons: list[list[Reject]]
@@ -247,27 +235,19 @@ class Outcomes:
         rows, lines = [], []
         units = zip(recorded.to_pylist(), built.units.to_pylist(), strict=True)
         for number, (old, new) in enumerate(units, place.first_unit):
-            row = {
-                **{name: old[name] for name in MARKER_SCHEMA.names},
-                "first_row": new["first_row"],
-            }
+            row = {name: old[name] for name in MARKER_SCHEMA.names}
+            row |= {"first_row": new["first_row"], "samples": new["samples"]}
             rejects = next(left) if old["rejected"] else []
             for reject in lost.get(number, []):
                 records = reject.records
                 if new["samples"] == 0:  # some of the unit's records were rejected before
                     # Blank lines are no records, and functions may make several samples of one.
-                    records = max(
-                        1,
-                        min(
-                            records - old["rejected"],
-                            old["samples"] // self._job.recipe.samples_per_record,
-                        ),
-                    )
+                    before = old["samples"] // self._job.recipe.samples_per_record
+                    records = max(1, min(records - old["rejected"], before))
                     row["digest"] = None
                 message = f"dropped by repair: {reject.message}"
                 rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))
                 row["rejected"] += records
-            row["samples"] = new["samples"]
             rows.append(row)
             lines += [reject.line() for reject in rejects]
         self._lines = lines
@@ -305,11 +285,6 @@ def _is_new(reject: Reject, planned: PlannedUnit, known: Mapping[int | None, obj
     return of_unit and (reject.records > 1 or record not in known)
 
 
-def shards_with_rejects(plan: pa.Table) -> set[int]:
-    """Return the numbers of the shards that have rejected records."""
-    return set(pc.unique(plan.filter(pc.greater(plan["rejected"], 0))["shard"]).to_pylist())
-
-
 def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
     """Yield the samples that a recorded job could not make again; `plan` is that of the dataset."""
     place = job.planned_shard(shard)
@@ -340,18 +315,3 @@ def shard_facts(dataset: Folder, name: str) -> tuple[ShardFacts, int]:
             f"{dataset.shown(name)}: cannot be read ({error.strerror or error})"
         ) from error
     return ShardFacts(sum(rows), reader.bytes, size, sha256, tuple(rows)), records
-
-
-def count_classes(folder: Path, job: Job) -> dict[str, list[int]] | None:
-    """Count the samples of the shards in a folder by split and class; None if there are no
-    classes."""
-    classes = job.layout.classes
-    if not classes:
-        return None
-    counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits}
-    for shard in range(job.shards):
-        place = job.planned_shard(shard)
-        for block in ShardReader(LocalFolder(folder), place.name).blocks():
-            labels = block.column("label").drop_null().to_numpy()
-            counts[place.split_name] += np.bincount(labels, minlength=len(classes))
-    return {name: found.tolist() for name, found in counts.items()}

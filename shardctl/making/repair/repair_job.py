@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,16 +33,15 @@ from shardctl.making.convert.table_writer import divided
 from shardctl.making.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan
+from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import DatasetJob, Job, KnownLine, Lineage, RecordReading
-from shardctl.making.shards.planned import PlannedUnit, Root
+from shardctl.making.shards.job import DatasetJob, Job, KnownLine, PlannedUnit, RecordReading, Root
 from shardctl.making.shards.rows import of_several
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
-from shardctl.system.files import naming_the_path, replacing
+from shardctl.system.files import naming_the_path
 from shardctl.system.folders import FolderHere
 from shardctl.system.locations import normal
 from shardctl.system.text import printable
@@ -89,7 +89,7 @@ class Made:
             **vars(reading),
             shuffle=manifest.settings["shuffle"],
             recorded=recorded,
-            lineage=Lineage(manifest.fingerprint_parts),
+            parts=manifest.fingerprint_parts,
         )
 
 
@@ -135,42 +135,24 @@ def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]
     records = in_plan[ends[1:]] - in_plan[ends[:-1]]
     names = [split.name for split in made.manifest.splits]
     places = [split_and_number(name, names) for name in made.shards]
-    columns = [np.array(values) for values in zip(*places, strict=True)] + [
-        ends[:-1],
-        units,
-        records,
-    ]
-    columns.append(np.full(len(units), NOT_KEPT))
-    with (
-        replacing(folder / SHARDS) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), JOB_SHARDS_SCHEMA) as writer,
-    ):
-        arrays = [
-            pa.array(column, f.type)
-            for column, f in zip(columns, list(JOB_SHARDS_SCHEMA)[:-1], strict=True)
-        ]
-        arrays.append(_blocks(dataset, made, intact))
-        writer.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
-    of = np.array([split for split, _ in places])
-    splits = tuple(
-        SplitPlan(
-            name,
-            (count := int(records[of == number].sum())),
-            count,
-            int(np.count_nonzero(of == number)),
-        )
-        for number, name in enumerate(names)
+    split, number = np.array(places).reshape(-1, 2).T
+    columns = [split, number, ends[:-1], units, records, np.full(len(units), NOT_KEPT)]
+    fields = list(JOB_SHARDS_SCHEMA)
+    arrays = [pa.array(column, f.type) for column, f in zip(columns, fields[:-1], strict=True)]
+    # null where that is lost: then they are as a conversion makes them
+    blocks = (
+        [entry.block_rows for entry in ShardTable(dataset)]
+        if SHARDS in intact
+        else [None] * len(units)
     )
-    return made.job(folder, splits, recorded=True)
-
-
-def _blocks(dataset: FolderHere, made: Made, intact: set[str]) -> pa.Array:
-    """Return the rows of the blocks of every shard, null where that is lost: then they are as a
-    conversion makes them."""
-    type_ = JOB_SHARDS_SCHEMA.field("blocks").type
-    if SHARDS not in intact:
-        return pa.nulls(len(made.shards), type_)
-    return pa.array([entry.block_rows for entry in ShardTable(dataset)], type_)
+    arrays.append(pa.array(blocks, fields[-1].type))
+    with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
+        table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
+    splits = []
+    for of, name in enumerate(names):
+        count = int(records[split == of].sum())
+        splits.append(SplitPlan(name, count, count, int(np.count_nonzero(split == of))))
+    return made.job(folder, tuple(splits), recorded=True)
 
 
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt.NDArray[np.int64]:
@@ -211,43 +193,28 @@ def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]
     """List, label and divide the sources of a dataset again by its settings. Raises InputError if they are gone, or have nothing of this kind any
     more."""
     manifest, settings = made.manifest, made.manifest.settings
-    drop = [str(name) for name in settings.get("drop_columns", [])]
     given = settings["labels"]
-    rule = AnnotationRule(
-        settings.get("boxes", "keep"),
-        settings.get("annotation_frame", "auto"),
-        settings.get("task"),
-    )
+    said: dict[str, Any] = {"boxes": "keep", "annotation_frame": "auto", "task": None} | settings
     labels = LabelRule.parse(
         given if isinstance(given, list) else str(given),
         bool(settings["lenient_labels"]),
-        drop,
-        rule,
+        list(map(str, settings.get("drop_columns", []))),
+        AnnotationRule(said["boxes"], said["annotation_frame"], said["task"]),
     )
     if "classes" in settings:
         labels = replace(labels, classes=classes_of(made.layout.roles))
-    by_key = settings.get("drawn_by") == "key"  # an older shardctl did not look at keys
-    rules = PlanRules(
-        SplitRule.parse(settings["split"]),
-        labels,
-        settings["shuffle"],
-        made.recipe.seed,
-        by_key,
-        made.recipe.undivided,
-    )
+    recipe, by_key = made.recipe, settings.get("drawn_by") == "key"  # older ones saw no keys
+    split = SplitRule.parse(settings["split"])
+    rules = PlanRules(split, labels, settings["shuffle"], recipe.seed, by_key, recipe.undivided)
     roots = [SourceRoot(normal(source)) for source in made.sources]
-    reading = made.recipe.reading
-    listing = list_files(
-        roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None
-    )
+    reading, table = recipe.reading, folder / "listing.arrow"
+    listing = list_files(roots, KINDS[recipe.kind], reading, labels, table, lambda _: None)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     fields = RecordReading.from_json(manifest.records).fields
-    found = (
-        made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
-    )
+    found = recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
         return listing, Labelling(), splitting  # the records have labels of their own
-    return listing, label_files(listing, rules, splitting, made.recipe, None), splitting
+    return listing, label_files(listing, rules, splitting, recipe, None), splitting
 
 
 def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
@@ -316,7 +283,9 @@ def known_lines(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> I
     by_source: dict[str, dict[int, Reject]] = {}
     for reject in rejects:
         by_source.setdefault(reject.source, {})[reject.number] = reject
-    for number in _units_of_files(job, set(by_source)) if by_source else ():
+    paths = pa.array(sorted(by_source), pa.string())
+    is_of = np.asarray(pc.is_in(job.files["path"].combine_chunks(), value_set=paths))
+    for number in np.flatnonzero(is_of[job.plan["file"].to_numpy()]).tolist():
         planned = job.planned_at(number)
         # Not of blocks: they are counted for the unit that filled them.
         empty = plan is not None and not job.recipe.joins and plan["samples"][number].as_py() == 0
@@ -324,15 +293,6 @@ def known_lines(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> I
         for record, reject in _rejects_of(job, planned, by_source[planned.file.path], lost):
             message = reject.message.removesuffix(of_several(reject.records))
             yield number, record, reject.stage, reject.error, message
-
-
-def _units_of_files(job: Job, paths: set[str]) -> list[int]:
-    """Return the rows of the plan of some files."""
-    files = np.flatnonzero(
-        np.asarray(pc.is_in(job.files["path"].combine_chunks(), value_set=pa.array(sorted(paths))))
-    )
-    rows: list[int] = np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist()
-    return rows
 
 
 def _rejects_of(
@@ -354,29 +314,18 @@ def _rejects_of(
     if job.draw is not None and job.draw.by_key:
         # Which are of this split is not known without a look at their keys: who builds the shard
         # leaves out the others.
-        of_all = next(
-            (of_file[number] for number in own if 1 < of_file[number].records == lost), None
-        )
-        yield from (
-            (number, of_file[number])
-            for number in own
-            if of_file[number].records == 1 and of_all is None
-        )
-        if of_all is not None:
-            yield None, of_all
+        found = [of_file[number] for number in own]
+        of_all = [reject for reject in found if 1 < reject.records == lost]
+        each = ((reject.number, reject) for reject in found if reject.records == 1)
+        yield from [(None, of_all[0])] if of_all else each
         return
-    choose = (
-        job.choose(planned, job.planned_shard(shard_of(job, planned.number)).split) if own else None
-    )
-    if choose is not None:
-        own = np.array(own)[choose(np.array(own))].tolist()
+    if own:
+        shard = int(np.searchsorted(job.first_units, planned.number, side="right")) - 1
+        choose = job.choose(planned, job.planned_shard(shard).split)
+        if choose is not None:
+            own = np.array(own)[choose(np.array(own))].tolist()
     if own and (lost or of_file[own[0]].records > 1 or unit.records == 1):
         yield None, of_file[own[0]]
         return
     for record in own:
         yield record, of_file[record]
-
-
-def shard_of(job: Job, unit: int) -> int:
-    """Return the shard that a row of the plan belongs to."""
-    return int(np.searchsorted(job.first_units, unit, side="right")) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
+from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
 from shardctl.format.tables import (
@@ -26,16 +27,17 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
+from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit import publish
+from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
 from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files
 from shardctl.making.repair.manifest import (
-    damaged_files,
     expected_hashes,
     hash_files,
     named_sources,
@@ -52,10 +54,8 @@ from shardctl.making.repair.outcomes import (
     Outcomes,
     RepairResult,
     Unrepaired,
-    count_classes,
     lost_samples,
     shard_facts,
-    shards_with_rejects,
 )
 from shardctl.making.repair.repair_job import (
     Made,
@@ -73,7 +73,6 @@ from shardctl.making.write.writer import now, write_tables
 from shardctl.system import file_lease
 from shardctl.system.files import (
     FileFacts,
-    copy_file,
     naming_the_path,
     sha256_of,
     sync_folder,
@@ -118,40 +117,48 @@ class Repair:
         self.manifest = self._whole_manifest()
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
         self.names = shard_names(self.dataset, self.manifest, hashes)
-        if self.drop_lost:
-            self._refuse_unreadable_shards(unreadable)
+        of_shards = sorted(unreadable.keys() & set(self.names))
+        if self.drop_lost and of_shards:
+            # its samples may all be there once its disk or server is back
+            name = of_shards[0]
+            why = unreadable[name].strerror or unreadable[name]
+            raise DatasetError(
+                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
+                "so that --drop-lost does not remove them; bring back its disk, or move it away"
+            )
         self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
         self.held.check()
-        self.damaged = damaged_files(self.expected, hashes, (*self.manifest.files, *self.names))
+        self.damaged = {
+            name
+            for name in (*self.manifest.files, *self.names)
+            if name not in self.expected or hashes.get(name) != self.expected[name]
+        }
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
             self.notices.append(
                 f"{printable(name)} cannot be read ({why}) and counts as damaged; check its disk"
             )
         dropped = False
-        self._tell_of_lost_files()
+        # only a person can bring back what the recipe depends on
+        for name in sorted(set(self.manifest.given_files) & self.damaged):
+            sha256 = self.manifest.files[name].sha256
+            what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
+            self.unrepaired.append(Unrepaired(name, what))
+            self.damaged.discard(name)
         if self.damaged:
             try:
                 dropped = self._mend()
             except (DatasetError, InputError, TypesDifferError) as problem:
-                self.unrepaired += [
-                    Unrepaired(name, _sentence(problem)) for name in sorted(self.damaged)
-                ]
+                changed = isinstance(problem, TypesDifferError)
+                what = f"its sources have changed ({problem}); {ANEW}" if changed else str(problem)
+                self.unrepaired += [Unrepaired(name, what) for name in sorted(self.damaged)]
         if self.unrepaired and self.pruned:
             self.notices.append("--overwrite brings pruned samples back; prune them again")
         self._settle_manifest()
         sync_folder(self.dataset.work)
-        status = (
-            "damaged"
-            if self.unrepaired
-            else "dropped"
-            if dropped
-            else "repaired"
-            if self.repaired
-            else "whole"
-        )
+        done = "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(
-            status,
+            "damaged" if self.unrepaired else done,
             tuple(sorted(self.repaired)),
             tuple(self.unrepaired),
             tuple(self.lost),
@@ -174,51 +181,28 @@ class Repair:
             self._mend_tables(lambda: self._write_tables(job)["files"])
         return dropped
 
-    def _tell_of_lost_files(self) -> None:
-        """Leave out the files that only a person can bring back: those that the recipe depends
-        on."""
-        for name in self.manifest.given_files:
-            if name in self.damaged:
-                sha256 = self.manifest.files[name].sha256
-                what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
-                self.unrepaired.append(Unrepaired(name, what))
-                self.damaged.discard(name)
-
     def _mend_written(self) -> None:
         """Repair a dataset of samples that had no source: its tables can be made from its
         shards."""
-        for name in sorted(self.damaged & set(self.names)):
-            what = "shardctl.write made its samples, of no source; write the dataset again"
-            self.unrepaired.append(Unrepaired(name, what))
+        what = "shardctl.write made its samples, of no source; write the dataset again"
+        lost = sorted(self.damaged & set(self.names))
+        self.unrepaired += [Unrepaired(name, what) for name in lost]
 
         def write() -> dict[str, FileFacts]:
             new = self.folder / NEW_FOLDER
             new.mkdir(exist_ok=True)
-            layout, entries = find_layout(self.dataset, self.manifest, self.intact), []
-            for name in self.names:
-                facts, _ = shard_facts(self.dataset, name)
-                entries.append(ShardEntry.of_written(name.rpartition("-")[0], name, facts))
             manifest = self.manifest
-            making = Making(
-                layout.to_json(),
-                manifest.fields,
-                manifest.recipe,
-                manifest.settings,
-                manifest.fingerprint_parts,
-            )
-            return write_tables(new, entries, making)
+            layout = find_layout(self.dataset, manifest, self.intact).to_json()
+            made = (manifest.recipe, manifest.settings, manifest.fingerprint_parts)
+            entries = [
+                ShardEntry.of_written(
+                    name.rpartition("-")[0], name, shard_facts(self.dataset, name)[0]
+                )
+                for name in self.names
+            ]
+            return write_tables(new, entries, Making(layout, manifest.fields, *made))
 
         self._mend_tables(write)
-
-    def _refuse_unreadable_shards(self, unreadable: dict[str, OSError]) -> None:
-        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk
-        or server is back."""
-        for name in sorted(unreadable.keys() & set(self.names)):
-            why = unreadable[name].strerror or unreadable[name]
-            raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
-                "so that --drop-lost does not remove them; bring back its disk, or move it away"
-            )
 
     @cached_property
     def state(self) -> UpdateState | None:
@@ -306,13 +290,15 @@ class Repair:
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
             if PLAN not in self.damaged and (REJECTS not in self.damaged or self._is_changed):
-                job, plan = (
-                    recorded_job(self.dataset, self.folder, made, self.intact),
-                    open_table(self.dataset, PLAN),
-                )
+                job = recorded_job(self.dataset, self.folder, made, self.intact)
+                plan = open_table(self.dataset, PLAN)
             else:
                 job, plan = fresh_job(self.dataset, self.folder, made, engine), None
-                self._check_plan(job)
+                if job.draw is None and job.records != manifest.inputs and job.fields is None:
+                    raise DatasetError(
+                        f"the sources have {job.records} inputs now, and had {manifest.inputs}; "
+                        f"{ANEW}"
+                    )
             if REJECTS not in self.damaged:
                 job.write_known(known_lines(job, read_rejects(self.dataset), plan))
             else:
@@ -362,11 +348,8 @@ class Repair:
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
-            now, before = (
-                open_table(LocalFolder(files.parent), files.name).num_rows,
-                self.manifest.inputs,
-            )
-            what = f"{counted(now, 'file')} now, {counted(before, 'record')} then"
+            found = open_table(LocalFolder(files.parent), files.name).num_rows
+            what = f"{counted(found, 'file')} now, {counted(self.manifest.inputs, 'record')} then"
             raise DatasetError(
                 f"{FILES} is lost, and the sources give another one ({what}); {ANEW}"
             )
@@ -387,23 +370,16 @@ class Repair:
                 self.held.check()
                 self._put(each.table, name)
 
-    def _check_plan(self, job: Job) -> None:
-        """Raise DatasetError if the sources do not have as many records as the dataset was made
-        from."""
-        if job.draw is None and job.records != self.manifest.inputs and job.fields is None:
-            raise DatasetError(
-                f"the sources have {job.records} inputs now, and had {self.manifest.inputs}; {ANEW}"
-            )
-
     def _build(self, job: Job, engine: Engine) -> None:
         """Rebuild the damaged shards, and those that are needed for tables; put verified files in
         place."""
-        names = self.names
-        wanted = {number for number, name in enumerate(names) if name in self.damaged}
+        wanted = {number for number, name in enumerate(self.names) if name in self.damaged}
         if PLAN in self.damaged:
-            wanted = set(range(len(names)))
+            wanted = set(range(len(self.names)))
         elif REJECTS in self.damaged:
-            wanted |= shards_with_rejects(open_checked_table(self.dataset, PLAN))
+            plan = open_checked_table(self.dataset, PLAN)
+            rejected = pc.greater(plan["rejected"], 0)
+            wanted |= set(pc.unique(plan.filter(rejected)["shard"]).to_pylist())
         if not wanted:
             return
         total = sum(job.planned_shard(shard).records for shard in wanted)
@@ -422,9 +398,16 @@ class Repair:
         self._put_all_in_place(job, sorted(wanted))
 
     def _put_all_in_place(self, job: Job, shards: list[int]) -> None:
+        """Move the rebuilt shards to their places, if they are those that were there."""
         self.held.check()
         for shard in shards:
-            self._put_in_place(job, shard)
+            name = job.planned_shard(shard).name
+            sha256 = read_marker(job.marker_path(shard)).facts.sha256
+            # If its SHA-256 is lost, the table of all shards will show whether it is right.
+            if self.expected.get(name, sha256) != sha256:
+                self._tell_why_not(job, shard, name)
+            elif name in self.damaged:
+                self._put(job.shard_path(shard), name)
 
     def _put(self, made: Path, name: str) -> None:
         """Put a verified file in its place."""
@@ -433,27 +416,16 @@ class Repair:
         self.damaged.discard(name)
         self.repaired.append(name)
 
-    def _put_in_place(self, job: Job, shard: int) -> None:
-        """Move a rebuilt shard to its place, if it is the shard that was there."""
-        name = job.planned_shard(shard).name
-        sha256 = read_marker(job.marker_path(shard)).facts.sha256
-        # If its SHA-256 is lost, the table of all shards will show whether it is right.
-        proven = self.expected.get(name, sha256) == sha256
-        if proven and name in self.damaged:
-            self._put(job.shard_path(shard), name)
-        elif not proven:
-            self._tell_why_not(job, shard, name)
-
     def _tell_why_not(self, job: Job, shard: int, name: str) -> None:
         known = not {PLAN, REJECTS} & self.damaged
         lost = list(lost_samples(job, shard, open_table(self.dataset, PLAN))) if known else []
         self.lost += lost
         if lost:
-            first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
             count = sum(entry.samples for entry in lost)
             what = (
-                f"{count} of its samples cannot be made again, {first}; --drop-lost removes them, "
-                "--source says where the sources are now"
+                f"{count} of its samples cannot be made again, for instance {printable(lost[0].key)}: "
+                f"{printable(lost[0].reason)}; --drop-lost removes them, --source says where the "
+                "sources are now"
             )
         elif name in self.damaged:
             what = self._differs()
@@ -503,30 +475,25 @@ class Repair:
                 self.unrepaired.append(Unrepaired(name, self._differs()))
 
     def _write_tables(self, job: DatasetJob) -> dict[str, Any]:
-        state = self.state
+        state, manifest = self.state, self.manifest
         outcomes = Outcomes(self.dataset, job, self.intact, state)
-        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
-        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
-        if state is None:
-            return join_markers(job, *given)
-        return join_markers(job, *given, state.files, state.digest_beside, state.pruned)
+        of_update = (state.files, state.digest_beside, state.pruned) if state else ()
+        has_jpegs = manifest.jpeg is not None
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, has_jpegs)
+        return join_markers(job, *given, *of_update)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be
         done."""
-        beyond_repair = [
-            entry
-            for entry in self.unrepaired
-            if entry.file not in {lost.shard for lost in self.lost}
-        ]
-        if beyond_repair:
+        if {each.file for each in self.unrepaired} - {each.shard for each in self.lost}:
             return False
         new = self.folder / NEW_FOLDER
         for name in self.names:
             if not (new / name).exists():
-                _link(self.dataset.path(name), new / name)
+                with naming_the_path(new / name):
+                    link_or_copy(self.dataset.path(name), new / name)
         facts = self._write_tables(job)
-        write_manifest(job, self._manifest_without_lost(facts, count_classes(new, job)))
+        write_manifest(job, self._manifest_without_lost(facts, job.layout, LocalFolder(new)))
         self.held.check()
         publish.publish(new, self.dataset.work)
         self.repaired += sorted(self.damaged)
@@ -534,9 +501,14 @@ class Repair:
         return True
 
     def _manifest_without_lost(
-        self, facts: dict[str, Any], class_counts: dict[str, list[int]] | None
+        self, facts: dict[str, Any], layout: Layout, new: LocalFolder
     ) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
+        counts, classes = None, len(layout.classes or ())
+        if classes:
+            found = count_labels(new, str(layout.roles.main_label), classes)
+            names = (split.name for split in self.manifest.splits)
+            counts = {name: found.get(name, [0] * classes) for name in names}
         without = dataclasses.replace(
             self.manifest,
             created=now(),
@@ -546,22 +518,12 @@ class Repair:
             splits=facts["splits"],
             files=facts["files"],
             dropped=self.manifest.dropped + lost,
-            class_counts=class_counts,
+            class_counts=counts,
             jpeg=facts["jpeg"],
             steps=None,  # they count samples that are no longer there
             update=facts["update"],
         )
         return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make a hard link to a file, or a copy if the file system has no links."""
-    with naming_the_path(target):
-        target.unlink(missing_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            copy_file(source, target)
 
 
 def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:
@@ -579,9 +541,3 @@ def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[i
 
 def _listed(sources: tuple[str, ...]) -> str:
     return ", ".join(map(printable, sources))
-
-
-def _sentence(problem: Exception) -> str:
-    if isinstance(problem, TypesDifferError):
-        return f"its sources have changed ({problem}); {ANEW}"
-    return str(problem)

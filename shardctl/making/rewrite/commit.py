@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.counts import COUNTS, JpegRecord, joined
+from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, sum_up
@@ -30,6 +31,7 @@ from shardctl.format.names import (
     STAGING,
 )
 from shardctl.format.shard import Compression
+from shardctl.format.shard_copy import Copied, Run, copy_shard
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     Reject,
@@ -47,10 +49,12 @@ from shardctl.making.commit.staging import discard, jobs_in
 from shardctl.making.convert.previous import refuse_damaged_tables
 from shardctl.making.paths import check_writable, refuse_generation
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.plan.plan import job_table
 from shardctl.making.write.writer import digest_of_shards, new_folder, now, splits_of
 from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.folders import LocalFolder
+from shardctl.system.machine import usable_cores
 
 Flags = npt.NDArray[np.bool_]
 
@@ -118,6 +122,77 @@ class NewShard:
     kept: bool
 
 
+Runs = Sequence[tuple[int, int, int]]
+"""Rows of the old dataset, one after the other: the number of a shard, the first row, how many."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A shard that is to be written: the name of its file, its number in its split, and the rows
+    that it has."""
+
+    split: str
+    path: str
+    number: int
+    runs: Runs
+
+    def recorded(
+        self,
+        old: SourceDataset,
+        copied: Copied,
+        units: pa.Table,
+        inputs: int,
+        lines: Iterable[bytes],
+        counts: ShardCounts,
+    ) -> NewShard:
+        """Return what is recorded of it now. `counts` lacks what copying has counted."""
+        entry = ShardEntry(
+            split=self.split,
+            path=self.path,
+            units=units.num_rows,
+            inputs=inputs,
+            rejected=int(units["rejected"].to_numpy().sum()),
+            **vars(copied.facts),
+        )
+        plain, jpegs, begins = None, old.table.jpegs, old.table.first
+        if jpegs is not None:
+            parts = [jpegs.only(int(begins[shard]) + at, rows) for shard, at, rows in self.runs]
+            plain = np.concatenate([np.empty(0, bool), *parts])
+        counts = replace(counts, labels=dict(copied.labels), objects=copied.objects)
+        return NewShard(entry, units, lines, counts, plain, False)
+
+
+def copies(
+    old: SourceDataset,
+    new: Path,
+    shards: Sequence[Rewritten],
+    progress: Callable[[int, int], None],
+) -> Iterator[Copied]:
+    """Write shards into the new folder, and yield what is in each. `progress` is called with shards
+    done and shards."""
+
+    def copy(shard: Rewritten) -> Copied:
+        # there may be thousands of runs of one
+        entries = {number: old.table[number] for number, _, _ in shard.runs}
+        runs = [
+            Run(old.stored.folder, entries[number].path, entries[number].block_rows, first, rows)
+            for number, first, rows in shard.runs
+        ]
+        path = new / shard.path
+        return copy_shard(path, old.layout, shard.split, shard.number, old.compression, runs)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
+        for done, copied in enumerate(pool.map(copy, shards), 1):
+            progress(done, len(shards))
+            yield copied
+
+
+def with_columns(units: pa.Table, changed: dict[str, Any]) -> pa.Table:
+    """Return rows of plan.arrow with some columns changed."""
+    columns = [changed.get(name, units[name]) for name in PLAN_SCHEMA.names]
+    return pa.table(columns, schema=PLAN_SCHEMA)
+
+
 @contextmanager
 def rewriting(
     dst: str | Path, waiting: Callable[[str], None] | None
@@ -169,12 +244,8 @@ def commit(
         if shard.kept:
             with naming_the_path(new / shard.entry.path):
                 link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
-    with (
-        replacing(new / FILES) as sink,
-        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.schema) as writer,
-    ):
-        for batch in files.to_batches():
-            writer.write_batch(batch)
+    with job_table(new / FILES, files.schema) as table:
+        table.write_table(files)
     for name in old.manifest.own_files:
         with naming_the_path(new / name):
             link_or_copy(old.root / name, new / name)
@@ -190,10 +261,10 @@ def commit(
                 for shard in shards:
                     record.add(shard.counts)
             update = file.facts
-        plain = [shard.plain for shard in shards]
+        plain = [shard.plain for shard in shards if shard.plain is not None]
         jpegs = None
         if old.table.records_jpegs and totals["jpeg"] is not None:
-            bits = joined([JpegRecord(each, 0, 0, 0) for each in plain if each is not None]).plain
+            bits = np.concatenate([np.empty(0, bool), *plain])
             jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
         spool.write_table(new / SHARDS, making, jpegs)
         facts = sum_up(new, spool.sums(), old.manifest.own_files)
@@ -248,11 +319,7 @@ def forget(root: Path, but: Path | None = None) -> None:
 
 
 def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:
-    with (
-        replacing(new / REJECTS) as rejects,
-        replacing(new / PLAN) as plan,
-        pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
-    ):
+    with replacing(new / REJECTS) as rejects, job_table(new / PLAN, PLAN_SCHEMA) as writer:
         held: list[pa.Table] = []
         rows = 0
         for number, shard in enumerate(shards):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +19,8 @@ from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_tables import ShardUnits, possible_names
 from shardctl.format.manifest import folder_of, kept_generations
 from shardctl.format.shard import ShardReader
-from shardctl.format.shard_copy import Copied, Run, copy_shard
-from shardctl.format.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
+from shardctl.format.shard_copy import Copied
+from shardctl.format.tables import ShardEntry, pruned_reject
 from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.blocks.shards import Shards
@@ -29,16 +28,18 @@ from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
 from shardctl.making.rewrite.commit import (
     NewShard,
+    Rewritten,
     SourceDataset,
     commit,
+    copies,
     forget,
     rewriting,
+    with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.sources.label_table import hash_names, some
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.machine import usable_cores
 from shardctl.system.progress import counting
 from shardctl.system.text import printable
 
@@ -145,42 +146,26 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
             f"{printable(str(old.root))}: each sample is made of several records; remove the record "
             "from the source, and convert again"
         )
-    kept = kept_generations(old.root)
-    if where is not None:
-        rows, found = _matching(old, where)
-        with_them = (
-            kept
-            if rows
-            else [
-                each
-                for each in kept
-                if _matching(SourceDataset(folder_of(old.root, each)), where)[0]
-            ]
-        )
-        return _Chosen(rows, found, (), tuple(kept if with_them else ()))
     wanted = set(keys or ())
-    if not wanted:
+    if where is None and not wanted:
         raise UsageError("no key was given")
-    rows, found = _rows_with(old, wanted)
-    before = {
-        pruned_reject(source, record).key
-        for source, record in (() if old.state is None else old.state.pruned)
-    }
+
+    def found_in(dataset: SourceDataset) -> tuple[dict[int, Numbers], set[str]]:
+        if where is None:
+            return _rows_with(dataset, wanted)
+        samples = matching(Selection(Shards(dataset.root, None)), where)
+        return _rows_with(dataset, set(_keys_of(dataset, samples)))
+
+    rows, found = found_in(old)
+    kept = kept_generations(old.root)
+    has_them = rows or any(found_in(SourceDataset(folder_of(old.root, each)))[0] for each in kept)
+    pruned = () if old.state is None else old.state.pruned
+    before = {pruned_reject(source, record).key for source, record in pruned}
     missing = tuple(sorted(wanted - found - before))
-    if rows or any(
-        _rows_with(SourceDataset(folder_of(old.root, each)), wanted)[0] for each in kept
-    ):
-        return _Chosen(rows, found, missing, tuple(kept))
-    if missing:
+    if missing and not has_them:
         shown = printable(str(old.root))
         raise InputError(f"{shown}: no sample has the key {some(missing)}")
-    return _Chosen(rows, found, missing, ())
-
-
-def _matching(old: SourceDataset, where: str) -> tuple[dict[int, Numbers], set[str]]:
-    """Return the rows of records of which a sample matches a condition, by shard; and their
-    keys."""
-    return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))
+    return _Chosen(rows, found, missing, tuple(kept if has_them else ()))
 
 
 def _keys_of(old: SourceDataset, samples: Numbers) -> Iterator[str]:
@@ -217,41 +202,43 @@ def _written(
     labels, all_jpegs = Counter[tuple[str, int]](), Counter[str]()
     records, objects = set[tuple[str, int]](), 0
     shards: list[NewShard] = []
-    done = 0
-    with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
-        copies = {
-            shard: pool.submit(_copy, old, new, shard, rows) for shard, rows in chosen.rows.items()
-        }
-        for shard, entry in enumerate(old.table):
-            units = old.stored.plan.slice(entry.first_unit, entry.units)
-            if shard not in copies:
-                lines = (reject.line() for of_unit in old.rejects[shard] for reject in of_unit)
-                shards.append(
-                    NewShard(entry, units, lines, old.counts(shard), old.plain(shard), True)
-                )
-                continue
-            copied = copies[shard].result()
-            jpegs = Counter[str]()
+    without = {shard: _without(old, shard, rows) for shard, rows in chosen.rows.items()}
+    copied = copies(old, new, [without[shard] for shard in sorted(without)], progress)
+    for shard, entry in enumerate(old.table):
+        if shard in without:
+            found, jpegs = next(copied), Counter[str]()
             _count_gone(old, entry, chosen.rows[shard], labels, jpegs)
-            objects += max(0, old.counts(shard).objects - copied.objects)
+            objects += max(0, old.counts(shard).objects - found.objects)
             all_jpegs.update(jpegs)
-            shards.append(_without(old, shard, entry, chosen.rows[shard], copied, jpegs, records))
-            done += 1
-            progress(done, len(copies))
+            rows = chosen.rows[shard]
+            shards.append(_left(old, shard, rows, without[shard], found, jpegs, records))
+        else:
+            units = old.stored.plan.slice(entry.first_unit, entry.units)
+            lines = (reject.line() for of_unit in old.rejects[shard] for reject in of_unit)
+            counts, plain = old.counts(shard), old.plain(shard)
+            shards.append(NewShard(entry, units, lines, counts, plain, True))
     return shards, _totals(old, labels, objects, all_jpegs), records
 
 
-def _copy(old: SourceDataset, new: Path, shard: int, rows: Numbers) -> Copied:
-    """Write a shard without some rows."""
+def _without(old: SourceDataset, shard: int, rows: Numbers) -> Rewritten:
+    """Return a shard without some rows."""
     entry = old.table[shard]
     ends = np.concatenate([[-1], rows, [entry.rows]])
-    bounds = [(low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1]
     runs = [
-        Run(old.stored.folder, entry.path, entry.block_rows, first, count)
-        for first, count in bounds
+        (shard, low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1
     ]
     number = ShardReader(old.stored.folder, entry.path).info["shard"]
-    return copy_shard(new / entry.path, old.layout, entry.split, number, old.compression, runs)
+    return Rewritten(entry.split, entry.path, number, runs)
+
+
+def _taken(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> Iterator[pa.RecordBatch]:
+    """Yield some rows of a shard, (n,), increasing, those of a block together."""
+    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
+    for block, count in enumerate(entry.block_rows):
+        here = rows[(rows >= first) & (rows < first + count)] - first
+        first += count
+        if len(here):
+            yield reader.block(block).take(pa.array(here))
 
 
 def _count_gone(
@@ -263,13 +250,7 @@ def _count_gone(
 ) -> None:
     """Count the labels of rows that go, and what their images are as JPEG."""
     label, image = old.layout.roles.main_label, old.layout.roles.main_image
-    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
-    for block, count in enumerate(entry.block_rows):
-        here = rows[(rows >= first) & (rows < first + count)] - first
-        first += count
-        if not len(here):
-            continue
-        batch = reader.block(block).take(pa.array(here))
+    for batch in _taken(old, entry, rows):
         if label is not None and old.layout.classes is not None:
             values = batch.column(label).drop_null().to_pylist()
             labels.update((entry.split, value) for value in values)
@@ -278,89 +259,54 @@ def _count_gone(
             jpegs.update(record_of_jpegs([jpeg_facts(each) for each in data]).counts())
 
 
-def _without(
+def _left(
     old: SourceDataset,
     shard: int,
-    entry: ShardEntry,
     rows: Numbers,
+    without: Rewritten,
     copied: Copied,
     gone: Counter[str],
     pruned: set[tuple[str, int]],
 ) -> NewShard:
     """Return a shard without some rows: what becomes of its units and its rejects. `gone` counts the
     JPEG images that go, and the records are added to `pruned`."""
-    facts, counts, plain = copied.facts, old.counts(shard), old.plain(shard)
-    changed = replace(entry, **vars(facts))
-    if plain is not None:
-        plain = np.delete(plain, rows)
-    jpegs = (
-        None
-        if counts.jpegs is None
-        else tuple(count - gone[name] for name, count in zip(COUNTS, counts.jpegs, strict=True))
-    )
-    counts = replace(counts, labels=dict(copied.labels), objects=copied.objects, jpegs=jpegs)
-    if not entry.units:  # samples without a source: each counts as a record
-        return NewShard(
-            replace(changed, inputs=facts.rows),
-            old.stored.plan.slice(0, 0),
-            (),
-            counts,
-            plain,
-            False,
-        )
-    units = old.stored.units(shard)
-    records = _records(old, entry, units, rows)
-    samples, rejected, digests = (
-        units.samples.copy(),
-        units.rejected.copy(),
-        units.has_digest.copy(),
-    )
-    for place, of_unit in records.items():
-        samples[place] -= sum(number_of for _, _, number_of in of_unit)
-        rejected[place] += len(of_unit)
-        digests[place] &= bool(samples[place])
-        path = old.stored.file(int(units.file[place])).path
-        pruned |= {(path, record) for record, _, _ in of_unit}
-    first_row = units.first_row - np.searchsorted(rows, units.first_row)
+    entry, counts = old.table[shard], old.counts(shard)
+    if counts.jpegs is not None:
+        left = zip(COUNTS, counts.jpegs, strict=True)
+        counts = replace(counts, jpegs=tuple(count - gone[name] for name, count in left))
     part = old.stored.plan.slice(entry.first_unit, entry.units)
-    columns = {name: part[name] for name in PLAN_SCHEMA.names}
-    columns |= {
-        "first_row": pa.array(first_row),
+    if not entry.units:  # samples without a source: each counts as a record
+        return without.recorded(old, copied, part, copied.facts.rows, (), counts)
+    units = old.stored.units(shard)
+    by_place = old.manifest.has_own_keys or not units.first.any()
+    records: dict[int, Counter[int]] = {}
+    for place, record in (
+        _by_place(old, units, rows) if by_place else _by_key(old, entry, units, rows)
+    ):
+        records.setdefault(place, Counter())[record] += 1
+    samples, rejected, digests = (
+        each.copy() for each in (units.samples, units.rejected, units.has_digest)
+    )
+    lines: list[bytes] = []
+    rejects = iter(old.rejects[shard])
+    for place in range(len(units)):
+        of_unit = list(next(rejects)) if units.rejected[place] else []
+        if place in records:
+            samples[place] -= records[place].total()
+            rejected[place] += len(records[place])
+            digests[place] &= bool(samples[place])
+            path = old.stored.file(int(units.file[place])).path
+            pruned |= {(path, record) for record in records[place]}
+            of_unit += [pruned_reject(path, record) for record in records[place]]
+            of_unit.sort(key=lambda reject: reject.number)
+        lines += [reject.line() for reject in of_unit]
+    changed = {
+        "first_row": pa.array(units.first_row - np.searchsorted(rows, units.first_row)),
         "samples": pa.array(samples),
         "rejected": pa.array(rejected),
+        "digest": pa.array(units.digest * digests, mask=~digests),
     }
-    columns["digest"] = pa.array(units.digest * digests, mask=~digests)
-    table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
-    new_entry = replace(changed, rejected=int(rejected.sum()))
-    return NewShard(
-        new_entry, table, list(_lines(old, shard, units, records)), counts, plain, False
-    )
-
-
-Record = tuple[int, str, int]
-"""The number of a record in its file (0: it is the file), its key, and how many samples of it
-go."""
-
-
-def _records(
-    old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers
-) -> dict[int, list[Record]]:
-    """Return the records whose samples go, by the place of their unit in the shard."""
-    found: dict[int, dict[int, list[int]]] = {}
-    if old.manifest.has_own_keys or not units.first.any():
-        places = _by_place(old, units, rows)
-    else:
-        places = _by_key(old, entry, units, rows)
-    for place, record in places:
-        found.setdefault(place, {}).setdefault(record, []).append(1)
-    made: dict[int, list[Record]] = {}
-    for place, records in found.items():
-        path = old.stored.file(int(units.file[place])).path
-        made[place] = [
-            (record, f"{path}#{record}" if record else path, len(each))
-            for record, each in sorted(records.items())
-        ]
-    return made
+    return without.recorded(old, copied, with_columns(part, changed), entry.inputs, lines, counts)
 
 
 def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[tuple[int, int]]:
@@ -388,38 +334,17 @@ def _by_key(
     old: SourceDataset, entry: ShardEntry, units: ShardUnits, rows: Numbers
 ) -> Iterator[tuple[int, int]]:
     """Yield the unit and the record of each row, as its key names them."""
-    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
     files = np.unique(units.file)
     paths = dict(zip(old.stored.paths_of(files).to_pylist(), files.tolist(), strict=True))
-    for block, count in enumerate(entry.block_rows):
-        here = rows[(rows >= first) & (rows < first + count)] - first
-        first += count
-        for key in (
-            reader.block(block).column("key").take(pa.array(here)).to_pylist() if len(here) else ()
-        ):
-            path, record = next(
-                (path, record) for path, record in possible_names(key) if path in paths
-            )
+    for batch in _taken(old, entry, rows):
+        for key in batch.column("key").to_pylist():
+            path, record = next(each for each in possible_names(key) if each[0] in paths)
             of_file = (
                 (units.file == paths[path])
                 & (units.first <= record)
                 & (record < units.first + units.records)
             )
             yield int(np.flatnonzero(of_file)[0]), record
-
-
-def _lines(
-    old: SourceDataset, shard: int, units: ShardUnits, records: dict[int, list[Record]]
-) -> Iterator[bytes]:
-    """Yield the lines of the rejects of a shard, in the order of its records."""
-    left = iter(old.rejects[shard])
-    for place in range(len(units)):
-        rejects = list(next(left)) if units.rejected[place] else []
-        if place in records:
-            path = old.stored.file(int(units.file[place])).path
-            rejects += [pruned_reject(path, record) for record, _, _ in records[place]]
-            rejects.sort(key=lambda reject: reject.number)
-        yield from (reject.line() for reject in rejects)
 
 
 # --- the tables ---

@@ -1,5 +1,5 @@
 """Building shards: the job (job.py), what a worker does (worker.py), one shard (task.py), its parts
 (builder.py)."""
 
-WORKER = "shardctl.making.shards.worker"
+WORKER = "shardctl.making.shards.task"
 """The module that builds shards in worker processes."""

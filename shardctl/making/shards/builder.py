@@ -1,17 +1,21 @@
-"""Puts a shard together: units go in, their samples come out as rows, and what became of each unit
-is counted."""
+"""Puts a shard together: units go in, makers make samples of their records, and these come out as
+rows; what became of each unit is counted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection, TypesDifferError
+from shardctl.format.counts import Counts
+from shardctl.format.python_values import python_rows
+from shardctl.format.roles import Sample
 from shardctl.format.shard import ShardFacts
 from shardctl.making.shards.inputs import (
     changed,
@@ -21,56 +25,439 @@ from shardctl.making.shards.inputs import (
     read_mask,
     read_whole,
 )
-from shardctl.making.shards.makers import BatchMaker, FunctionMaker, Maker, ModelMaker, RecordMaker
+from shardctl.making.shards.job import BuildAgain, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
-from shardctl.making.shards.planned import BuildAgain, PlannedUnit
-from shardctl.making.shards.record_images import TableImages
-from shardctl.making.shards.records import read_fitting, read_unit
-from shardctl.making.shards.rows import RejectedRecord, UnitOutcome, record_of_jpegs
-from shardctl.making.shards.shard_build import ShardBuild
+from shardctl.making.shards.records import read_fitting, read_unit, sample_of, samples_of
+from shardctl.making.shards.rows import RejectedRecord, ShardBuild, UnitOutcome, record_of_jpegs
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
-from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
+from shardctl.system.processes.worker_state import (
+    OUT_OF_MEMORY_MESSAGE,
+    TOGETHER,
+    WHOLE,
+)
 from shardctl.system.text import printable
+from shardctl.transforms.base import HeldMemoryError, Records
+from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
+from shardctl.transforms.pipeline.functions import MadeSample
+from shardctl.transforms.pipeline.model_batching import ModelBatcher
+
+_TIMES = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time64)
+"""Times of 64 bits."""
 
 
-class RecordUnits:
-    """Reads units of files of many records, and has the samples of their records made.
+class Maker:
+    """Makes the samples of each record of the shard's units by itself, as the recipe says, and has
+    them written. Other makers have some records wait for others."""
 
-    Rows that were written cannot be taken back. If a record shows that its unit must be read in
-    another way, and rows of the unit were written before, the shard must be built again. If none
-    were, the unit is read in the other way at once.
+    def __init__(self, build: ShardBuild) -> None:
+        self._build, self._images = build, build.images
+
+    @property
+    def waiting(self) -> int | None:
+        """The first record of the current unit that waits, None if none does."""
+        return None
+
+    @property
+    def step_counts(self) -> list[Counts]:
+        """What became of the records in each step of text and tables."""
+        return []
+
+    def slot_of(self, unit: int) -> range:
+        """Return the units that this one must be made with: those of its slot, where units are
+        records and there are models."""
+        return range(unit, unit + 1)
+
+    def begin_unit(self, number: int) -> None:
+        """Finish the slot before, if this unit is not of the same one. Raises InputError."""
+
+    def begin_records(self) -> None:
+        """Begin with the records of a unit of many. Raises MemoryError, SourceGoneError."""
+
+    def add_file(self, fields: Sample) -> None:
+        """Make the samples of a file that is one record, given as its fields. Raises Rejection."""
+        self._add(fields, None)
+
+    def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
+        """Make the samples of some records of the unit, and return those that are rejected."""
+        build, rejects = self._build, list[RejectedRecord]()
+        records: Iterable[tuple[int, Sample]] = zip(
+            parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True
+        )
+        if self._images is not None:
+            records = self._images.prefetched(records, build.unit)
+        for record, fields in records:
+            build.progress.begin(build.unit.number, record)
+            try:
+                self._add(fields, record)
+            except Rejection as rejection:
+                rejects.append((record, rejection))
+        build.progress.begin(build.unit.number)
+        return rejects
+
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
+        """Yield the fields of records. Only a user's functions get times; else they stay
+        numbers."""
+        if self._build.job.recipe.sample_transforms:
+            yield from python_rows(batch)
+            return
+        columns = [
+            column.view(pa.int64()) if any(is_time(column.type) for is_time in _TIMES) else column
+            for column in batch.columns
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        for row in range(rows.num_rows):  # not all at once: each holds a copy of its images
+            yield rows.slice(row, 1).to_pylist()[0]
+
+    def _add(self, fields: Sample, record: int | None) -> None:
+        """Add the samples of one record, None: of the file that is one. Raises Rejection."""
+        sample, read = self._sample(fields, record)
+        self._write(self._build.pipeline.make(sample), read)
+
+    def _sample(self, fields: Sample, record: int | None) -> tuple[Sample, list[int]]:
+        """Return a record as the recipe begins with it, and the digests of the files that its
+        images are in. Raises Rejection."""
+        build, read = self._build, list[int]()
+        if self._images is not None:
+            fields = self._images.take(fields, build.unit)
+            read = self._images.read
+        return sample_of(build.job, build.unit, record, fields), read
+
+    def _write(self, made: list[MadeSample], read: list[int]) -> None:
+        """Write the samples of one record, whose images were in files with these digests."""
+        if self._images is not None:
+            self._images.became_samples(read)
+        self._build.add_record(made)
+
+    def hold_reject(self, rejection: Rejection) -> bool:
+        """Take a file that is one record and is rejected, to be told of in its turn; False: it need
+        not wait."""
+        return False
+
+    def flush(self) -> None:
+        """Make the samples of the records that wait within their unit, or within their slot. Raises
+        InputError."""
+
+    def finish(self) -> None:
+        """Make the samples of all that still waits, at the end of the shard. Raises InputError."""
+        self.flush()
+
+
+class BatchMaker(Maker):
+    """Makes samples by the batch transforms of a recipe; where there are none, records become
+    samples as they are."""
+
+    def __init__(self, build: ShardBuild) -> None:
+        super().__init__(build)
+        job = build.job
+        self._pipeline = BatchPipeline(
+            job.recipe.batch_transforms, job.folder, job.layout.roles.by_name
+        )
+
+    @property
+    def step_counts(self) -> list[Counts]:
+        """What became of the records in each of the batch transforms."""
+        return self._pipeline.counts()
+
+    def add_file(self, fields: Sample) -> None:
+        """Make the samples of a file that is one record. Raises Rejection."""
+        unit = self._build.unit
+        self._build.progress.enter("transform")
+        for _, rejection in self._apply(records_of_file(unit.file_number, unit.key(), fields)):
+            raise rejection
+
+    def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
+        """Make the samples of some records of the unit, and return those that are rejected."""
+        if not parsed.batch.num_rows:
+            return []
+        unit = self._build.unit
+        batch = keyed(parsed.batch, unit.file.path, parsed.numbers)
+        return self._apply(Records(unit.file_number, parsed.numbers, batch))
+
+    def _apply(self, records: Records) -> list[RejectedRecord]:
+        build, unit, job = self._build, self._build.unit, self._build.job
+        rejects = list[RejectedRecord]()
+        try:
+            for made in self._pipeline.apply(records, lambda *reject: rejects.append(reject)):
+                build.add_batch(lay_out(made.batch, job.layout, unit.file.label, unit.file.columns))
+        except HeldMemoryError:
+            build.progress.leave()  # no record is to blame
+            raise
+        except MemoryError:
+            several = not job.recipe.joins or len(records.numbers) > 1
+            if several or build.rows.is_writing(unit.number):
+                raise
+            # It may have taken others along, which were held in a step.
+            rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+            record = int(records.numbers[0]) or None
+            raise BuildAgain(
+                build.hints.with_lost({(unit.number, record): rejection}),
+                f"{unit.key(record)}: memory ran out in a step that holds other records",
+            ) from None
+        build.inputs += len(records.numbers) - len(rejects)
+        return rejects
+
+    def finish(self) -> None:
+        """Add what the steps still hold, at the end of the shard."""
+        for held in self._pipeline.finish():
+            self._build.add_batch(lay_out(held.batch, self._build.job.layout))
+
+
+class FunctionMaker(Maker):
+    """Calls functions record by record, and lays their samples out a column at a time. The records
+    have no images."""
+
+    def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
+        """Make the samples of some records of the unit, and return those that are rejected."""
+        build, file, numbers = self._build, self._build.unit.file, parsed.numbers
+        records = keyed(parsed.batch, file.path, numbers)
+        keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
+        samples = samples_of(build.job, file, python_rows(batch), keys)
+        enter = build.progress.enter_call
+        applied = build.pipeline.finish_records(
+            numbers.tolist(),
+            samples,
+            lambda records, _: enter(records[0] if len(records) == 1 else TOGETHER),
+        )
+        build.progress.begin(build.unit.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
+        batch = build.pipeline.lay_out(applied)
+        # those that gave no sample too
+        build.inputs += len(numbers) - len(applied.rejects)
+        build.add_batch(batch)
+        return list(applied.rejects.items())
+
+
+@dataclass
+class _WaitingRecord:
+    """A record that waits for others: `number` among these, or why it is rejected already.
+
+    `record` is its number in its file, None if it is the file. `read` are digests of image files
+    (TableImages.read).
     """
 
-    def __init__(self, build: ShardBuild, maker: Maker) -> None:
-        self._maker, self._images, self._output = maker, build.images, build.output
-        self._job, self._progress, self._hints = build.job, build.progress, build.hints
-        self._choice, self._rows = build.choice, build.rows
-        self._inputs_before = 0
+    unit: PlannedUnit
+    outcome: UnitOutcome
+    record: int | None
+    number: int = -1
+    rejection: Rejection | None = None
+    read: list[int] = field(default_factory=list)
 
-    def add(self, planned: PlannedUnit, outcome: UnitOutcome) -> None:
-        """Add the samples of a unit. Raises BuildAgain, Rejection, MemoryError, TypesDifferError,
-        SourceGoneError, InputError."""
-        self._inputs_before = self._output.inputs
-        if (planned.number, None) in self._hints.lost:
-            raise self._hints.lost[planned.number, None]
+    @property
+    def at(self) -> tuple[int, int]:
+        """How the progress slot names it."""
+        return self.unit.number, WHOLE if self.record is None else self.record
+
+
+class ModelMaker(Maker):
+    """Makes the samples of the records of a slot together.
+
+    A slot is as many neighbouring records as the models need: of the shard, or of a unit of many
+    records. Records that are rejected count too, so that a slot has the same records whatever
+    becomes of them.
+    """
+
+    def __init__(self, build: ShardBuild) -> None:
+        super().__init__(build)
+        self._slot_records = build.job.recipe.records_together
+        self._together = ModelBatcher(build.pipeline, self._on)
+        self._waiting: list[_WaitingRecord] = []
+        self._by_number: dict[int, _WaitingRecord] = {}
+        self._slot = self._calls = 0
+        self._ranks: npt.NDArray[np.int64] | None = None
+
+    @property
+    def waiting(self) -> int | None:
+        """The first record of the current unit that waits, None if none does."""
+        return self._waiting[0].record if self._waiting else None
+
+    def slot_of(self, unit: int) -> range:
+        """Return the units that this one must be made with: those of its slot, where units are
+        records."""
+        if self._build.job.fields is not None:
+            return range(unit, unit + 1)
+        first = unit - (unit - self._build.planned.first_unit) % self._slot_records
+        return range(first, first + self._slot_records)
+
+    def begin_unit(self, number: int) -> None:
+        """Finish the slot before, if this unit is not of the same one. Raises InputError."""
+        if self._waiting and number not in self.slot_of(self._waiting[0].unit.number):
+            self.flush()
+
+    def begin_records(self) -> None:
+        """Begin with the records of a unit of many. Raises MemoryError, SourceGoneError."""
+        self._ranks = self._build.choice.ranks(self._build.unit)
+
+    def hold_reject(self, rejection: Rejection) -> bool:
+        """Take a file that is one record and is rejected, to be told of in its turn."""
+        if self._build.job.fields is not None:
+            return False
+        self._wait(None, rejection=rejection.bare())
+        return True
+
+    def _wait(self, record: int | None, **known: Any) -> None:
+        self._waiting.append(_WaitingRecord(self._build.unit, self._build.outcome, record, **known))
+
+    def _add(self, fields: Sample, record: int | None) -> None:
+        """Have one record wait, None: the file that is one. Raises Rejection."""
+        unit = self._build.unit
+        if record is not None:
+            # they are counted as they are planned, whatever becomes of them
+            place = record - unit.unit.first
+            rank = place if self._ranks is None else int(self._ranks[place])
+            if rank // self._slot_records != self._slot:
+                self.flush()
+                self._slot = rank // self._slot_records
+                self._build.progress.begin(unit.number, record)
+        sample, read = self._sample(fields, record)
+        self._wait(record, number=self._together.add(sample), read=read)
+
+    def flush(self) -> None:
+        """Do the rest to the records that wait, and add their samples. Raises InputError."""
+        if not self._waiting:
+            return
+        build, waiting = self._build, self._waiting
+        self._by_number = {each.number: each for each in waiting if each.rejection is None}
+        result = self._together.finish(waiting[0].unit.number in build.hints.careful)
+        self._waiting, self._by_number = [], {}
+        for each in waiting:
+            found: list[MadeSample] | Rejection = each.rejection or result[each.number]
+            build.unit, build.outcome = each.unit, each.outcome
+            if each.record is None:
+                each.outcome.first_row = build.rows.first_row
+            if not isinstance(found, Rejection):
+                build.progress.begin(*each.at, "encode")
+                self._write(found, each.read)
+            elif each.record is None:
+                build.reject(each.unit.unit.first, found)
+            else:
+                build.hold(each.record, found)
+        build.progress.leave()
+
+    def _on(self, record: int | None, stage: str) -> None:
+        """Note that work on a record which waits reaches a stage; None: that a model is called with
+        several of them."""
+        if record is not None:
+            self._build.progress.begin(*self._by_number[record].at, stage)
+            return
+        self._calls += 1
+        self._build.progress.begin(self._waiting[0].unit.number, TOGETHER - self._calls, stage)
+
+
+class ShardBuilder:
+    """Makes the samples of units, and writes them into one shard.
+
+    Rows that were written cannot be taken back. If a record of a unit of many shows that it must be
+    read in another way, and rows of the unit were written before, the shard must be built again. If
+    none were, the unit is read in the other way at once.
+    """
+
+    def __init__(self, build: ShardBuild) -> None:
+        self._build, self._job, self._images = build, build.job, build.images
+        self._progress, self._hints = build.progress, build.hints
+        self._inputs_before = 0
+        job, maker = build.job, Maker
+        if job.recipe.models:
+            maker = ModelMaker
+        elif job.fields is None:
+            maker = BatchMaker if job.recipe.batch_transforms else Maker
+        elif job.recipe.store is None and not job.has_images:
+            # nothing but a user's function looks at each record
+            maker = FunctionMaker if job.recipe.sample_transforms else BatchMaker
+        self.maker = maker(build)
+
+    def add(self, planned: PlannedUnit) -> None:
+        """Add the samples of a unit.
+
+        Raises BuildAgain, TypesDifferError, SourceGoneError, InputError, and MemoryError where no
+        record is to blame.
+        """
+        self.maker.begin_unit(planned.number)
+        self._build.begin(planned)
+        rejection = None
         try:
-            self._choice.of_split(planned)
+            if self._job.fields is None:
+                self._add_file(planned)
+            else:
+                self._add_records(planned)
+        except BuildAgain:
+            self._progress.leave()
+            raise
+        except Rejection as problem:
+            rejection = problem
         except MemoryError:
-            raise self._one_by_one(planned) from None
-        lost = self._hints.lost_records(planned.number)
-        self._output.begin([record for record in lost if self._choice.has(planned, record)])
-        self._maker.begin(planned)
-        if self._images is not None:
-            self._images.begin()
-        self._add_as_hinted(planned, outcome)
-        self._maker.flush()
-        self._tell_rejects(planned, outcome, [], None)
-        if self._images is not None:
-            self._add_image_digest(planned, outcome, self._images)
-        if self._output.pruned and not outcome.samples:
-            outcome.digest = None  # it would stand for what was taken out
+            if self._build.rows.is_writing(planned.number):
+                raise
+            rejection = self._out_of_memory()
+        if rejection is not None and not self.maker.hold_reject(rejection):
+            first, count = self._build.choice.span(planned)
+            if count:  # of this split
+                self._build.reject(first, rejection, count)
+        self._progress.leave()
+
+    def _out_of_memory(self) -> Rejection:
+        return Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+
+    def _add_file(self, planned: PlannedUnit) -> None:
+        """Add the samples of a file that is one record. Raises Rejection, MemoryError,
+        SourceGoneError, InputError."""
+        job, lost = self._job, self._hints.lost.get((planned.number, None))
+        if lost is not None and lost.stage in ("plan", "read", "prune"):
+            raise lost
+        data = read_whole(job, planned)
+        mask = read_mask(job, planned)
+        digest = digest_of(data) if mask is None else digest_with(data, mask)
+        self._build.outcome.digest = digest
+        check_digest(job, planned, digest)
+        if lost is not None:
+            raise lost
+        self._progress.enter("decode")
+        fields = KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.reading)
+        self.maker.add_file(fields if mask is None else {**fields, MASK: mask})
+
+    def _add_records(self, planned: PlannedUnit) -> None:
+        """Add the samples of a unit of many records. Raises BuildAgain, Rejection, MemoryError,
+        TypesDifferError, SourceGoneError, InputError."""
+        build, hints, images = self._build, self._hints, self._images
+        self._inputs_before = build.inputs
+        if (planned.number, None) in hints.lost:
+            raise hints.lost[planned.number, None]
+        one_by_one = BuildAgain(
+            replace(hints, careful=hints.careful | {planned.number}),
+            f"{planned.key()}: memory ran out for a record of the unit",
+        )
+        try:
+            build.choice.of_split(planned)
+        except MemoryError:
+            raise one_by_one from None
+        lost = hints.lost_records(planned.number)
+        build.begin_records([record for record in lost if build.choice.has(planned, record)])
+        self.maker.begin_records()
+        if images is not None:
+            images.begin()
+        if planned.number in hints.careful:
+            self._add_each(planned)
+        else:
+            try:
+                if planned.number in hints.unfit:
+                    self._add_fitting(planned)
+                else:
+                    self._add_part(planned, planned.unit)
+            except MemoryError:
+                if build.rows.is_writing(planned.number) or planned.unit.records == 1:
+                    raise
+                raise one_by_one from None
+        self.maker.flush()
+        self._tell([], None)
+        if images is not None:  # the digest covers the image files that the records name
+            assert build.outcome.digest is not None, "all records were read"
+            build.outcome.digest = images.unit_digest(build.outcome.digest)
+            try:
+                check_digest(self._job, planned, build.outcome.digest)
+            except Rejection as rejection:
+                self._lose(planned, images.missing or rejection)
+        if build.pruned and not build.outcome.samples:
+            build.outcome.digest = None  # it would stand for what was taken out
 
     def read_only(self, planned: PlannedUnit) -> None:
         """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
@@ -84,90 +471,67 @@ class RecordUnits:
         finally:
             self._progress.leave()
 
-    def _add_as_hinted(self, planned: PlannedUnit, outcome: UnitOutcome) -> None:
-        """Add the records of a unit in the way that is known to be needed."""
-        if planned.number in self._hints.careful:
-            self._add_each(planned, outcome)
-            return
-        try:
-            if planned.number in self._hints.unfit:
-                self._add_fitting(planned, outcome)
-            else:
-                self._add_part(planned, planned.unit, outcome)
-        except MemoryError:
-            if self._rows.is_writing(planned.number) or planned.unit.records == 1:
-                raise
-            raise self._one_by_one(planned) from None
-
-    def _add_each(self, planned: PlannedUnit, outcome: UnitOutcome) -> None:
+    def _add_each(self, planned: PlannedUnit) -> None:
         """Add a unit's samples, reading its records one by one, so that what goes wrong costs one
         of them."""
-        digest = self._digest_of(planned)
-        unit = planned.unit
+        digest, unit = self._digest_of(planned), planned.unit
         for place in range(unit.records):
             record = unit.first + place
             self._progress.begin(planned.number, record)
-            alone = unit._replace(skip=unit.skip + place, first=record, records=1)
             try:
-                self._add_part(planned, alone, outcome)
+                self._add_part(
+                    planned, unit._replace(skip=unit.skip + place, first=record, records=1)
+                )
             except MemoryError:
-                if self._rows.is_writing(planned.number):
+                if self._build.rows.is_writing(planned.number):
                     raise
-                rejection = Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
-                self._tell_rejects(planned, outcome, [(record, rejection)], record)
-        outcome.digest = digest
+                self._tell([(record, self._out_of_memory())], record)
+        self._build.outcome.digest = digest
 
-    def _add_part(self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome) -> None:
+    def _add_part(self, planned: PlannedUnit, part: Unit) -> None:
         """Add the samples of a unit, or of a part of it, as they are read."""
-        digest, choose = xxhash.xxh3_64(), self._choice.to_read(planned)
+        digest, choose = xxhash.xxh3_64(), self._build.choice.to_read(planned)
         try:
             for parsed in read_unit(self._job, planned, part, choose, digest):
-                self._add_parsed(planned, parsed, outcome)
-            outcome.digest = digest.intdigest()
+                self._add_parsed(parsed)
+            self._build.outcome.digest = digest.intdigest()
             if part == planned.unit and self._images is None:  # and not one record of it
-                check_digest(self._job, planned, outcome.digest)
+                check_digest(self._job, planned, digest.intdigest())
         except Misfit as misfit:
-            self._take_misfit(planned, part, outcome, misfit)
+            self._take_misfit(planned, part, misfit)
         except Rejection as rejection:
             self._lose(planned, rejection)
 
-    def _add_fitting(self, planned: PlannedUnit, outcome: UnitOutcome) -> None:
+    def _add_fitting(self, planned: PlannedUnit) -> None:
         """Add the samples of the records of a unit that fit the types that were given, and reject
         the others.
 
         Fewer and fewer are read together until one alone does not fit: one by one, each of them
         would cost a whole unit.
         """
-        digest, choose = self._digest_of(planned), self._choice.to_read(planned)
-
-        def misfit(record: int, problem: Misfit) -> None:
-            self._tell_rejects(planned, outcome, [(record, _other_type(problem))], record)
-
+        digest, choose = self._digest_of(planned), self._build.choice.to_read(planned)
         try:
-            for parsed in read_fitting(self._job, planned, choose, misfit):
-                self._add_parsed(planned, parsed, outcome)
+            for parsed in read_fitting(
+                self._job,
+                planned,
+                choose,
+                lambda record, misfit: self._tell([(record, _other_type(misfit))], record),
+            ):
+                self._add_parsed(parsed)
         except Rejection as rejection:
             self._lose(planned, rejection)
-        outcome.digest = digest
+        self._build.outcome.digest = digest
 
-    def _add_parsed(self, planned: PlannedUnit, parsed: Parsed, outcome: UnitOutcome) -> None:
-        """Add the samples of some records of a unit."""
-        rejects = [*parsed.rejects, *self._maker.add_records(planned, parsed, outcome)]
+    def _add_parsed(self, parsed: Parsed) -> None:
+        """Add the samples of some records of the unit."""
+        rejects = [*parsed.rejects, *self.maker.add_records(parsed)]
         seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
-        self._tell_rejects(planned, outcome, rejects, max(seen, default=0))
+        self._tell(rejects, max(seen, default=0))
 
-    def _tell_rejects(
-        self,
-        planned: PlannedUnit,
-        outcome: UnitOutcome,
-        rejects: Sequence[RejectedRecord],
-        last: int | None,
-    ) -> None:
-        self._output.tell(planned, outcome, rejects, last, self._maker.waiting)
+    def _tell(self, rejects: Sequence[RejectedRecord], last: int | None) -> None:
+        self._build.tell(rejects, last, self.maker.waiting)
 
-    def _take_misfit(
-        self, planned: PlannedUnit, part: Unit, outcome: UnitOutcome, misfit: Misfit
-    ) -> None:
+    def _take_misfit(self, planned: PlannedUnit, part: Unit, misfit: Misfit) -> None:
         """Do what must be done where a value does not fit the types of the fields. Raises
         BuildAgain, Rejection, TypesDifferError."""
         if self._job.recipe.typed_fields is None:
@@ -177,17 +541,17 @@ class RecordUnits:
         if isinstance(misfit, ColumnMisfit):
             self._lose(planned, _other_type(misfit))
         elif part.records == 1 and part != planned.unit:
-            self._tell_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
+            self._tell([(part.first, _other_type(misfit))], part.first)
         elif self._has_begun():
             hints = replace(self._hints, unfit=self._hints.unfit | {planned.number})
             raise BuildAgain(hints, f"{planned.key()}: records of the unit do not fit ({misfit})")
         else:
-            self._add_fitting(planned, outcome)
+            self._add_fitting(planned)
 
     def _has_begun(self) -> bool:
         """Return whether a record of the unit has been counted, as a sample, a reject, or one that
         still waits."""
-        return self._output.inputs > self._inputs_before or self._maker.waiting is not None
+        return self._build.inputs > self._inputs_before or self.maker.waiting is not None
 
     def _lose(self, planned: PlannedUnit, rejection: Rejection) -> NoReturn:
         """Have a unit rejected as a whole. Raises Rejection, or BuildAgain where a record of it has
@@ -198,143 +562,42 @@ class RecordUnits:
         hints = self._hints.with_lost({(planned.number, None): rejection.bare()})
         return BuildAgain(hints, f"{planned.key()}: the unit was not read to its end ({rejection})")
 
-    def _one_by_one(self, planned: PlannedUnit) -> BuildAgain:
-        return BuildAgain(
-            self._hints.with_careful(planned.number),
-            f"{planned.key()}: memory ran out for a record of the unit",
-        )
-
-    def _add_image_digest(
-        self, planned: PlannedUnit, outcome: UnitOutcome, images: TableImages
-    ) -> None:
-        """Have the digest of a unit cover the image files that its records name. Raises
-        Rejection."""
-        assert outcome.digest is not None, "all records were read"
-        outcome.digest = images.unit_digest(outcome.digest)
-        try:
-            check_digest(self._job, planned, outcome.digest)
-        except Rejection as rejection:
-            self._lose(planned, images.missing or rejection)
-
     def _digest_of(self, planned: PlannedUnit) -> int:
         """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
-        digest = xxhash.xxh3_64()
+        digest, none = xxhash.xxh3_64(), lambda numbers: np.zeros(len(numbers), bool)
         try:
-            for _ in read_unit(
-                self._job,
-                planned,
-                planned.unit,
-                lambda numbers: np.zeros(len(numbers), bool),
-                digest,
-            ):
+            for _ in read_unit(self._job, planned, planned.unit, none, digest):
                 pass
         except Misfit as misfit:  # whatever the record
             raise _other_type(misfit) from misfit
-        # else the digest that is known covers the images too: _add_image_digest compares it
+        # else the digest that is known covers the images too, and is compared at the end
         if self._images is None:
             check_digest(self._job, planned, digest.intdigest())
         return digest.intdigest()
+
+    def finish(self) -> ShardMarker:
+        """Write all samples that still wait, and return what is in the shard: its file has no size
+        and no SHA-256 before it is closed. Raises InputError."""
+        self.maker.finish()
+        build, rows = self._build, self._build.rows
+        rows.flush()
+        blocks = build.shard.finish()
+        return ShardMarker(
+            facts=ShardFacts(sum(blocks), 0, build.shard.raw_bytes, "", blocks),
+            inputs=build.inputs,
+            rejected=build.rejected,
+            shapes=tuple(sorted(build.shapes)),
+            labels=dict(build.labels),
+            objects=rows.objects,
+            cut_off=rows.cut_off,
+            units=pa.Table.from_pylist(list(map(vars, build.outcomes)), MARKER_SCHEMA),
+            jpegs=record_of_jpegs(rows.jpegs) if build.job.keeps_sources else None,
+            steps=tuple(self.maker.step_counts),
+            first_frames=build.pipeline.first_frames,
+        )
 
 
 def _other_type(misfit: Misfit) -> Rejection:
     return Rejection(
         "decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record"
     )
-
-
-class ShardBuilder:
-    """Makes the samples of units, and writes them into one shard."""
-
-    def __init__(self, build: ShardBuild) -> None:
-        self._build, self._output, self._progress = build, build.output, build.progress
-        self.maker = _maker_of(build)
-        self.records = RecordUnits(build, self.maker)
-
-    def add(self, planned: PlannedUnit) -> None:
-        """Add the samples of a unit.
-
-        Raises BuildAgain, TypesDifferError, SourceGoneError, InputError, and MemoryError where no
-        record is to blame.
-        """
-        self.maker.begin_unit(planned.number)
-        outcome = UnitOutcome(self._build.rows.first_row)
-        self._output.outcomes.append(outcome)
-        self._progress.begin(planned.number)
-        try:
-            if self._build.job.fields is None:
-                self._add_file(planned, outcome)
-            else:
-                self.records.add(planned, outcome)
-        except BuildAgain:
-            self._progress.leave()
-            raise
-        except Rejection as rejection:
-            self._reject_unit(planned, outcome, rejection)
-        except MemoryError:
-            if self._build.rows.is_writing(planned.number):
-                raise
-            self._reject_unit(
-                planned,
-                outcome,
-                Rejection(self._progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE),
-            )
-        self._progress.leave()
-
-    def _add_file(self, planned: PlannedUnit, outcome: UnitOutcome) -> None:
-        """Add the samples of a file that is one record. Raises Rejection, MemoryError,
-        SourceGoneError, InputError."""
-        job, lost = self._build.job, self._build.hints.lost.get((planned.number, None))
-        if lost is not None and lost.stage in ("plan", "read", "prune"):
-            raise lost
-        data = read_whole(job, planned)
-        mask = read_mask(job, planned)
-        outcome.digest = digest_of(data) if mask is None else digest_with(data, mask)
-        check_digest(job, planned, outcome.digest)
-        if lost is not None:
-            raise lost
-        self._progress.enter("decode")
-        fields = KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.reading)
-        self.maker.add_file(fields if mask is None else {**fields, MASK: mask}, planned, outcome)
-
-    def finish(self) -> ShardMarker:
-        """Write all samples that still wait, and return what is in the shard: its file has no size
-        and no SHA-256 before it is closed. Raises InputError."""
-        self.maker.finish()
-        build, output, rows = self._build, self._output, self._build.rows
-        rows.flush()
-        blocks = build.shard.finish()
-        return ShardMarker(
-            facts=ShardFacts(sum(blocks), 0, build.shard.raw_bytes, "", blocks),
-            inputs=output.inputs,
-            rejected=output.rejected,
-            shapes=tuple(sorted(output.shapes)),
-            labels=dict(output.labels),
-            objects=rows.objects,
-            cut_off=rows.cut_off,
-            units=pa.Table.from_pylist(list(map(vars, output.outcomes)), MARKER_SCHEMA),
-            jpegs=record_of_jpegs(rows.jpegs) if build.job.keeps_sources else None,
-            steps=tuple(self.maker.step_counts),
-            first_frames=build.pipeline.first_frames,
-        )
-
-    def _reject_unit(
-        self, planned: PlannedUnit, outcome: UnitOutcome, rejection: Rejection
-    ) -> None:
-        """Reject all records of a unit that are of this split."""
-        if not self.maker.hold_reject(planned, outcome, rejection):
-            first, count = self._build.choice.span(planned)
-            if count:
-                self._output.reject(planned, outcome, first, rejection, count)
-
-
-def _maker_of(build: ShardBuild) -> Maker:
-    """Return what makes the samples of a shard."""
-    job = build.job
-    if job.recipe.models:
-        return ModelMaker(build)
-    if job.fields is None:
-        return BatchMaker(build) if job.recipe.batch_transforms else RecordMaker(build)
-    if job.recipe.store is not None or job.has_images:
-        return RecordMaker(build)
-    # nothing but a user's function looks at each record
-    return FunctionMaker(build) if job.recipe.sample_transforms else BatchMaker(build)

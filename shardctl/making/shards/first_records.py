@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,8 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import PlannedUnit, RetryHints
-from shardctl.making.shards.record_images import TableImages, is_nothing
-from shardctl.making.shards.records import key_of, records_of
+from shardctl.making.shards.job import Job, PlannedUnit, RetryHints
+from shardctl.making.shards.records import TableImages, is_nothing, key_of, records_of
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import Evidence
 from shardctl.sources.annotations.objects import (
@@ -85,16 +83,24 @@ def inspect_first_records(
     InputError where sizes of masks say both frames, and for boxes that are shares of the size of
     their image.
     """
-    old_names = (
-        {job.renames.get(name, name): name for name in job.fields.names}
-        if job.fields is not None
-        else {}
-    )
-    masks = {
-        job.renames.get(name, name): _Masks(_is_called_mask(job, name))
-        for name in marked_masks(job.fields)
-    }
-    wanted = [planned for planned in units if masks or _may_have_boxes(job, planned)]
+    named = [] if job.fields is None else job.fields.names
+    old_names = {job.renames.get(name, name): name for name in named}
+    masks = {}
+    for old in marked_masks(job.fields):
+        assert job.fields is not None, "it has masks"
+        name = job.renames.get(old, old)
+        is_named = is_named_mask(job.fields.field(old).with_name(name))
+        masks[name] = _Masks(is_named or name in job.recipe.mask_fields)
+    wanted = [
+        planned
+        for planned in units
+        if masks
+        or (
+            _unsized(planned.file.columns) is not None
+            if job.fields is None
+            else OBJECTS in job.annotation_rules
+        )
+    ]
     if not wanted or (job.recipe.store is None and not masks):
         return job, {}, [], []
     look = _Look(job, masks, progress)
@@ -123,10 +129,13 @@ def inspect_first_records(
             if (frame := evidence.frame()) is not None:
                 frames[old_names[name]] = frame
     if job.fields is not None and frames:
-        job = job.with_layout(job.layout, with_said(job.fields, FRAME, frames))
+        job = replace(job, fields=with_said(job.fields, FRAME, frames))
     notices += _said_of_boxes(job, look)
     warnings = [
-        _said_of_lossy(name, kind) for name in are_masks if (kind := masks[name].lossy) is not None
+        f"{printable(name)}: its masks are {masks[name].lossy}, which changes numbers near borders; "
+        "write them as PNG and convert again"
+        for name in are_masks
+        if masks[name].lossy is not None
     ]
     return job, frames, notices, warnings
 
@@ -152,14 +161,12 @@ class _Look:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe, opened = self._job.recipe, None
         if recipe.store is not None:
-            data = self._images.find(fields.get("image"), self._job.main_image or "image", planned)[
-                0
-            ]
+            name = self._job.main_image or "image"
+            data = self._images.find(fields.get("image"), name, planned)[0]
             opened = recipe.open_image(data)
             self.count += 1
-            self.has_picture = (
-                self.has_picture or opened.mode not in NUMBERS or self._has_many(data)
-            )
+            seen = self.has_picture or opened.mode not in NUMBERS
+            self.has_picture = seen or self._has_many(data)
         for name, found in self._masks.items():
             if not is_nothing(value := fields.get(name)) and not found.odd:
                 self._add_mask(value, name, found, planned, opened, key)
@@ -207,12 +214,8 @@ class _Look:
             return
         found.bits = max(found.bits, bits)
         found.lossy = found.lossy or _lossy(data)
-        if (
-            opened is not None
-            and opened.orientation != 1
-            and mask.orientation == 1
-            and name in self.evidence
-        ):
+        turned = opened is not None and opened.orientation != 1 and mask.orientation == 1
+        if turned and name in self.evidence:
             self.evidence[name].add(key, stored, upright, mask.size)
 
     def _has_many(self, data: bytes, most_bits: int = 16) -> bool:
@@ -240,7 +243,7 @@ class _Look:
 
 
 def _records(
-    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+    job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> Iterator[tuple[PlannedUnit, str, Sample]]:
     for planned in units:
         progress.begin(planned.number)
@@ -256,41 +259,18 @@ def _frames_of(opened: Opened) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _size_of_runs(objects: dict[str, Any]) -> tuple[int, int] | None:
     """Return the size that the first RLE of objects says, None if there is none."""
-    for runs in objects.get("rle") or ():
-        if isinstance(runs, dict) and len(runs.get("size") or ()) == 2:
-            height, width = runs["size"]
-            return width, height
-    return None
+    sizes = (runs.get("size") for runs in objects.get("rle") or () if isinstance(runs, dict))
+    size = next((size for size in sizes if size and len(size) == 2), None)
+    return size and (size[1], size[0])
 
 
 def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return what a labels file says of an image if that has objects in pixels, of an image whose
     size it does not say."""
     how, objects = (columns or {}).get(ANNOTATED), (columns or {}).get(OBJECTS)
-    if (
-        how is None
-        or not objects
-        or not objects.get("bbox")
-        or how["relative"]
-        or how["width"] is not None
-    ):
-        return None
-    return columns
-
-
-def _may_have_boxes(job: Job, planned: PlannedUnit) -> bool:
-    """Return whether a unit may have boxes in pixels of images whose size nothing says."""
-    return (
-        OBJECTS in job.annotation_rules
-        if job.fields is not None
-        else _unsized(planned.file.columns) is not None
-    )
-
-
-def _is_called_mask(job: Job, old: str) -> bool:
-    assert job.fields is not None, "it has masks"
-    name = job.renames.get(old, old)
-    return name in job.recipe.mask_fields or is_named_mask(job.fields.field(old).with_name(name))
+    boxes = objects and objects.get("bbox")
+    in_pixels = how is not None and not how["relative"] and how["width"] is None
+    return columns if boxes and in_pixels else None
 
 
 def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
@@ -318,7 +298,7 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
         fields = without_masks(
             fields, [name for name in fields.names if job.renames.get(name, name) in none]
         )
-    return job.with_layout(replace(job.layout, roles=Roles(roles)), fields)
+    return replace(job, layout=replace(job.layout, roles=Roles(roles)), fields=fields)
 
 
 def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
@@ -343,13 +323,6 @@ def _lossy(data: bytes) -> str | None:
     return "lossy WebP" if data[:4] == b"RIFF" and data[12:16] == b"VP8 " else None
 
 
-def _said_of_lossy(name: str, kind: str) -> str:
-    return (
-        f"{printable(name)}: its masks are {kind}, which changes numbers near borders; write them as "
-        "PNG and convert again"
-    )
-
-
 def refuse_unmoved(
     job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
 ) -> list[str]:
@@ -357,7 +330,10 @@ def refuse_unmoved(
     places, masks, images."""
     columns = columns_beside(job)
     to_see = [f.name for f in columns if has_values_to_see(f.type)]
-    of_objects = _members_beside(job)
+    of_objects = []
+    if job.recipe.moving and OBJECTS in job.annotation_rules:
+        members = job.layout.columns.field(OBJECTS).type
+        of_objects = [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
     if not columns and not of_objects:
         return []
     step, shown = job.recipe.moving[0].name, _first_kinds(job, to_see, units, progress, hints)
@@ -365,7 +341,9 @@ def refuse_unmoved(
     if wrong:
         names = [f.name for f in columns]
         stay = dict.fromkeys(column_of(place, names) or OBJECTS for place in wrong)
-        of_records = [name for name in stay if name in _names_of_records(job)]
+        old_names = [] if job.fields is None else job.fields.names
+        ours = {job.renames.get(name, name) for name in old_names}
+        of_records = [name for name in stay if name in ours]
         of_labels = [name for name in stay if name not in of_records]
         raise UsageError(f"{why_wrong(step, wrong)}. {ways_out(step, of_records, of_labels)}")
     return [said_of_unknown(step, unknown, "--unmoved")] if unknown else []
@@ -383,21 +361,6 @@ def columns_beside(job: Job) -> list[pa.Field]:
     return [f for f in job.layout.columns if f.name not in moved]
 
 
-def _members_beside(job: Job) -> list[pa.Field]:
-    """Return the members of objects of records that stay as they are while objects move, by names
-    as objects.polygon."""
-    if not job.recipe.moving or OBJECTS not in job.annotation_rules:
-        return []
-    members = job.layout.columns.field(OBJECTS).type
-    return [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
-
-
-def _names_of_records(job: Job) -> set[str]:
-    return (
-        set() if job.fields is None else {job.renames.get(name, name) for name in job.fields.names}
-    )
-
-
 def _first_kinds(
     job: Job,
     names: list[str],
@@ -411,25 +374,15 @@ def _first_kinds(
     it; more are looked at only while no value of a column says anything.
     """
     found: dict[str, set[Kind]] = {name: set() for name in names}
-    for planned in units:
-        if all(found.values()):
+    looked_at: Counter[int] = Counter()
+    for planned, _, fields in _records(job, units, progress, hints):
+        if all(found.values()) and not looked_at[planned.number]:
             break
-        progress.begin(planned.number)
-        with suppress(Rejection, MemoryError):
-            for fields in _first_values(job, planned, progress, hints):
-                progress.enter("decode")
-                for name in names:
-                    found[name] |= kinds_of(fields.get(name))
+        looked_at[planned.number] += 1
+        if looked_at[planned.number] <= LOOKED_AT:
+            progress.enter("decode")
+            values = {**fields, **(planned.file.columns or {})}
+            for name in names:
+                found[name] |= kinds_of(values.get(name))
     progress.leave()
     return found
-
-
-def _first_values(
-    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
-) -> Iterator[Sample]:
-    known = planned.file.columns or {}
-    if job.fields is None:
-        yield known
-        return
-    for _, fields in islice(records_of(job, planned, progress, hints), LOOKED_AT):
-        yield {**fields, **known}

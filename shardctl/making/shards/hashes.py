@@ -4,11 +4,11 @@ pictures, and of texts."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,17 @@ import xxhash
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.arrays import bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
-from shardctl.images.codecs.image import Opened, check, open_image, upright
+from shardctl.images.codecs.image import check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
-from shardctl.making.shards.inputs import NO_ANSWER, read_file, read_whole, requests_of
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import PlannedUnit
-from shardctl.making.shards.prefetch import ReadRequest, take
+from shardctl.making.shards.inputs import (
+    NO_ANSWER,
+    ReadRequest,
+    read_file,
+    read_whole,
+    requests_of,
+    take,
+)
+from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.making.shards.records import read_fitting, read_unit
 from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.sources.files import changed
@@ -53,84 +58,45 @@ SILENT = "no-answer"
 """The error of a file whose disk or server does not answer."""
 
 
-class ListedFile(NamedTuple):
-    """A file as it was listed: the path or the URL by which it is opened, its size in bytes, when
-    it was changed last in ns."""
+def hash_image(
+    file: ReadRequest,
+    progress: WorkerProgress,
+    what: str,
+    max_pixels: int,
+    keep_truncated: bool,
+    filters: tuple[Filter, ...] = (),
+    gray16: GrayRange | None = None,
+) -> dict[str, Any]:
+    """Read a file as it was listed, and hash it. Raises Rejection, OSError.
 
-    opened: str
-    size: int
-    mtime_ns: int
-
-    @property
-    def requests(self) -> Sequence[ReadRequest]:
-        """The object that it is, if it is on a store."""
-        return (
-            (ReadRequest(self.opened, self.size, self.mtime_ns, True),)
-            if is_stored(self.opened)
-            else ()
-        )
-
-
-@dataclass(frozen=True)
-class ImageHashTask(PrePlanTask):
-    """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or
-    `picture` (a hash of it).
-
-    Images that a filter of the recipe rejects are not compared: what is kept for them would be
-    rejected in the end.
-
-    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …}
-    as in scan.py.
+    `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of
+    it). Images that a filter of the recipe rejects are not compared: what is kept for them would
+    be rejected in the end. Found is {"hash": number}, or {"hash": None} for one that cannot be
+    compared.
     """
-
-    files: tuple[ListedFile, ...]
-    what: str
-    max_pixels: int
-    keep_truncated: bool
-    filters: tuple[Filter, ...] = ()
-    gray16: GrayRange | None = None
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def reads(self, number: int) -> Sequence[ReadRequest]:
-        """Return the object that a file is."""
-        return self.files[number].requests
-
-    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Read a file and hash it. Raises Rejection, OSError."""
-        data = _bytes_of(self.files[number])
-        if self.what == "bytes":
-            return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
-        progress.enter("decode")
-        opened = open_image(data, self.max_pixels, self.keep_truncated, gray16=self.gray16)
-        judge(self.filters, opened)
-        return {"hash": _HASHES[self.what](opened)}
-
-
-def _decodes(opened: Opened) -> int:
+    data = _bytes_of(file)
+    if what == "bytes":
+        return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
+    progress.enter("decode")
+    opened = open_image(data, max_pixels, keep_truncated, gray16=gray16)
+    judge(filters, opened)
+    if what == "picture":
+        return {"hash": phash(upright(opened, (HASH_SIDE, HASH_SIDE)))}
     check(opened)
-    return 1
+    return {"hash": 1}
 
 
-def _of_picture(opened: Opened) -> int | None:
-    return phash(upright(opened, (HASH_SIDE, HASH_SIDE)))
-
-
-_HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "picture": _of_picture}
-
-
-def _bytes_of(file: ListedFile) -> bytes:
+def _bytes_of(file: ReadRequest) -> bytes:
     """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
     try:
-        if is_stored(file.opened):
-            return take(file.opened, file.size, file.mtime_ns)
-        data, status = read_file(file.opened, file.size)
+        if is_stored(file.url):
+            return take(file.url, file.size, file.version)
+        data, status = read_file(file.url, file.size)
     except OSError as error:
         if error.errno in NO_ANSWER:
             raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
         raise
-    if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
+    if status.st_mtime_ns != file.version or len(data) != file.size:
         raise changed()
     return data
 
@@ -151,7 +117,6 @@ SIGNED_TEXTS = 1 << 13
 the texts."""
 
 
-@dataclass(frozen=True)
 class TextHashTask(PrePlanTask):
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its
     recipe.
@@ -165,41 +130,33 @@ class TextHashTask(PrePlanTask):
     ended.
     """
 
-    folder: str
-    number: int
-    step: int
-    first: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    @property
-    def path(self) -> Path:
-        """The file that the rows are written into."""
-        return Path(self.folder, HASHES, str(self.number))
-
-    @property
-    def sketches_path(self) -> Path:
-        """The file that sketches of documents are written into."""
-        return Path(self.folder, HASHES, f"{self.number}.sketches")
+    def __init__(self, folder: str, number: int, step: int, first: int, count: int) -> None:
+        self.things = range(count)
+        self.folder, self.step, self.first, self.count = folder, step, first, count
+        self.path = Path(folder, HASHES, str(number))
+        self.sketches_path = Path(folder, HASHES, f"{number}.sketches")
+        self._held = _WaitingTexts()
 
     @cached_property
     def _units(self) -> list[PlannedUnit]:
         return list(_job(self.folder).units(self.first, self.count))
 
-    def reads(self, number: int) -> Sequence[ReadRequest]:
-        """Return the object that a unit is of."""
+    def requests(self, number: int) -> Sequence[ReadRequest]:
+        """Return what a unit is read from."""
         return requests_of(_job(self.folder), self._units[number])
 
-    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+    def look(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
         """Read a unit, and write the hashes of its records.
 
         Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
         """
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
-            return self._compare(number, _whole(job, planned), progress)
+            fields = KINDS[job.recipe.kind].fields(
+                read_whole(job, planned), planned.file.path, job.recipe.reading
+            )
+            whole = records_of_file(planned.file_number, planned.key(), fields)
+            return self._compare(number, [whole], progress)
         try:
             read = read_unit(job, planned, planned.unit, None, xxhash.xxh3_64())
             return self._compare(number, _records_of(planned, read), progress)
@@ -217,10 +174,6 @@ class TextHashTask(PrePlanTask):
         found.append({"texts": 0, "bytes": 0, "segments": self._written(self._held)})
 
     @cached_property
-    def _held(self) -> _WaitingTexts:
-        return _WaitingTexts()
-
-    @cached_property
     def _ranks(self) -> Numbers:
         """The rank of the first record of each unit, from that of the task on, (count,)."""
         records = np.array([planned.unit.records for planned in self._units], np.int64)
@@ -233,7 +186,7 @@ class TextHashTask(PrePlanTask):
         return step
 
     def _compare(
-        self, number: int, records: Iterator[Records], progress: WorkerProgress
+        self, number: int, records: Iterable[Records], progress: WorkerProgress
     ) -> dict[str, Any]:
         """Take the texts of a unit's records; those of small units are held until there are more,
         which is much faster."""
@@ -247,16 +200,22 @@ class TextHashTask(PrePlanTask):
             # Its time runs anew with each part of the unit: a compressed file is one unit, however
             # large it is.
             progress.begin(number, int(given.numbers[-1]), "transform")
-            for made in before.apply(given, _ignore):
-                here, numbers = _texts(made)
-                held.add(here, numbers + first)
+            # what a step rejects is not compared: it becomes a reject later, too
+            for made in before.apply(given, lambda record, rejection: None):
+                column = made.batch.column("text")
+                here = column.drop_null() if column.null_count else column
+                if len(here):
+                    there = column.is_valid().to_numpy(zero_copy_only=False)
+                    held.parts.append((here, made.numbers[there] + first))
+                    held.bytes += len(bytes_of(here).data)
                 texts += len(here)
             if held.bytes >= HELD_BYTES:
                 size += held.bytes
                 segments += self._written(held)
             progress.enter("read")
         size += held.bytes
-        self._held.join(held)  # now that all of the unit could be read
+        self._held.parts += held.parts  # now that all of the unit could be read
+        self._held.bytes += held.bytes
         if self._held.bytes >= HELD_BYTES:
             try:
                 segments += self._written(self._held)
@@ -269,58 +228,38 @@ class TextHashTask(PrePlanTask):
 
     def _written(self, held: _WaitingTexts) -> list[list[int]]:
         """Write the rows of texts that were held, and return the segments that they are."""
-        if not held.ranks:
+        parts, held.parts, held.bytes = held.parts, [], 0
+        if not parts:
             return []
-        return self._segments(*held.take())
+        texts, ranks = zip(*parts, strict=True)
+        return self._segments(pa.concat_arrays(texts), np.concatenate(ranks))
 
     def _segments(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
         """Write the rows of texts: fewer and fewer together where memory runs out. Raises
         MemoryError for one alone."""
+        rows, sketches = _size(self.path), _size(self.sketches_path)
         try:
-            return self._segment(texts, ranks)
+            if self._step.method == NEAR:
+                count = _write_signatures(self.path, self.sketches_path, texts, ranks)
+            else:
+                count = _write_hashes(self.path, texts, ranks, self._step.unit)
+            return [[rows, count, sketches]] if count else []
         except MemoryError:
             if len(ranks) == 1:
                 raise
         half = len(ranks) // 2
-        return self._segments(texts[:half], ranks[:half]) + self._segments(
-            texts[half:], ranks[half:]
-        )
-
-    def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
-        rows, sketches = _size(self.path), _size(self.sketches_path)
-        if self._step.method == NEAR:
-            count = _write_signatures(self.path, self.sketches_path, texts, ranks)
-        else:
-            count = _write_hashes(self.path, texts, ranks, self._step.unit)
-        return [[rows, count, sketches]] if count else []
+        return [
+            *self._segments(texts[:half], ranks[:half]),
+            *self._segments(texts[half:], ranks[half:]),
+        ]
 
 
+@dataclass
 class _WaitingTexts:
-    """Texts that wait for being compared, and the ranks of their records: of so many `bytes`."""
+    """Texts that wait for being compared, with the ranks of their records: of so many `bytes`."""
 
-    def __init__(self) -> None:
-        self.texts: list[pa.Array] = []
-        self.ranks: list[Numbers] = []
-        self.bytes = 0
-
-    def add(self, texts: pa.Array, ranks: Numbers) -> None:
-        """Add some."""
-        if len(ranks):
-            self.texts.append(texts)
-            self.ranks.append(ranks)
-            self.bytes += len(bytes_of(texts).data)
-
-    def join(self, other: _WaitingTexts) -> None:
-        """Add those of another one."""
-        self.texts += other.texts
-        self.ranks += other.ranks
-        self.bytes += other.bytes
-
-    def take(self) -> tuple[pa.Array, Numbers]:
-        """Return all of them, and hold none."""
-        texts, ranks = pa.concat_arrays(self.texts), np.concatenate(self.ranks)
-        self.texts, self.ranks, self.bytes = [], [], 0
-        return texts, ranks
+    parts: list[tuple[pa.Array, Numbers]] = field(default_factory=list)
+    bytes: int = 0
 
 
 def _size(path: Path) -> int:
@@ -338,32 +277,12 @@ def _job(folder: str) -> Job:
     return Job.load(LocalFolder(Path(folder)))
 
 
-def _ignore(record: int, rejection: Rejection) -> None:
-    """A record that a step rejects is not compared: it becomes a reject later, too."""
-
-
-def _whole(job: Job, planned: PlannedUnit) -> Iterator[Records]:
-    """Yield the one record of a file. Raises Rejection, SourceGoneError."""
-    fields = KINDS[job.recipe.kind].fields(
-        read_whole(job, planned), planned.file.path, job.recipe.reading
-    )
-    yield records_of_file(planned.file_number, planned.key(), fields)
-
-
 def _records_of(planned: PlannedUnit, read: Iterator[Parsed]) -> Iterator[Records]:
     """Yield the records of a unit as they are read."""
     for parsed in read:
         if len(parsed.numbers):
             batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
             yield Records(planned.file_number, parsed.numbers, batch)
-
-
-def _texts(records: Records) -> tuple[pa.Array, Numbers]:
-    """Return the texts of records that have one, and the numbers of these."""
-    texts = records.batch.column("text")
-    if not texts.null_count:
-        return texts, records.numbers
-    return texts.drop_null(), records.numbers[texts.is_valid().to_numpy(zero_copy_only=False)]
 
 
 def _write_hashes(path: Path, texts: pa.Array, ranks: Numbers, unit: str) -> int:

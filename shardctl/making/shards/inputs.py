@@ -1,5 +1,12 @@
 """Reading the files of a job, and telling one that cannot be read from a source that does not
-answer."""
+answer.
+
+Objects of sources on a store are asked for before they are needed: a worker knows which inputs
+follow. Each request takes some ten milliseconds before its first byte comes, so that many are on
+their way at the same time. Inputs that are one record each come into memory, others to the disk
+(sources/files.py). While an object is waited for, the work is on no input: one that is large takes
+its time. What went wrong shows when it is read.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +14,21 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from shardctl.errors import Rejection, SourceGoneError
-from shardctl.making.shards import prefetch
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import PlannedUnit
-from shardctl.making.shards.prefetch import ReadRequest
+from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.sources import files
 from shardctl.sources.annotations.masks import MASK_FILE
-from shardctl.sources.files import read_part, size_of
+from shardctl.sources.files import REQUESTS, local_copy, read, read_part, size_of
 from shardctl.sources.formats import RECORD_BYTES
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
@@ -49,6 +56,100 @@ OTHER_BYTES = 1 << 16
 """How much of another input is read."""
 
 
+AHEAD_BYTES = 64 << 20
+"""Bytes that are asked for ahead, or one object if it has more."""
+
+AHEAD_ITEMS = 256
+"""Inputs, or units of them, that are looked at ahead."""
+
+EXPECTED_BYTES = 1 << 20
+"""What is taken for the size of an object that is not known: that of a large photo."""
+
+T = TypeVar("T")
+
+
+class ReadRequest(NamedTuple):
+    """An object by its URL, its size in bytes, and the number of its version (0: whichever there
+    is).
+
+    `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most`
+    bytes are fetched.
+    """
+
+    url: str
+    size: int
+    version: int
+    whole: bool
+    most: int = 0
+
+
+_came: dict[str, Future[bytes]] = {}
+"""What is in memory, of the item that is worked on."""
+
+
+def take(url: str, size: int, version: int = 0) -> bytes:
+    """Return the bytes of an object: those that came ahead, else it is asked for now.
+
+    Raises Rejection (changed), OSError, SourceGoneError.
+    """
+    future = _came.pop(url, None)
+    return read(url, size, version) if future is None else future.result()
+
+
+def prefetched(
+    items: Iterable[T], requests_of: Callable[[T], Sequence[ReadRequest]]
+) -> Iterator[T]:
+    """Yield items when what they want of a store is there; that of the following ones is on its
+    way."""
+    waiting: deque[tuple[T, list[ReadRequest], list[Future[bytes]]]] = deque()
+    ahead, fetched_last = 0, ""
+
+    def arrived() -> Iterator[T]:
+        nonlocal ahead
+        item, wants, futures = waiting.popleft()
+        wait(futures)
+        ahead -= sum(each.size for each in wants)
+        came = {each.url: future for each, future in zip(wants, futures, strict=True) if each.whole}
+        _came.update(came)
+        yield item
+        for url in came:
+            _came.pop(url, None)
+
+    try:
+        for item in items:
+            # Units of one file follow each other: it is fetched once.
+            wants = [
+                each
+                for each in requests_of(item)
+                if is_stored(each.url) and (each.whole or each.url != fetched_last)
+            ]
+            size = sum(each.size for each in wants)
+            while waiting and (ahead + size > AHEAD_BYTES or len(waiting) >= AHEAD_ITEMS):
+                yield from arrived()
+            ahead += size
+            fetched_last = next((each.url for each in wants if not each.whole), fetched_last)
+            pool = _pool(os.getpid())
+            waiting.append((item, wants, [pool.submit(_fetch, each) for each in wants]))
+        while waiting:
+            yield from arrived()
+    finally:
+        for _, _, futures in waiting:
+            for future in futures:
+                future.cancel()
+
+
+def _fetch(request: ReadRequest) -> bytes:
+    if request.whole:
+        return read(request.url, request.most or request.size, request.version)
+    local_copy(request.url, request.version)
+    return b""
+
+
+@lru_cache(1)
+def _pool(_process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-fetch")
+
+
 def read_whole(job: Job, planned: PlannedUnit) -> bytes:
     """Return the bytes of a file that is one record.
 
@@ -61,12 +162,10 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
     path = job.path_of(file)
     try:  # as `reading` does, which takes a third as long as to read a small file
         if job.roots[file.root].is_stored:
-            return prefetch.take(path, unit.size, job.version_of(file))
+            return take(path, unit.size, job.version_of(file))
         data, status = read_file(path, unit.size)
     except OSError as error:
-        raise _unreadable(job, planned, error) from (
-            None if isinstance(error, FileNotFoundError) else error
-        )
+        raise _unreadable(job, planned, error) from error
     if not job.recorded and (status.st_mtime_ns != file.mtime_ns or len(data) != unit.size):
         raise changed(job, planned)
     return data
@@ -81,33 +180,36 @@ def reading(job: Job, planned: PlannedUnit) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unreadable(job, planned, error) from (
-            None if isinstance(error, FileNotFoundError) else error
-        )
+        raise _unreadable(job, planned, error) from error
 
 
-def _unreadable(job: Job, planned: PlannedUnit, error: OSError) -> Rejection:
-    """Return the rejection of a unit that cannot be read. Raises SourceGoneError if its source is
-    gone."""
-    path = job.path_of(planned.file)
-    if isinstance(error, FileNotFoundError):
-        if job.recorded:
-            return Rejection("read", "gone", f"its source is gone ({printable(path)})")
-        job.check_root(planned.file)
-        return Rejection("read", "vanished", "it was deleted after the files were listed")
+def _unreadable(
+    job: Job, planned: PlannedUnit, error: OSError, beside: str = "", path: str = ""
+) -> Rejection:
+    """Return the rejection of a unit that cannot be read, or whose record names a file `beside`
+    at a path that cannot be. Raises SourceGoneError if its source is gone."""
+    reason, shown = error.strerror or error, printable(path or job.path_of(planned.file))
+    missing = isinstance(error, FileNotFoundError)
+    if missing and job.recorded and not beside:
+        return Rejection("read", "gone", f"its source is gone ({shown})")
     job.check_root(planned.file)
+    if beside and (missing or isinstance(error, NotADirectoryError)):
+        fault = "gone" if job.recorded else "vanished"
+        return Rejection("read", fault, f"{beside} is not there ({shown})")
+    if missing:
+        return Rejection("read", "vanished", "it was deleted after the files were listed")
     if error.errno in NO_ANSWER:
         _look_at_others(job, planned, error)
-    if job.recorded:
-        return Rejection(
-            "read", "unreadable", f"its source cannot be read ({printable(path)}: {error})"
-        )
-    return Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})")
+    if job.recorded and not beside:
+        message = f"its source cannot be read ({shown}: {error})"
+    else:
+        message = f"{beside} cannot be read ({reason})".strip()
+    return Rejection("read", "unreadable", message)
 
 
 def request_beside(url: str) -> ReadRequest:
     """Return the object that `read_beside` reads."""
-    return ReadRequest(url, prefetch.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
+    return ReadRequest(url, EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
 
 
 def read_beside(
@@ -121,32 +223,20 @@ def read_beside(
     """
     try:
         if is_stored(path):
-            data = prefetch.take(path, RECORD_BYTES + 1)
-            size = len(data) if len(data) <= RECORD_BYTES else size_of(path)
+            data, size = take(path, RECORD_BYTES + 1), 0
         else:
-            size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-        if size > RECORD_BYTES:
-            limit = format_bytes(RECORD_BYTES)
+            data, status = read_file(path, RECORD_BYTES + 1)
+            size = status.st_size
+        if len(data) > RECORD_BYTES:
             message = (
-                f"its {what} {printable(shown)} has {format_bytes(size)}, and at most "
-                f"{limit} are read; make it smaller"
+                f"its {what} {printable(shown)} has {format_bytes(size or size_of(path))}, and at "
+                f"most {format_bytes(RECORD_BYTES)} are read; make it smaller"
             )
             raise Rejection("read", "too-large", message)
-        return data if is_stored(path) else read_file(path, RECORD_BYTES)[0]
-    except (FileNotFoundError, NotADirectoryError):
-        job.check_root(planned.file)
-        error = "gone" if job.recorded else "vanished"
-        raise Rejection(
-            "read", error, f"its {what} {printable(shown)} is not there ({printable(path)})"
-        ) from None
+        return data
     except OSError as error:
-        job.check_root(planned.file)
-        if error.errno in NO_ANSWER:
-            _look_at_others(job, planned, error)
-        reason = error.strerror or error
-        raise Rejection(
-            "read", "unreadable", f"its {what} {printable(shown)} cannot be read ({reason})"
-        ) from error
+        beside = f"its {what} {printable(shown)}"
+        raise _unreadable(job, planned, error, beside, path) from error
 
 
 State = tuple[int, int, int]
@@ -159,26 +249,13 @@ def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
 
     Raises Rejection if it is not as it was when it was listed, OSError.
     """
-    found = _state(path)
-    if job.roots[planned.file.root].is_stored:
-        return found
-    if not job.recorded and found[:2] != (planned.file.size, planned.file.mtime_ns):
-        raise changed(job, planned)
-    return found
-
-
-def check_state(job: Job, planned: PlannedUnit, path: str, before: State) -> None:
-    """Raise Rejection if a file has changed while it was read."""
-    # what was fetched is never written to
-    if not job.roots[planned.file.root].is_stored and _state(path) != before:
-        raise changed(job, planned)
-
-
-def _state(path: str) -> State:
     status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not an ordinary file")
-    return status.st_size, status.st_mtime_ns, status.st_ino
+    found, listed = (status.st_size, status.st_mtime_ns), (planned.file.size, planned.file.mtime_ns)
+    if found != listed and not (job.recorded or job.roots[planned.file.root].is_stored):
+        raise changed(job, planned)
+    return *found, status.st_ino
 
 
 def changed(job: Job, planned: PlannedUnit) -> Rejection:
@@ -209,19 +286,15 @@ def compare_reads(
     """
     others = _other_units(job, job.planned_at(number))
     other = int(others[attempt % len(others)]) if len(others) else number
-    progress.begin(other, stage="compare")
-    _read_again(job, job.planned_at(other))
-    if not given_up:
-        progress.begin(number)
-        _read_again(job, job.planned_at(number))
+    for which, stage in ((other, "compare"), (number, "read")):
+        if stage == "compare" or not given_up:
+            progress.begin(which, stage=stage)
+            planned = job.planned_at(which)
+            path = job.path_of(planned.file)
+            with contextlib.suppress(Rejection), reading(job, planned):  # whatever the bytes are
+                _forget(path)
+                _read_range(path, planned.unit.offset, planned.unit.size)
     progress.leave()
-
-
-def _read_again(job: Job, planned: PlannedUnit) -> None:
-    """Read a unit's bytes from the disk, whatever they are."""
-    with contextlib.suppress(Rejection), reading(job, planned):
-        _forget(job.path_of(planned.file))
-        _read_range(job.path_of(planned.file), planned.unit.offset, planned.unit.size)
 
 
 def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
@@ -232,7 +305,7 @@ def _other_units(job: Job, planned: PlannedUnit) -> npt.NDArray[np.int64]:
     read nothing shows nothing.
     """
     file, size = job.plan["file"].to_numpy(), job.plan["size"].to_numpy()
-    able = (size > 0) & (job.roots_of(file) == planned.file.root)
+    able = (size > 0) & (job.files["root"].to_numpy()[file] == planned.file.root)
     number = job.plan["file"][planned.number].as_py()
     others = np.flatnonzero(able & (file != number))
     if not len(others):
@@ -302,22 +375,14 @@ def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")
-        data = _read_fully(file, min(size, status.st_size))
-        return data, os.fstat(file)
+        left, parts = min(size, status.st_size), list[bytes]()
+        # one read may return fewer, 2 GiB at most
+        while left > 0 and (data := os.read(file, left)):
+            parts.append(data)
+            left -= len(data)
+        return b"".join(parts), os.fstat(file)
     finally:
         os.close(file)
-
-
-def _read_fully(file: int, count: int) -> bytes:
-    """Return the next `count` bytes, or those up to the end of the file: one read may return fewer,
-    2 GiB at most."""
-    data = os.read(file, count) if count > 0 else b""
-    if len(data) >= count:
-        return data
-    parts = [data]
-    while parts[-1] and (count := count - len(parts[-1])):
-        parts.append(os.read(file, count))
-    return b"".join(parts)
 
 
 def open_at_once(path: str, flags: int) -> int:
@@ -356,21 +421,17 @@ def digest_with(data: bytes, mask: dict[str, Any]) -> int:
 
 def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[PlannedUnit]:
     """Return the same units, each of which can be read at once when it is its turn."""
-    return (
-        prefetch.prefetched(units, lambda planned: requests_of(job, planned))
-        if job.on_store
-        else units
-    )
+    return prefetched(units, lambda planned: requests_of(job, planned)) if job.on_store else units
 
 
 def requests_of(job: Job, planned: PlannedUnit) -> Sequence[ReadRequest]:
-    """Return the objects that a unit is read from."""
+    """Return what a unit is read from."""
     path, file = job.path_of(planned.file), planned.file
-    if planned.fault is not None or not is_stored(path):
+    if planned.fault is not None:
         return ()
     version = job.version_of(file)
     if job.fields is not None:
         return (ReadRequest(path, file.size, version, False),)
     wanted = ReadRequest(path, planned.unit.size, version, True)
     mask = mask_path(job, planned)
-    return (wanted,) if mask is None or not is_stored(mask) else (wanted, request_beside(mask))
+    return (wanted,) if mask is None else (wanted, request_beside(mask))

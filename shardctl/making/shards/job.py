@@ -5,30 +5,33 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import DatasetError, Rejection
+from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.arrays import rows_at
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name
+from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name, shard_name
 from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, open_table
-from shardctl.making.plan.plan import SplitPlan
+from shardctl.making.plan.plan import NOT_KEPT, SplitPlan
 from shardctl.making.plan.splits import Draw
-from shardctl.making.shards.planned import File, PlannedShard, PlannedUnit, Root
 from shardctl.making.shards.previous_samples import REUSED, PreviousSamples
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.files import check_on_store
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import (
     BOXES,
@@ -39,50 +42,192 @@ from shardctl.sources.image_columns import (
     marked_masks,
     said_of,
 )
-from shardctl.system.files import naming_the_path, replacing, write_atomically
+from shardctl.system.files import replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
+from shardctl.system.locations import is_stored
+from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
+UNKNOWN_DEVICE = -1
+"""The device of a root that is looked at later: it may be another one then."""
+
 
 @dataclass(frozen=True)
-class Costs:
-    """What records and samples cost, as the probe measured it or as the dataset before shows it.
+class Root:
+    """A folder that sources are relative to, by its path or its URL, and the number of the file
+    system that it was on."""
 
-    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
-    becomes `samples_per_record` and takes `record_seconds`. Of the `probed` records `probe_rejects`
-    were rejected.
+    path: str
+    device: int
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether it is on an object store."""
+        return is_stored(self.path)
+
+    @classmethod
+    def of(cls, path: str) -> Root:
+        """Return the root as it is now. Raises InputError if it is a folder of this machine that is
+        gone."""
+        if is_stored(path):
+            return cls.anywhere(path)
+        try:
+            return cls(path, Path(path).stat().st_dev)
+        except OSError as error:
+            raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
+
+    @classmethod
+    def anywhere(cls, path: str) -> Root:
+        """Return a root that may be gone, or be on another file system now: each input is verified
+        by itself."""
+        return cls(path, UNKNOWN_DEVICE)
+
+    def check(self) -> None:
+        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not
+        a reject for every file."""
+        if self.is_stored:
+            check_on_store(self.path)
+            return
+        try:
+            same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
+            # its first entry is enough: there may be millions
+            with os.scandir(self.path) as entries:
+                if same and next(entries, None):
+                    return
+        except OSError:
+            pass
+        raise SourceGoneError(
+            f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)"
+        )
+
+
+class File(NamedTuple):
+    """A row of files.arrow. `mtime_ns` is 0 where the job is that of a finished dataset."""
+
+    path: str
+    root: int
+    size: int
+    mtime_ns: int
+    label: int | None
+    columns: dict[str, Any] | None
+    fault: Rejection | None
+
+
+class PlannedUnit(NamedTuple):
+    """A row of the plan, and its file, which is row `file_number` of files.arrow.
+
+    A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
     """
 
-    sample_bytes: float = 0.0
-    samples_per_record: float = 1.0
-    record_seconds: float = 0.0
-    shard_bytes: int = 0
-    probed: int = 0
-    probe_rejects: int = 0
+    number: int
+    unit: Unit
+    file_number: int
+    file: File
+    fault: Rejection | None
+    digest: int | None
+
+    def key(self, record: int | None = None) -> str:
+        """Return the key of a record, by default of the first one."""
+        number = self.unit.first if record is None else record
+        return f"{self.file.path}#{number}" if number else self.file.path
 
 
 @dataclass(frozen=True)
-class Lineage:
-    """What identifies the dataset of a job, and how it differs from the dataset before."""
+class PlannedShard:
+    """One shard of a job: its split, its number within the split, its rows of the plan, and how
+    many records these are.
 
-    parts: dict[str, str]
-    """The parts of the fingerprint."""
+    `kept`: the shard is kept as it is, and this was its number before. `blocks`: the rows of each
+    of its blocks, where these are known (plan.JOB_SHARDS_SCHEMA).
+    """
 
-    beside: str = ""
-    """The digest of files that decide how other files are read; "" for none."""
+    split: int
+    split_name: str
+    number: int
+    first_unit: int
+    units: int
+    records: int
+    kept: int = NOT_KEPT
+    blocks: Sequence[int] | None = None
 
-    updates: str = ""
-    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
+    @property
+    def name(self) -> str:
+        """The file name of the shard."""
+        return shard_name(self.split_name, self.number)
 
-    kept_records: int = 0
-    """The number of records in the shards that an update keeps."""
 
-    changes: dict[str, Any] | None = None
-    """What an update changes; None for a new dataset."""
+RecordUnit = tuple[int, int | None]
+"""A row of the plan, and the number of a record of it; None for all of them."""
 
-    warnings: tuple[str, ...] = ()
-    """Warnings of the plan, which the result has too."""
+
+@dataclass(frozen=True)
+class RetryHints:
+    """What is known of a shard beforehand. `lost` are records, and whole units, that no worker
+    survives, with the reason.
+
+    `careful` are units whose records are read one by one, since one of them has ended a worker; or,
+    where models are called with several units that are records, the first of these, and the model
+    is called with each alone before. `unfit` are units that have records which do not fit the types
+    that were given. `anew` says that nothing is to be taken from the dataset before: its shard is
+    damaged, or cannot be read.
+    """
+
+    lost: Mapping[RecordUnit, Rejection] = field(default_factory=dict)
+    careful: frozenset[int] = frozenset()
+    unfit: frozenset[int] = frozenset()
+    anew: bool = False
+
+    def with_lost(self, lost: Mapping[RecordUnit, Rejection]) -> RetryHints:
+        """Return the same hints, and that these are lost too."""
+        return replace(self, lost={**self.lost, **lost})
+
+    @cached_property
+    def _records(self) -> dict[int, list[int]]:
+        ordered = sorted((unit, record) for unit, record in self.lost if record is not None)
+        return {
+            unit: [record for _, record in several]
+            for unit, several in groupby(ordered, itemgetter(0))
+        }
+
+    def lost_records(self, unit: int) -> list[int]:
+        """Return the numbers of the records of a unit that are lost one by one, sorted."""
+        return self._records.get(unit, [])
+
+    def without_lost(self, unit: int, choose: Choose | None) -> Choose | None:
+        """Return what chooses the same records of a unit, but for those that are lost."""
+        lost = self.lost_records(unit)
+        if not lost:
+            return choose
+        return lambda numbers: ~np.isin(numbers, lost) & (choose(numbers) if choose else True)
+
+
+class BuildAgain(Exception):
+    """A shard must be built again from its first unit: what was written cannot be taken back.
+
+    It is to be built with these `hints`; the message says what was found that needs them.
+    """
+
+    def __init__(self, hints: RetryHints, why: str) -> None:
+        super().__init__(why)
+        self.hints = hints
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to build of the job in a folder; None: the probe.
+
+    The worker tries the unit `trial` before it builds the shard, and with `on` all units after it.
+    So it does not build the shard from its beginning for every record that ends a worker. `suspect`
+    is (unit, attempt) of a unit that could not be read in time.
+    """
+
+    folder: str
+    shard: int | None
+    hints: RetryHints = field(default_factory=RetryHints)
+    trial: int | None = None
+    on: bool = False
+    suspect: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,46 +322,22 @@ class Job:
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come
         before."""
-        JobFolder(self.folder).save(self._record())
-
-    def _record(self) -> dict[str, Any]:
-        """Return the job as the keys of job.json."""
-        own = {f.name: getattr(self, f.name) for f in fields(Job) if f.name != "folder"}
-        return {
-            **own,
-            "roots": [asdict(root) for root in self.roots],
-            "recipe": self.recipe.to_json(),
-            "layout": self.layout.to_json(),
-            "splits": [asdict(split) for split in self.splits],
-            "fields": encode_schema(self.fields),
-            "draw": self.draw.to_json() if self.draw else None,
-        }
-
-    def with_layout(self: J, layout: Layout, fields: pa.Schema | None = None) -> J:
-        """Return the same job with another layout, and where they are given with other marks of its
-        fields."""
-        return replace(self, layout=layout, fields=self.fields if fields is None else fields)
+        JobFolder(self.folder).save(
+            {f.name: _form(f.name)[0](getattr(self, f.name)) for f in _saved(type(self))}
+        )
 
     def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
         """Return the same job with some of its shards, (n,) int64: each has the units from those of
         shard `starts` on, up to those of the next."""
-        table = self._shards.take(pa.array(chosen))
+        table, shards = self._shards.take(pa.array(chosen)), self._shards
+        columns = {name: table[name] for name in table.column_names}
         for name in ("units", "records"):
-            sums = np.add.reduceat(self._shards[name].to_numpy(), starts)
-            table = table.set_column(
-                table.column_names.index(name), table.schema.field(name), pa.array(sums)
-            )
-        first = self._shards["first_unit"].take(pa.array(starts))
-        table = table.set_column(
-            table.column_names.index("first_unit"), table.schema.field("first_unit"), first
-        )
+            columns[name] = np.add.reduceat(shards[name].to_numpy(), starts)
+        columns["first_unit"] = self.first_units[starts]
+        table = pa.table(columns, table.schema)
         counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
-        job = replace(
-            self,
-            splits=tuple(
-                replace(split, shards=n) for split, n in zip(self.splits, counts, strict=True)
-            ),
-        )
+        splits = zip(self.splits, counts, strict=True)
+        job = replace(self, splits=tuple(replace(split, shards=n) for split, n in splits))
         vars(job).update(_shards=table)
         return job
 
@@ -245,7 +366,28 @@ class Job:
         it, or for another recipe.
         """
         try:
-            return cls._of_record(JobFolder(folder.root).record(), folder.root, recipe)
+            record = JobFolder(folder.root).record()
+            if unknown := record.keys() - {f.name for f in _saved(DatasetJob)}:
+                raise ValueError(f"it has {', '.join(sorted(unknown))}")
+            if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
+                raise ValueError("it has another recipe")
+            given = {
+                f.name: _form(f.name)[1](record[f.name])
+                for f in _saved(cls)
+                if f.name in record and f.name != "recipe"
+            }
+            recipe = recipe or Recipe.from_json(record["recipe"], folder.root / NEW_FOLDER)
+            job = cls(folder=folder.root, recipe=recipe, **given)
+            base = job.base
+            if (
+                bool(job.url) != bool(base)
+                or not isinstance(job.url, str)
+                or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
+            ):
+                raise ValueError("its shards would be put outside of the dataset's folder")
+            if not all(is_file_name(split.name) for split in job.splits):
+                raise ValueError("a split has a name that leads out of the dataset's folder")
+            return job
         except (
             OSError,
             ValueError,
@@ -258,58 +400,20 @@ class Job:
                 f"{folder.shown(JOB)}: not a job of this version of shardctl ({error})"
             ) from error
 
-    @classmethod
-    def _of_record(cls: type[J], record: dict[str, Any], folder: Path, recipe: Recipe | None) -> J:
-        """Build the job that `_record` gave, untrusted. Raises what `load` makes a DatasetError
-        of."""
-        if unknown := record.keys() - _KEYS:
-            raise ValueError(f"it has {', '.join(sorted(unknown))}")
-        return cls(**cls._arguments(record, folder, recipe))
-
-    @classmethod
-    def _arguments(
-        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
-    ) -> dict[str, Any]:
-        """Return what the constructor is given for a record."""
-        draw, splits = record["draw"], tuple(SplitPlan(**split) for split in record["splits"])
-        if not all(is_file_name(split.name) for split in splits):
-            raise ValueError("a split has a name that leads out of the dataset's folder")
-        url, base = record.get("url", ""), record.get("base", "")
-        if (
-            bool(url) != bool(base)
-            or not isinstance(url, str)
-            or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
-        ):
-            raise ValueError("its shards would be put outside of the dataset's folder")
-        if recipe and record["recipe"] != json.loads(json.dumps(recipe.to_json())):
-            raise ValueError("it has another recipe")
-        return {
-            **{f.name: record[f.name] for f in fields(Job) if f.name in record},
-            "folder": folder,
-            "roots": tuple(Root(**root) for root in record["roots"]),
-            "recipe": recipe or Recipe.from_json(record["recipe"], folder / NEW_FOLDER),
-            "layout": Layout.loads(record["layout"]),
-            "splits": splits,
-            "fields": decode_schema(record["fields"]),
-            "draw": Draw.from_json(draw) if draw else None,
-        }
-
     @property
     def records_read(self) -> dict[str, Any] | None:
         """How files of many records are read, as plain data that a dataset records; None where a
         file is one record."""
         if self.fields is None:
             return None
-        draw = self.draw.to_json() if self.draw else None
-        joined = {"joined": True} if self.recipe.joins else {}
-        upright = {"upright": True} if self.annotation_rules else {}
-        return {
+        record = {
             "schema": encode_schema(self.fields),
             "by_field": self.by_field,
-            "draw": draw,
-            **upright,
-            **joined,
+            "draw": self.draw and self.draw.to_json(),
         }
+        if self.annotation_rules:
+            record["upright"] = True
+        return {**record, "joined": True} if self.recipe.joins else record
 
     @cached_property
     def main_image(self) -> str | None:
@@ -335,15 +439,13 @@ class Job:
         if self.fields is None or self.main_image is None:
             return {}
         frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
-        objects = objects_of_records(self.fields, self.recipe)
-        names = [*marked_masks(self.fields), *([] if objects is None else [objects])]
-        return {
-            self.renames.get(name, name): AnnotationRule(
-                boxes.get(name, "keep"), frames.get(name, "auto")
-            )
-            for name in names
-            if not isinstance(self.layout.roles.get(self.renames.get(name, name)), Objects)
-        }
+        objects, rules = objects_of_records(self.fields, self.recipe), dict[str, AnnotationRule]()
+        for name in (*marked_masks(self.fields), *([] if objects is None else [objects])):
+            renamed = self.renames.get(name, name)
+            if not isinstance(self.layout.roles.get(renamed), Objects):
+                rule = AnnotationRule(boxes.get(name, "keep"), frames.get(name, "auto"))
+                rules[renamed] = rule
+        return rules
 
     @property
     def keeps_sources(self) -> bool:
@@ -370,14 +472,12 @@ class Job:
             self.recipe.key_source and KEY,
             *marked_columns(self.fields, MAIN),
             *marked_columns(self.fields, KEPT),
+            *self.recipe.chosen_fields,
         }
-        chosen = self.recipe.chosen_fields
-        apart = {
-            name: f"__{name}__"
-            for name in RESERVED_FIELDS
-            if name in names and name not in ours and name not in chosen
+        apart = {name: f"__{name}__" for name in RESERVED_FIELDS if name in names}
+        return {
+            name: other for name, other in apart.items() if name not in ours and other not in names
         }
-        return {name: other for name, other in apart.items() if other not in names}
 
     @property
     def shards(self) -> int:
@@ -396,10 +496,8 @@ class Job:
 
     def write_known(self, lines: Iterable[KnownLine]) -> None:
         """Have these records rejected."""
-        if found := list(lines):
-            with naming_the_path(self.folder), replacing(self.folder / KNOWN) as sink:
-                for line in found:
-                    sink.write(json.dumps(line).encode() + b"\n")
+        if found := "".join(f"{json.dumps(line)}\n" for line in lines):
+            write_atomically(self.folder / KNOWN, found.encode())
 
     @cached_property
     def known(self) -> dict[int, dict[int | None, Rejection]]:
@@ -480,7 +578,14 @@ class Job:
             rows = self.plan.slice(first, int(part[-1]) + 1 - first)
             if rows.num_rows > len(part):
                 rows = rows.take(pa.array(part - first))
-            yield from _planned_units(part.tolist(), rows, self._files_at(rows["file"].to_numpy()))
+            units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
+            others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
+            files = self._files_at(rows["file"].to_pylist())
+            for number, unit, (of_file, digest, error, message), file in zip(
+                part.tolist(), units, others, files, strict=True
+            ):
+                fault = Rejection("plan", error, message) if error else file.fault
+                yield PlannedUnit(number, Unit._make(unit), of_file, file, fault, digest)
 
     def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
@@ -503,11 +608,6 @@ class Job:
         """Make sure that the source of a file is still there. Raises SourceGoneError."""
         self.roots[file.root].check()
 
-    def roots_of(self, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the number of the root of each of these files."""
-        roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
-        return roots
-
     def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of
         them.
@@ -521,18 +621,18 @@ class Job:
             return lambda numbers: draw.of_keys(map(planned.key, numbers.tolist())) == split
         return lambda numbers: draw.of_records(hashed, numbers) == split
 
-    def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:
+    def _files_at(self, rows: list[int]) -> list[File]:
         """Return rows of the table of files. Batch by batch: a take from the whole table would
         first copy it together."""
+        wanted = np.array(sorted(set(rows)), np.int64)
         starts, batches = self._file_batches
-        batch_of = np.searchsorted(starts, rows, side="right") - 1
-        found: list[File | None] = [None] * len(rows)
-        for number in sorted(set(batch_of.tolist())):
-            here = np.flatnonzero(batch_of == number)
-            taken = rows_at(batches[number], rows[here] - starts[number])
-            for place, file in zip(here.tolist(), self._files_of(taken), strict=True):
-                found[place] = file
-        return found  # type: ignore[return-value]  # every place has been filled
+        batch_of = np.searchsorted(starts, wanted, side="right") - 1
+        found: dict[int, File] = {}
+        for number in set(batch_of.tolist()):
+            here = wanted[batch_of == number]
+            files = self._files_of(rows_at(batches[number], here - starts[number]))
+            found.update(zip(here.tolist(), files, strict=True))
+        return [found[row] for row in rows]
 
     @cached_property
     def _file_batches(self) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
@@ -549,17 +649,6 @@ class Job:
             if self.recorded and (not 0 <= root < len(self.roots) or ".." in path.split("/")):
                 fault = Rejection("read", "astray", "the plan names a file outside of the sources")
             yield File(path, root, size, mtime_ns or 0, label, columns, fault)
-
-
-def _planned_units(numbers: list[int], rows: pa.Table, files: list[File]) -> Iterator[PlannedUnit]:
-    """Yield rows of the plan with these numbers, given the file of each."""
-    units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
-    others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
-    for number, unit, (file_number, digest, error, message), file in zip(
-        numbers, units, others, files, strict=True
-    ):
-        fault = Rejection("plan", error, message) if error else file.fault
-        yield PlannedUnit(number, Unit._make(unit), file_number, file, fault, digest)
 
 
 def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:
@@ -580,42 +669,73 @@ def marker_path(folder: Path, shard: int) -> Path:
 def objects_of_records(fields: pa.Schema, recipe: Recipe) -> str | None:
     """Return the field of records that is the column of objects in the dataset and goes by its
     image; None if none does."""
-    name: str | None = next(
-        (f.name for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS), None
-    )
-    if (
-        name is None
-        or OBJECTS in recipe.unmoved
-        or not has_objects(pa.schema([fields.field(name).with_name(OBJECTS)]))
-    ):
+    if OBJECTS in recipe.unmoved:
         return None
-    return name
-
-
-_KEYS = frozenset(f.name for each in (Job, Lineage, Costs) for f in fields(each)) - {"folder"}
-"""The keys of job.json. Those of Lineage and Costs are a DatasetJob's, which workers leave
-alone."""
+    found = (f for f in fields if recipe.renames.get(f.name, f.name) == OBJECTS)
+    column = next(found, None)
+    if column is None or not has_objects(pa.schema([column.with_name(OBJECTS)])):
+        return None
+    return str(column.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetJob(Job):
     """A job with what its planner and its commit need, and no worker does. All of it is in
-    job.json, side by side."""
+    job.json, side by side.
 
-    lineage: Lineage
-    costs: Costs = field(default_factory=Costs)
+    A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
+    becomes `samples_per_record` and takes `record_seconds`: as the probe measured it, or as the
+    dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
+    """
 
-    def _record(self) -> dict[str, Any]:
-        return {**super()._record(), **vars(self.lineage), **vars(self.costs)}
+    parts: dict[str, str]
+    """The parts of the fingerprint."""
 
-    @classmethod
-    def _arguments(
-        cls, record: dict[str, Any], folder: Path, recipe: Recipe | None
-    ) -> dict[str, Any]:
-        lineage = {f.name: record[f.name] for f in fields(Lineage) if f.name in record}
-        costs = {f.name: record[f.name] for f in fields(Costs) if f.name in record}
-        return {
-            **super()._arguments(record, folder, recipe),
-            "lineage": Lineage(**{**lineage, "warnings": tuple(lineage.get("warnings", ()))}),
-            "costs": Costs(**costs),
-        }
+    beside: str = ""
+    """The digest of files that decide how other files are read; "" for none."""
+
+    updates: str = ""
+    """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
+
+    kept_records: int = 0
+    """The number of records in the shards that an update keeps."""
+
+    changes: dict[str, Any] | None = None
+    """What an update changes; None for a new dataset."""
+
+    warnings: tuple[str, ...] = ()
+    """Warnings of the plan, which the result has too."""
+
+    sample_bytes: float = 0.0
+    samples_per_record: float = 1.0
+    record_seconds: float = 0.0
+    shard_bytes: int = 0
+    probed: int = 0
+    probe_rejects: int = 0
+
+
+def _saved(kind: type[Job]) -> list[Field[Any]]:
+    """Return the fields of a job that are keys of job.json."""
+    return [f for f in fields(kind) if f.name != "folder"]
+
+
+_Form = Callable[[Any], Any]
+
+_FORMS: dict[str, tuple[_Form, _Form]] = {
+    "roots": (lambda roots: list(map(asdict, roots)), lambda said: _each(Root, said)),
+    "splits": (lambda splits: list(map(asdict, splits)), lambda said: _each(SplitPlan, said)),
+    "recipe": (Recipe.to_json, Recipe.from_json),
+    "layout": (Layout.to_json, Layout.loads),
+    "fields": (encode_schema, decode_schema),
+    "draw": (lambda draw: draw and draw.to_json(), lambda said: said and Draw.from_json(said)),
+    "warnings": (list, tuple),
+}
+"""How fields are written into job.json, and read; the others are there as they are."""
+
+
+def _form(name: str) -> tuple[_Form, _Form]:
+    return _FORMS.get(name, (lambda value: value, lambda said: said))
+
+
+def _each(kind: Callable[..., Any], said: list[dict[str, Any]]) -> tuple[Any, ...]:
+    return tuple(kind(**each) for each in said)

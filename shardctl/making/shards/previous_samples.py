@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -76,15 +75,9 @@ class PreviousSamples:
         self._table = open_table(LocalFolder(path.parent), path.name, REUSED_SCHEMA)
         self._before = DatasetTables(LocalFolder(root))
         self._reader = RunReader()
-
-    @cached_property
-    def _in_place(self) -> bool:
-        """Whether rows are read where they are, in mapped files."""
-        return self._before.manifest.recipe.get("compression") == "none"
-
-    @cached_property
-    def _first_units(self) -> Numbers:
-        return self._table["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+        self._first_units: Numbers = self._table["first_unit"].to_numpy()
+        # rows are read where they are, in mapped files
+        self._in_place = self._before.manifest.recipe.get("compression") == "none"
 
     def units(self, first: int, units: int) -> Iterator[PreviousUnits]:
         """Yield the units of a shard that are made already, which has so many units of the job from

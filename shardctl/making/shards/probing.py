@@ -12,14 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.format.roles import Mask, Objects
+from shardctl.format.roles import Mask, Objects, Role
 from shardctl.format.shard import Compression, ShardWriter, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
@@ -28,12 +28,10 @@ from shardctl.images.codecs.image import look_at_gray
 from shardctl.making.shards.builder import ShardBuilder
 from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.making.shards.inputs import prefetched_units
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import BuildAgain, PlannedShard, PlannedUnit, RetryHints
-from shardctl.making.shards.record_images import TableImages
-from shardctl.making.shards.records import records_of, sample_of
+from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
+from shardctl.making.shards.records import TableImages, records_of, sample_of
+from shardctl.making.shards.rows import ShardBuild
 from shardctl.making.shards.scan import Probe
-from shardctl.making.shards.shard_build import ShardBuild
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.functions import MadeSample
@@ -41,12 +39,10 @@ from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.values import (
     UnfitValue,
     array_type,
-    check_fit,
-    column_type,
     describe,
     for_column,
     plain_value,
-    python_value,
+    type_for,
 )
 
 READ_AGAIN_SECONDS = 0.01
@@ -68,9 +64,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     beside = refuse_unmoved(job, units, progress, hints)
     if job.recipe.sample_transforms:
         samples, setters, notices = _own_samples(job, units, progress, hints)
-        layout = _with_own_fields(job, samples, setters)
-        notices += _notices_on_roles(job.layout, layout, setters)
-        job = job.with_layout(layout)
+        layout, on_roles = _with_own_fields(job, samples, setters)
+        notices += on_roles
+        job = replace(job, layout=layout)
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
@@ -83,43 +79,43 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         rejects.append,
         partial(look_at_gray, found=gray),
     )
-    builder, output = ShardBuilder(build), build.output
+    builder = ShardBuilder(build)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     done = builder.finish()
     rows = done.facts.rows
     finishing = time.monotonic() - started
-    records = max(1, output.inputs)
+    records = max(1, build.inputs)
     # more are padding in the blocks of a few records than in those of a shard
-    padding = sum(step.get("padding", 0) for step in done.steps)
-    full = rows - padding / _block_length(job.layout)
+    padding, packed = (
+        sum(step.get("padding", 0) for step in done.steps),
+        packed_column(job.layout.roles),
+    )
+    tokens = 1 if packed is None else int(job.layout.columns.field(packed).type.list_size)
+    full = rows - padding / tokens
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
-    empty = _empty_shard_bytes(job.layout)
+    nothing = pa.BufferOutputStream()  # names of classes and columns are in every shard, twice
+    ShardWriter(nothing, shard_schema(job.layout, "probe", 0), Compression("none")).finish()
+    empty = int(nothing.getvalue().size)
     reasons, examples = count_reasons(rejects)
     return Probe(
         layout=job.layout,
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
-        record_bytes=sum(planned.unit.size for planned in units) / len(units)
-        if job.fields is None
-        else 0.0,
+        record_bytes=0.0
+        if job.fields is not None
+        else fmean(planned.unit.size for planned in units),
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - output.rejected),
+        samples_per_record=full / max(1, records - build.rejected),
         records=records,
-        rejected=output.rejected,
+        rejected=build.rejected,
         notices=[*first, *beside, *notices],
         warnings=[*warnings, *warnings_on_gray(gray)],
         frames=frames,
         reasons=reasons,
         examples=examples,
     )
-
-
-def _block_length(layout: Layout) -> int:
-    """Return the tokens of a block; 1 where samples are no blocks."""
-    packed = packed_column(layout.roles)
-    return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
 
 
 def _seconds(
@@ -136,7 +132,7 @@ def _seconds(
     read: list[float] = []
     for planned in units[some]:
         if sum(read) < READ_AGAIN_SECONDS:
-            read.append(_timed(partial(builder.records.read_only, planned)))
+            read.append(_timed(partial(builder.read_only, planned)))
     rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
     each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
     return median(each), median(read)
@@ -149,14 +145,6 @@ def _timed(work: Callable[[], object]) -> float:
     with suppress(Rejection, BuildAgain):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
-
-
-def _empty_shard_bytes(layout: Layout) -> int:
-    """Return the size of a shard without samples: names of classes and columns are in every one,
-    twice."""
-    sink = pa.BufferOutputStream()
-    ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
-    return int(sink.getvalue().size)
 
 
 def _own_samples(
@@ -199,73 +187,52 @@ def _own_samples(
     return samples, setters, notices
 
 
-def _with_own_fields(job: Job, samples: list[MadeSample], setters: dict[str, str]) -> Layout:
+def _with_own_fields(
+    job: Job, samples: list[MadeSample], setters: dict[str, str]
+) -> tuple[Layout, list[str]]:
     """Return the layout after a user's functions: fields that they dropped are gone, those that
-    they made are added."""
-    fields, image = list(job.layout.columns), job.layout.image
+    they made are added; and notices on objects and masks that they made fields of another type."""
+    image, known = job.layout.image, {f.name: f for f in job.layout.columns}
     models = {step.settings()["target"] for step in job.recipe.models}
     if image is not None:
         shape = samples[0].fields["image"].shape if image.store == "raw" else None
         image = replace(image, shape=shape)
-    if image is not None and image.shape is not None:
-        fields = [
-            pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields
-        ]
-    known = {f.name: f for f in fields}
+        if shape is not None:
+            known["image"] = pa.field("image", image_tensor(shape))
     names = dict.fromkeys(name for sample in samples for name in sample.fields)
-    result = {f.name: f for f in fields if f.name in names}
+    result = {name: f for name, f in known.items() if name in names}
     for name in names:
         if name == "variant" or (
             name in known and (name not in setters or name in ("key", "image", "label"))
         ):
             continue
-        type_ = (
-            array_type([sample.fields.get(name) for sample in samples])
-            if setters[name] in models and name not in known
-            else None
-        )
-        found = pa.field(
-            name,
-            type_
-            or _own_type(name, samples, setters[name], known[name].type if name in known else None),
-        )
-        result[name] = found
+        before, type_ = known[name].type if name in known else None, None
+        if before is None and setters[name] in models:
+            type_ = array_type([sample.fields.get(name) for sample in samples])
+        type_ = type_ or _own_type(name, samples, setters[name], before)
+        result[name] = pa.field(name, type_)
     if "variant" not in known and any(sample.fields["variant"] for sample in samples):
         # a function makes several samples of one
         result["variant"] = pa.field("variant", pa.int32())
     kept = [
-        f.name
-        for f in result.values()
-        if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)
+        name for name in job.kept_images if name in result and result[name].type == ENCODED_IMAGE
     ]
-    roles = {
-        f.name: role
-        for f in result.values()
-        if f.name in known
-        and f.type == known[f.name].type
-        and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
-    }
-    return Layout.by_name(
+    roles, notices = dict[str, Role](), list[str]()
+    for name, role in job.layout.roles.by_name.items():
+        if not isinstance(role, Mask | Objects) or name not in result:
+            continue
+        if result[name].type == known[name].type:
+            roles[name] = role
+            continue
+        what = "a column of objects" if isinstance(role, Objects) else "a mask"
+        notices.append(
+            f"{name} is no longer {what}, because {setters[name]} made it {result[name].type}: no "
+            "loader moves it with its image; return the type that it had"
+        )
+    layout = Layout.by_name(
         job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles
     )
-
-
-def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
-    """Say which objects and masks a user's function made a field of another type."""
-    notices = []
-    for name, role in before.roles.by_name.items():
-        if (
-            isinstance(role, Mask | Objects)
-            and name in after.columns.names
-            and after.roles.get(name) is None
-        ):
-            found = after.columns.field(name).type
-            what = "a column of objects" if isinstance(role, Objects) else "a mask"
-            notices.append(
-                f"{name} is no longer {what}, because {setters[name]} made it {found}: no loader "
-                "moves it with its image; return the type that it had"
-            )
-    return notices
+    return layout, notices
 
 
 def _own_type(
@@ -282,47 +249,30 @@ def _own_type(
     for sample in samples:
         try:
             plain = plain_value(sample.fields.get(name))
-            if known is None or not _fits(plain, known):
-                check_fit(plain, column_type(pa.array([plain]).type))
+        except UnfitValue as problem:
+            unfit = problem
+            continue
+        if (known is not None and _fits(plain, known)) or type_for([plain]) is not None:
             values.append(plain)
-        except MemoryError:  # Arrow's own is an ArrowException, too
-            raise
-        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
-            unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
+        else:
+            unfit = UnfitValue(describe(plain))
     if not values:
         raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
     if known is not None and all(_fits(value, known) for value in values):
         return known
-    type_ = _common_type(values)
-    if not all(_fits(value, type_) for value in values):
-        type_ = _common_type(list(map(python_value, values)))
-    odd = next((value for value in values if not _fits(value, type_)), None)
-    if odd is not None:
-        other = next(
-            (value for value in values if value is not None and type(value) is not type(odd)),
-            values[0],
-        )
-        raise InputError(
-            f"{who} set {name} to values of several types, such as {describe(other)} and "
-            f"{describe(odd)}"
-        )
-    return type_
-
-
-def _common_type(values: list[Any]) -> pa.DataType:
-    """Return the type of a column that Arrow finds for these values; null if it finds none."""
-    try:
-        return column_type(pa.array(values).type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        return pa.null()
+    if (type_ := type_for(values)) is not None:
+        return type_
+    given = [value for value in values if value is not None]
+    other = next((value for value in given if type(value) is not type(given[0])), given[-1])
+    raise InputError(
+        f"{who} set {name} to values of several types, such as {describe(other)} and "
+        f"{describe(given[0])}"
+    )
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:
     try:
-        if isinstance(type_, pa.FixedShapeTensorType):
-            for_column(value, type_)  # which takes lists in the shape of the tensor too
-        else:
-            check_fit(value, type_)
+        for_column(value, type_)
     except UnfitValue:
         return False
     return True

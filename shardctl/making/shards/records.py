@@ -1,7 +1,9 @@
-"""The records of a unit, as its format reads them."""
+"""The records of a unit, as its format reads them, and the images of those of a table: their bytes,
+from the record or from the file that it names."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -12,13 +14,27 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import is_list
 from shardctl.format.python_values import python_rows
-from shardctl.format.roles import Sample
-from shardctl.making.shards.inputs import check_state, read_mask, read_whole, reading, state_of
-from shardctl.making.shards.job import ANY_UNIT, KEY, Job
-from shardctl.making.shards.planned import File, PlannedUnit, RetryHints
+from shardctl.format.roles import Mask, Sample
+from shardctl.images.codecs import image
+from shardctl.making.plan.splits import Draw
+from shardctl.making.shards.inputs import (
+    ReadRequest,
+    changed,
+    digest_of,
+    prefetched,
+    read_beside,
+    read_mask,
+    read_whole,
+    reading,
+    request_beside,
+    state_of,
+)
+from shardctl.making.shards.job import ANY_UNIT, KEY, File, Job, PlannedUnit, RetryHints
 from shardctl.sources.annotations.masks import MASK
-from shardctl.sources.files import local_copy
+from shardctl.sources.boxes import holds_image
+from shardctl.sources.files import local_copy, resolved
 from shardctl.sources.formats import (
     CHOSEN,
     Choose,
@@ -37,7 +53,9 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import GroupRule
+from shardctl.system.locations import follow, parent_of, path_below
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WHOLE, WorkerProgress
+from shardctl.system.text import printable
 from shardctl.transforms.pipeline.batches import (
     check_keys,
     check_labels,
@@ -61,7 +79,8 @@ def read_unit(
     assert job.fields is not None, "a format reads into columns"
     for parsed in read_fields(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
         if job.renames:
-            parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
+            names = [job.renames.get(name, name) for name in parsed.batch.schema.names]
+            parsed = replace(parsed, batch=parsed.batch.rename_columns(names))
         if job.recipe.label_source == FOLDER:
             parsed = replace(parsed, batch=with_class_folders(parsed.batch))
         if job.by_field and job.layout.classes is not None:
@@ -150,7 +169,8 @@ def read_fields(
         with reading(job, planned):
             parsed = next(parts, None)
             if parsed is None:
-                check_state(job, planned, path, before)
+                if state_of(job, planned, path) != before:
+                    raise changed(job, planned)
                 return
         yield parsed
 
@@ -209,10 +229,6 @@ def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejectio
     return Parsed(numbers[kept], batch.filter(pa.array(kept)), sorted(rejects, key=itemgetter(0)))
 
 
-def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
-    return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
-
-
 def records_of(
     job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
 ) -> Iterator[tuple[int | None, Sample]]:
@@ -255,11 +271,30 @@ class RecordChoice:
     _choose: Choose | None = None
 
     def of_split(self, planned: PlannedUnit) -> Choose | None:
-        """Return what tells which records of a unit are of this split; None: all of them."""
-        if self._unit != planned.number:
-            self._choose = choice_of(self.job, planned, self.split, self.progress, self.hints)
-            self._unit = planned.number
-        return self._choose
+        """Return what tells which records of a unit are of this split; None: all of them.
+
+        Where the records have keys of their own, this reads them first. It draws a record without a
+        readable key by its number, so that this record is a reject of one split.
+        """
+        if self._unit == planned.number:
+            return self._choose
+        choose, draw, unit = self.job.choose(planned, self.split), self.job.draw, planned.unit
+        if choose is not None and draw is not None and draw.by_key:
+            by_number, lost = choose, self.hints.lost.get((planned.number, None))
+            has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
+            if lost is None or lost.stage != KEYS:
+                for numbers, keys in self._keys_of(planned, draw):
+                    has_key[numbers - unit.first] = True
+                    own[numbers - unit.first] = draw.of_keys(keys) == self.split
+            self.progress.begin(planned.number)
+
+            def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
+                # a format may ask of records behind the unit
+                places = np.clip(numbers - unit.first, 0, unit.records - 1)
+                return np.where(has_key[places], own[places], by_number(numbers))
+
+        self._unit, self._choose = planned.number, choose
+        return choose
 
     def to_read(self, planned: PlannedUnit) -> Choose | None:
         """Return what tells which records of a unit are read: those of this split, except the ones
@@ -271,81 +306,46 @@ class RecordChoice:
         choose = self.of_split(planned)
         return choose is None or bool(choose(np.array([record]))[0])
 
+    def _chosen(self, planned: PlannedUnit) -> npt.NDArray[np.bool_] | None:
+        """Return which records of a unit are of this split, (records,); None: all of them."""
+        unit, choose = planned.unit, self.of_split(planned)
+        return choose and choose(np.arange(unit.first, unit.first + unit.records))
+
     def span(self, planned: PlannedUnit) -> tuple[int, int]:
         """Return the first record of a unit that is of this split, and how many there are of
         them."""
-        unit, choose = planned.unit, self.of_split(planned)
-        if choose is None:
-            return unit.first, unit.records
-        own = np.flatnonzero(choose(np.arange(unit.first, unit.first + unit.records)))
-        return unit.first + int(own[0]) if len(own) else unit.first, len(own)
+        chosen = self._chosen(planned)
+        if chosen is None:
+            return planned.unit.first, planned.unit.records
+        return planned.unit.first + int(np.argmax(chosen)), int(np.count_nonzero(chosen))
 
     def ranks(self, planned: PlannedUnit) -> npt.NDArray[np.int64] | None:
         """Return the places of a unit's records among those of the same split, (records,); None if
         all are of this one."""
-        unit, choose = planned.unit, self.of_split(planned)
-        return (
-            None
-            if choose is None
-            else np.cumsum(choose(np.arange(unit.first, unit.first + unit.records))) - 1
-        )
+        chosen = self._chosen(planned)
+        return None if chosen is None else np.cumsum(chosen) - 1
 
+    def _keys_of(self, planned: PlannedUnit, draw: Draw) -> Iterator[tuple[Numbers, list[str]]]:
+        """Yield the numbers and the keys of records of a unit, without those whose key cannot be
+        read.
 
-def choice_of(
-    job: Job, planned: PlannedUnit, split: int, progress: WorkerProgress, hints: RetryHints
-) -> Choose | None:
-    """Return what tells which records of a unit are in a split; None: all of them. Raises
-    MemoryError, SourceGoneError.
-
-    Where the records have keys of their own, this reads them first. It draws a record without a
-    readable key by its number, so that this record is a reject of one split.
-    """
-    by_number, draw, unit = job.choose(planned, split), job.draw, planned.unit
-    if by_number is None or draw is None or not draw.by_key:
-        return by_number
-    has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
-    lost = hints.lost.get((planned.number, None))
-    for numbers, keys in (
-        () if lost is not None and lost.stage == KEYS else _keys_of(job, planned, progress, hints)
-    ):
-        has_key[numbers - unit.first] = True
-        own[numbers - unit.first] = draw.of_keys(keys) == split
-    progress.begin(planned.number)
-
-    def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
-        # a format may ask of records behind the unit
-        places = np.clip(numbers - unit.first, 0, unit.records - 1)
-        return np.where(has_key[places], own[places], by_number(numbers))
-
-    return choose
-
-
-def _keys_of(
-    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[Numbers, list[str]]]:
-    """Yield the numbers and the keys of records of a unit, without those whose key cannot be read.
-
-    They are read together, and in smaller parts where one does not fit; one by one where one of
-    them has ended a worker.
-    """
-    group, unit = job.draw.group if job.draw else None, planned.unit
-    source = str((group.field if group else None) or job.recipe.key_source)
-    assert job.fields is not None, "files of many records have columns"
-    rules, schema = (
-        replace(job.recipe.reading, only=(source,)),
-        pa.schema([job.fields.field(source)], {CHOSEN: b""}),
-    )
-    fatal = [
-        n for n in hints.lost_records(planned.number) if hints.lost[planned.number, n].stage == KEYS
-    ]
-    most = 1 if planned.number in hints.careful else unit.records
-    together, done = most, 0
-    while done < unit.records:
-        end = min(done + together, unit.records)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
-        progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
-        try:
-            for parsed in read_fields(
+        They are read together, and in smaller parts where one does not fit; one by one where one of
+        them has ended a worker.
+        """
+        job, unit, fields = self.job, planned.unit, self.job.fields
+        assert fields is not None, "files of many records have columns"
+        source = str((draw.group and draw.group.field) or job.recipe.key_source)
+        rules = replace(job.recipe.reading, only=(source,))
+        schema = pa.schema([fields.field(source)], {CHOSEN: b""})
+        lost = self.hints.lost_records(planned.number)
+        fatal = [n for n in lost if self.hints.lost[planned.number, n].stage == KEYS]
+        most = 1 if planned.number in self.hints.careful else unit.records
+        together, done = most, 0
+        while done < unit.records:
+            end = min(done + together, unit.records)
+            part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
+            self.progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
+            read = read_fields(
                 job,
                 planned,
                 part,
@@ -353,27 +353,216 @@ def _keys_of(
                 schema,
                 lambda numbers: ~np.isin(numbers, fatal),
                 xxhash.xxh3_64(),
-            ):
-                keys = parsed.batch.column(0).cast(pa.string())
-                there = np.asarray(keys.is_valid())
-                # its time runs anew with each part: a compressed file is one unit
-                if most > 1 and len(keys):
-                    progress.begin(planned.number, int(parsed.numbers[-1]), KEYS)
-                yield parsed.numbers[there], keys.drop_null().to_pylist()
-                if len(keys):
-                    # what follows it is read again if something does not fit
-                    done = int(parsed.numbers[-1]) + 1 - unit.first
-        except ColumnMisfit:
-            return  # no key of the file fits
-        except Misfit:
-            if end - done > 1:
-                together = min((end - done) // 2, FITTED_RECORDS)
+            )
+            try:
+                for parsed in read:
+                    keys = parsed.batch.column(0).cast(pa.string())
+                    there = np.asarray(keys.is_valid())
+                    yield parsed.numbers[there], keys.drop_null().to_pylist()
+                    if len(keys):
+                        last = int(parsed.numbers[-1])
+                        # what follows it is read again if something does not fit
+                        done = last + 1 - unit.first
+                        # its time runs anew with each part: a compressed file is one unit
+                        if most > 1:
+                            self.progress.begin(planned.number, last, KEYS)
+            except ColumnMisfit:
+                return  # no key of the file fits
+            except Misfit:
+                if end - done > 1:
+                    together = min((end - done) // 2, FITTED_RECORDS)
+                    continue
+            except Rejection:
+                pass  # it is told where the records themselves are read
+            except MemoryError:
+                if part.records > 1:
+                    raise
+            else:
+                together = min(2 * together, most)
+            done = end
+
+
+class TableImages:
+    """Finds the images of the records of units, one unit after the other.
+
+    `digest` covers the files that images of the unit's samples were read from, None while there is
+    none. `read` has the digests of those of the record that was taken last.
+    """
+
+    def __init__(self, job: Job, progress: WorkerProgress) -> None:
+        self._job, self._progress = job, progress
+        self._digest: xxhash.xxh3_64 | None = None
+        # columns with bytes that nothing says to be images, or to stay as they are; what a dataset
+        # has was looked at, or made before
+        said = {
+            "image",
+            *job.kept_images,
+            *job.recipe.unmoved,
+            *job.layout.roles.by_name,
+            *job.annotation_rules,
+        }
+        columns = job.layout.columns if job.recipe.moving and not job.recorded else ()
+        self._unmoved = [f.name for f in columns if f.name not in said and _has_bytes(f.type)]
+        self.read: list[int] = []
+        self.missing: Rejection | None = None
+
+    def begin(self) -> None:
+        """Begin with a unit."""
+        self._digest, self.missing = None, None
+
+    def take(self, fields: Sample, planned: PlannedUnit) -> Sample:
+        """Return the fields of a record with its images, each as its bytes and its path. Raises
+        Rejection.
+
+        Those that are kept, and not what the recipe works on, were decoded once to see that they
+        can be.
+        """
+        self.read = []
+        self._progress.enter("read")
+        job, recipe, filled = self._job, self._job.recipe, dict(fields)
+        for name in job.kept_images:
+            role = job.layout.roles.get(name)
+            # not every image need have a mask
+            if isinstance(role, Mask) and is_nothing(fields.get(name)):
+                filled[name] = None
                 continue
-        except Rejection:
-            pass  # it is told where the records themselves are read
-        except MemoryError:
-            if part.records > 1:
-                raise
-        else:
-            together = min(2 * together, most)
-        done = end
+            data, path = self.find(fields.get(name), name, planned)
+            filled[name] = {"bytes": data, "path": path}
+            self._progress.enter("decode")
+            if not isinstance(role, Mask):
+                image.check(recipe.open_image(data))
+                continue
+            try:
+                values = image.decode_mask(data, recipe.max_pixels, recipe.keep_truncated)
+                if (bits := values.dtype.itemsize * 8) > role.bits:
+                    message = (
+                        f"its mask has {bits} bits for each pixel, and masks of this column have "
+                        f"{role.bits}"
+                    )
+                    raise Rejection("decode", "not-a-mask", message)
+            except Rejection as rejection:
+                message = f"{printable(name)}: {rejection.message}"
+                raise Rejection(rejection.stage, rejection.error, message) from None
+        if job.main_image is not None:
+            data, path = self.find(fields.get("image"), job.main_image, planned)
+            filled["image"] = {"bytes": data, "path": path}
+        for name in self._unmoved:
+            if holds_image(fields.get(name)):
+                shown = printable(name)
+                message = (
+                    f"{shown}: its value is an image, which {recipe.moving[0].name} does not move, "
+                    f"and the first records have none there; keep it as it is with --unmoved {shown}"
+                )
+                raise Rejection("decode", "unmoved-image", message)
+        return filled
+
+    def prefetched(
+        self, records: Iterable[tuple[int, Sample]], planned: PlannedUnit
+    ) -> Iterable[tuple[int, Sample]]:
+        """Return the same records of a unit; files on a store that the following ones name are
+        fetched meanwhile."""
+        if not self._job.roots[planned.file.root].is_stored:
+            return records
+        return prefetched(records, lambda record: self._requests(record[1], planned))
+
+    def _requests(self, fields: Sample, planned: PlannedUnit) -> list[ReadRequest]:
+        requests = []
+        for name in (*self._job.kept_images, *(["image"] if self._job.main_image else [])):
+            value = fields.get(name)
+            if isinstance(value, dict) and not value.get("bytes"):
+                value = value.get("path")
+            if isinstance(value, str) and value:
+                with contextlib.suppress(Rejection):
+                    requests.append(request_beside(self._file(value, planned)))
+        return requests
+
+    def became_samples(self, read: list[int]) -> None:
+        """A record became samples: its files, which were `read`, count for the digest of the
+        unit."""
+        for digest in read:
+            self._digest = self._digest or xxhash.xxh3_64()
+            self._digest.update(digest.to_bytes(8, "little"))
+
+    def unit_digest(self, of_records: int) -> int:
+        """Return the digest of a unit, from that of its records and those of the files that its
+        samples' images are in."""
+        if self._digest is None:
+            return of_records
+        return digest_of(of_records.to_bytes(8, "little") + self._digest.digest())
+
+    def find(self, value: object, name: str, planned: PlannedUnit) -> tuple[bytes, str | None]:
+        """Return the bytes of an image that a field has or names, and its path if one is given.
+        Raises Rejection."""
+        data, path = value, None
+        if isinstance(value, dict):
+            data, path = value.get("bytes"), value.get("path")
+        if isinstance(data, str):
+            data, path = None, data
+        if isinstance(data, bytes):
+            return data, path
+        if not path:
+            keep = (
+                "; --kind table --image-field none keeps such records, with images as plain bytes"
+                if name in self._job.kept_images
+                else ""
+            )
+            raise Rejection(
+                "read", "no-image", f"it has no image in the field {printable(name)}{keep}"
+            )
+        try:
+            found = read_beside(self._job, planned, self._file(path, planned), path)
+        except Rejection as rejection:
+            self.missing = self.missing or rejection
+            raise
+        self.read.append(digest_of(found))
+        return found, path
+
+    def _file(self, path: str, planned: PlannedUnit) -> str:
+        """Return where the file lies that a record names. Raises Rejection if that is not below the
+        source.
+
+        A table may come from anywhere, and must not be able to put any file of this machine into a
+        dataset.
+        """
+        fault = ""
+        if "://" in path:
+            fault = f"is at {printable(path)}; only files are read, fetch them first"
+        elif "\0" in path:
+            fault = f"has the path {printable(path)}, which no file can have"
+        if fault:
+            raise Rejection("read", "not-a-path", f"its image {fault}")
+        root = follow(self._job.roots[planned.file.root].path, ".")
+        # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person
+        # made it, not the table.
+        place = follow(parent_of(f"{root}/{planned.file.path}"), path)
+        if not path_below(place, root) and path.startswith("/"):
+            # the same place may have been named through a link
+            place, root = resolved(place), resolved(root)
+        if not path_below(place, root):
+            message = (
+                f"its image {printable(path)} is not below the source ({printable(root)}); "
+                "give a source that contains it"
+            )
+            raise Rejection("read", "outside", message)
+        return place
+
+
+def _has_bytes(type_: pa.DataType) -> bool:
+    """Return whether values are bytes, or have some in lists and structs."""
+    if pa.types.is_struct(type_):
+        return any(_has_bytes(f.type) for f in type_)
+    if is_list(type_):
+        return _has_bytes(type_.value_type)
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    )
+
+
+def is_nothing(value: object) -> bool:
+    """Return whether a value of a column of images is missing: without bytes and without the path
+    of a file."""
+    return value is None or (
+        isinstance(value, dict) and value.get("bytes") is None and not value.get("path")
+    )

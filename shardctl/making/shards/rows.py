@@ -1,10 +1,11 @@
-"""The rows of a shard and its rejects on their way into their files: in order, or mixed, and counted."""
+"""A shard that is being built: its rows and its rejects on their way into their files, in order or
+mixed, and counted."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -14,17 +15,19 @@ import xxhash
 
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.counts import JpegRecord
-from shardctl.format.shard import ShardWriter
+from shardctl.format.shard import ShardWriter, shard_schema
 from shardctl.format.shard_copy import objects_of
 from shardctl.format.tables import PRUNED, Reject
-from shardctl.images.codecs.image import open_image
+from shardctl.images.codecs.image import Opened, open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.planned import BuildAgain, PlannedUnit, RetryHints
+from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
 from shardctl.making.shards.previous_samples import PreviousSamples, PreviousUnits
+from shardctl.making.shards.records import RecordChoice, TableImages
+from shardctl.system.files import HashingFile
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
 from shardctl.transforms.pipeline.functions import MadeSample, Shape
+from shardctl.transforms.pipeline.samples import SamplePipeline
 
 
 def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
@@ -39,24 +42,6 @@ def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
     )
 
 
-def _shapes_of(batch: pa.RecordBatch, column: str) -> set[Shape]:
-    """Return the first two shapes of images of a column that differ: its only one, if they are all
-    the same."""
-    shapes: set[Shape] = set()
-    for data in _images(batch, column):
-        width, height = open_image(data, max_pixels=sys.maxsize, keep_truncated=True).size
-        shapes.add((height, width, 3))
-        if len(shapes) == 2:
-            break
-    return shapes
-
-
-def _images(batch: pa.RecordBatch, column: str) -> Iterator[bytes]:
-    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field`
-    would give all."""
-    return (data.as_py() for data in batch.column(column).flatten()[0])
-
-
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
 
@@ -69,8 +54,7 @@ SETTLED_BYTES = 4 << 20
 Settle = Callable[[Sequence[MadeSample]], list[MadeSample]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
-
-Waiting = tuple[MadeSample, int, int]
+Waiting = tuple[MadeSample, tuple[int, int]]
 """A sample that waits for others, with the place and the record that the progress slot had for
 it."""
 
@@ -92,8 +76,8 @@ class Rows:
         self.jpegs: list[JpegFacts | None] = []
         self.settles_alone = False
 
-    def add(self, made: MadeSample, place: int, record: int) -> None:
-        """Append a sample of this record of a place.
+    def add(self, made: MadeSample, at: tuple[int, int]) -> None:
+        """Append a sample of the record that the progress slot has as `at`.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only
         the memory for a block that one sample fills is that sample's, and the memory for moving the
@@ -101,47 +85,37 @@ class Rows:
         """
         self.first_row += 1
         self._progress.leave()
-        self._take(made, place, record)
+        self._take(made, at)
 
-    def _take(self, made: MadeSample, place: int, record: int) -> None:
+    def _take(self, made: MadeSample, at: tuple[int, int]) -> None:
         if not made.waits and (not self._waiting or self._writer.fills_a_block(made.size)):
             self._write_waiting()
-            self._write(made, place, record)
+            self._write(made, at)
             return
-        self._waiting.append((made, place, record))
+        self._waiting.append((made, at))
         self._waiting_bytes += made.size
         if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
             self._write_waiting()
 
     def _write_waiting(self) -> None:
-        if not self._waiting:
-            return
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for made, place, record in self._settled(waiting):
-            self._write(made, place, record)
-
-    def _settled(self, waiting: list[Waiting]) -> list[Waiting]:
         try:
-            return self._settled_together(waiting)
+            settled = self._settle([made for made, _ in waiting])
         except MemoryError:
             # one after the other they need less, and the one that needs too much is named
-            self.settles_alone = True
-        settled = list[Waiting]()
-        for held in waiting:
-            self._progress.begin(*held[1:], "transform")
-            settled += self._settled_together([held])
-            self._progress.leave()
-        self.settles_alone = False
-        return settled
+            self.settles_alone, settled = True, []
+            for made, at in waiting:
+                self._progress.begin(*at, "transform")
+                settled += self._settle([made])
+                self._progress.leave()
+            self.settles_alone = False
+        for made, (_, at) in zip(settled, waiting, strict=True):
+            self._write(made, at)
 
-    def _settled_together(self, waiting: list[Waiting]) -> list[Waiting]:
-        settled = self._settle([made for made, _, _ in waiting])
-        return [(made, *held[1:]) for held, made in zip(waiting, settled, strict=True)]
-
-    def _write(self, made: MadeSample, place: int, record: int) -> None:
+    def _write(self, made: MadeSample, at: tuple[int, int]) -> None:
         fills_a_block = self._writer.fills_a_block(made.size)
         if fills_a_block:
-            self._progress.begin(place, record, "write")
+            self._progress.begin(*at, "write")
         self._writer.add(tuple(made.fields.values()), made.size)
         if fills_a_block:
             self._progress.leave()
@@ -159,7 +133,7 @@ class Rows:
         self.first_row += batch.num_rows
 
     def add_made(
-        self, batch: pa.RecordBatch, objects: int, jpegs: Sequence[JpegFacts | None]
+        self, batch: pa.RecordBatch, objects: int, jpegs: Iterable[JpegFacts | None]
     ) -> None:
         """Append samples that were made before: no record of the job is to blame for what happens
         meanwhile.
@@ -201,19 +175,18 @@ class ShuffledRows(Rows):
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    def add(self, made: MadeSample, place: int, record: int) -> None:
+    def add(self, made: MadeSample, at: tuple[int, int]) -> None:
         """Hold a sample."""
-        self._made.append((made, place, record))
-        self._progress.leave()
+        self._made.append((made, at))
         self._hold(made.size)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Hold a batch."""
-        self._progress.leave()
         self._batches.append(batch)
         self._hold(batch.nbytes)
 
     def _hold(self, size: int) -> None:
+        self._progress.leave()
         self._bytes += size
         if self._bytes >= SHUFFLED_BYTES:
             self.flush()
@@ -251,8 +224,13 @@ class UnitOutcome:
     digest: int | None = None
 
 
-class ShardOutput:
-    """Puts samples into the rows of a shard, tells of records that are rejected, and counts both.
+class ShardBuild:
+    """A shard that is being built: its job, what the plan says of it, the slot that says what is
+    worked on, what is known beforehand; where its samples are made and go; and the unit that is
+    worked on, with its outcome.
+
+    `reject` is given each reject, `look` each image before it is decoded. `images` finds those of
+    the records of tables, where they have some.
 
     `inputs` records have become `samples`, or were `rejected`, or neither. `outcomes` has each
     unit, in order. `labels` counts the samples by class, and `shapes` are the first few different
@@ -263,16 +241,39 @@ class ShardOutput:
     are written in their turn. `pruned`: a person took a record of the unit out.
     """
 
+    unit: PlannedUnit
+    outcome: UnitOutcome
+
     def __init__(
         self,
         job: Job,
+        planned: PlannedShard,
         progress: WorkerProgress,
         hints: RetryHints,
-        rows: Rows,
-        write: Callable[[Reject], None],
+        sink: HashingFile | pa.NativeFile,
+        reject: Callable[[Reject], object],
+        look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
-        self._job, self._progress, self._hints = job, progress, hints
-        self.rows, self._write = rows, write
+        self.job, self.planned, self.progress, self.hints = job, planned, progress, hints
+        schema = shard_schema(job.layout, planned.split_name, planned.number)
+        self.shard = ShardWriter(sink, schema, job.recipe.compression, planned.blocks)
+        self.pipeline = SamplePipeline(
+            job.recipe,
+            job.layout,
+            progress.enter,
+            of_records=job.annotation_rules,
+            look=look,
+            recorded=job.recorded,
+        )
+        rows = self.shard, self.pipeline.settle, progress
+        self.rows = (
+            Rows(*rows)
+            if job.fields is None or job.shuffle is None
+            else ShuffledRows(*rows, job.shuffle, planned.name)
+        )
+        self.choice = RecordChoice(job, planned.split, progress, hints)
+        self.images = TableImages(job, progress) if job.has_images else None
+        self._write = reject
         self.inputs = self.samples = self.rejected = 0
         self.outcomes: list[UnitOutcome] = []
         self.labels: Counter[int] = Counter()
@@ -281,33 +282,39 @@ class ShardOutput:
         self._late: list[RejectedRecord] = []
         self.pruned = False
 
-    def add_record(self, made: list[MadeSample], outcome: UnitOutcome) -> None:
+    def begin(self, planned: PlannedUnit) -> None:
+        """Begin with a unit."""
+        self.unit, self.outcome = planned, UnitOutcome(self.rows.first_row)
+        self.outcomes.append(self.outcome)
+        self.progress.begin(planned.number)
+
+    def add_record(self, made: list[MadeSample]) -> None:
         """Add the samples of one record, which the progress slot names."""
         self.inputs += 1
-        outcome.samples += len(made)
+        self.outcome.samples += len(made)
         self.samples += len(made)
-        place, record = self._progress.at
+        at = self.progress.at
         for sample in made:
-            self.rows.add(sample, place, record)
+            self.rows.add(sample, at)
             if sample.label is not None:
                 self.labels[sample.label] += 1
             if sample.shape and len(self.shapes) < MOST_SHAPES:
                 self.shapes.add(sample.shape)
 
-    def add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add samples that are a batch with the columns of the shard. Their records are the
         caller's to count."""
-        place, record = self._progress.place, self._progress.record
+        place, record = self.progress.at
         self.rows.add_batch(batch)
         if place != NOWHERE:
-            self._progress.begin(place, record)
-        outcome.samples += batch.num_rows
+            self.progress.begin(place, record)
+        self.outcome.samples += batch.num_rows
         self._count(batch)
 
     def _count(self, batch: pa.RecordBatch) -> None:
         """Count the samples of a batch, also by class."""
         self.samples += batch.num_rows
-        if self._job.layout.classes is None or "label" not in batch.schema.names:
+        if self.job.layout.classes is None or "label" not in batch.schema.names:
             return
         column = batch.column("label")
         if column.null_count:  # to drop them imports pyarrow.compute: 25 to 40 ms
@@ -320,33 +327,33 @@ class ShardOutput:
 
         Raises BuildAgain if its shard is damaged: this one is made from the sources alone.
         """
-        layout, store = self._job.layout, self._job.recipe.store
+        layout, store = self.job.layout, self.job.recipe.store
         first_rows = self.rows.first_row + np.cumsum(units.samples) - units.samples
-        outcomes = zip(first_rows.tolist(), units.samples.tolist(), units.digests, strict=True)
-        self.outcomes += [
-            UnitOutcome(first_row, samples, digest=digest)
-            for first_row, samples, digest in outcomes
-        ]
+        for row, samples, digest in zip(
+            first_rows.tolist(), units.samples.tolist(), units.digests, strict=True
+        ):
+            self.outcomes.append(UnitOutcome(row, samples, digest=digest))
         self.inputs += len(units.samples)
         image = layout.roles.main_image if store is not None and store.name != "none" else None
         try:
             for batch in previous.samples(units, layout.columns):
                 self._count(batch)
-                jpegs = (
-                    list(map(jpeg_facts, _images(batch, image)))
-                    if image is not None and self._job.keeps_sources
-                    else []
+                # `flatten` gives the bytes of the rows of a slice, `field` would give all
+                wanted = image is not None and (self.job.keeps_sources or units.shape is None)
+                images = batch.column(image).flatten()[0] if wanted else []
+                self.rows.add_made(
+                    batch,
+                    objects_of(batch, layout),
+                    [jpeg_facts(data.as_py()) for data in images] if self.job.keeps_sources else [],
                 )
-                self.rows.add_made(batch, objects_of(batch, layout), jpegs)
-                room = MOST_SHAPES - len(self.shapes)
-                if image is not None and room:
-                    found = _shapes_of(batch, image) if units.shape is None else {units.shape}
-                    self.shapes |= set(sorted(found - self.shapes)[:room])
+                known = iter([units.shape] if units.shape and image else map(_shape_of, images))
+                while len(self.shapes) < MOST_SHAPES and (shape := next(known, None)):
+                    self.shapes.add(shape)
         except DatasetError as error:
             why = f"a shard of the dataset before is damaged ({error})"
-            raise BuildAgain(replace(self._hints, anew=True), why) from error
+            raise BuildAgain(replace(self.hints, anew=True), why) from error
 
-    def begin(self, lost: Sequence[int]) -> None:
+    def begin_records(self, lost: Sequence[int]) -> None:
         """Begin with a unit of many records. These of them are lost, and sorted."""
         self._lost, self._late, self.pruned = lost, [], False
 
@@ -355,45 +362,37 @@ class ShardOutput:
         self._late.append((record, rejection))
 
     def tell(
-        self,
-        planned: PlannedUnit,
-        outcome: UnitOutcome,
-        rejects: Sequence[RejectedRecord],
-        last: int | None,
-        waiting: int | None,
+        self, rejects: Sequence[RejectedRecord], last: int | None, waiting: int | None
     ) -> None:
-        """Reject some records of a unit, and those up to `last` (None: to the end of the unit) that
-        are lost.
+        """Reject some records of the unit, and those up to `last` (None: to the end of the unit)
+        that are lost.
 
         What comes after the record that is `waiting`, the first one that is, is told later; None:
         no record waits.
         """
         ahead = [record for record in self._lost if last is None or record <= last]
         self._lost = self._lost[len(ahead) :]
-        known = [(record, self._hints.lost[planned.number, record]) for record in ahead]
+        known = [(record, self.hints.lost[self.unit.number, record]) for record in ahead]
         ordered = sorted([*self._late, *rejects, *known], key=itemgetter(0))
         self._late = [] if waiting is None else [each for each in ordered if each[0] > waiting]
         for record, rejection in ordered[: len(ordered) - len(self._late)]:
-            self.reject(planned, outcome, record, rejection)
+            self.reject(record, rejection)
 
-    def reject(
-        self,
-        planned: PlannedUnit,
-        outcome: UnitOutcome,
-        record: int,
-        rejection: Rejection,
-        records: int = 1,
-    ) -> None:
-        """Reject so many records of a unit, of which `record` is the first."""
+    def reject(self, record: int, rejection: Rejection, records: int = 1) -> None:
+        """Reject so many records of the unit, of which `record` is the first."""
         self.pruned |= rejection.error == PRUNED
         message = rejection.message + of_several(records)
         stage = "read" if rejection.stage == KEYS else rejection.stage
-        self._write(
-            Reject(planned.file.path, planned.key(record), stage, rejection.error, message, records)
-        )
-        outcome.rejected += records
+        path, key = self.unit.file.path, self.unit.key(record)
+        self._write(Reject(path, key, stage, rejection.error, message, records))
+        self.outcome.rejected += records
         self.rejected += records
         self.inputs += records
+
+
+def _shape_of(data: pa.BinaryScalar) -> Shape:
+    width, height = open_image(data.as_py(), max_pixels=sys.maxsize, keep_truncated=True).size
+    return height, width, 3
 
 
 def of_several(records: int) -> str:

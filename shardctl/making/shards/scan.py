@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
 from shardctl.format.tables import Reject
-from shardctl.making.shards.prefetch import ReadRequest, prefetched
+from shardctl.making.shards.inputs import ReadRequest, prefetched
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import (
     Misfit,
-    Parsed,
     Reading,
     Unit,
     check_file,
@@ -30,29 +29,27 @@ from shardctl.sources.formats import (
 )
 from shardctl.sources.types import Types
 from shardctl.system.files import naming_the_path, ordinary
-from shardctl.system.locations import is_stored
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 
 
-class PrePlanTask(ABC):
-    """Work on some things, one after the other, that is done before there is a plan."""
+@dataclass
+class PrePlanTask:
+    """Work on some things, one after the other, that is done before there is a plan.
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    `look(thing, progress)` says what was found in one, where the progress slot has its number; it
+    sets the stage where that is not `read`. It raises Rejection, OSError, MemoryError. It is a
+    function of a module, or a partial of one: it goes to other processes.
+    """
 
-    @abstractmethod
-    def reads(self, number: int) -> Sequence[ReadRequest]:
-        """Return the objects on a store that one of them is read from."""
+    things: Sequence[Any]
+    look: Callable[[Any, WorkerProgress], dict[str, Any]]
 
-    @abstractmethod
-    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Look at one of them; `progress`, which has its number, is told the stage where it is not
-        `read`.
+    def requests(self, number: int) -> Sequence[ReadRequest]:
+        """Return what a thing is read from: what it is, or says."""
+        thing = self.things[number]
+        return (thing if isinstance(thing, ReadRequest) else thing.request,)
 
-        Raises Rejection, OSError, MemoryError.
-        """
-
-    def finish(self, found: Found) -> None:  # noqa: B027 - most have nothing left to do
+    def finish(self, found: Found) -> None:
         """All have been looked at, but for those that are lost: add to what was found in them, if
         there is more."""
 
@@ -74,37 +71,13 @@ class ByteRange:
     version: int = 0
 
     @property
-    def requests(self) -> Sequence[ReadRequest]:
-        """The object that it is read from, if it is on a store."""
-        return (
-            (ReadRequest(self.opened, self.size, self.version, False),)
-            if is_stored(self.opened)
-            else ()
-        )
+    def request(self) -> ReadRequest:
+        """What is read where it is on a store."""
+        return ReadRequest(self.opened, self.size, self.version, False)
 
     def path_to_read(self) -> str:
         """Return a path at which the file can be read now. Raises as `copy_to_read` does."""
         return copy_to_read(self.opened, self.suffix, self.version)
-
-
-@dataclass(frozen=True)
-class ScanTask(PrePlanTask):
-    """Work on some ranges: scan them, or find the types of their fields."""
-
-    ranges: tuple[ByteRange, ...]
-    reading: Reading
-    shuffled: bool
-
-    def __len__(self) -> int:
-        return len(self.ranges)
-
-    def reads(self, number: int) -> Sequence[ReadRequest]:
-        """Return the object that a part is of."""
-        return self.ranges[number].requests
-
-    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Scan a part, or find the types of its fields."""
-        return _scan(self.ranges[number], self)
 
 
 Found = list[Any]
@@ -112,15 +85,25 @@ Found = list[Any]
 files {"hash": …}."""
 
 
+@dataclass(frozen=True)
+class ExamineTask:
+    """A task before there is a plan, its place among others, and what is `lost` of it: what ends
+    every process that looks at it."""
+
+    number: int
+    task: PrePlanTask
+    lost: dict[int, Rejection]
+
+
 def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rejection]) -> Found:
     """Look at everything. `lost` are those that end every process that looks at them."""
     found: Found = []
-    for number in prefetched(range(len(task)), task.reads):
+    for number in prefetched(range(len(task.things)), task.requests):
         progress.begin(number)
         try:
             if number in lost:
                 raise lost[number]
-            found.append(task.examine(number, progress))
+            found.append(task.look(task.things[number], progress))
         except Rejection as rejection:
             found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
         except OSError as error:
@@ -134,142 +117,94 @@ def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rej
     return found
 
 
-def _scan(part: ByteRange, task: ScanTask) -> dict[str, Any]:
+def scan(
+    part: ByteRange, _progress: WorkerProgress, reading: Reading, shuffled: bool
+) -> dict[str, Any]:
+    """Scan a part, or find the types of its fields."""
     path = part.path_to_read()
-    form = find_format(part.suffix, task.reading, task.shuffled)
-    if part.unit is None and part.offset == 0 and part.suffix in PLAIN_TEXTS:
+    form = find_format(part.suffix, reading, shuffled)
+    if part.unit is not None:
+        types: Types = form.types(path, Unit(*part.unit), reading)
+        return {"types": types.packed()}
+    if part.offset == 0 and part.suffix in PLAIN_TEXTS:
         # it imports compressions, which few files need
         from shardctl.sources.formats.content import refuse_other_content
 
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             refuse_other_content(file.read(16))
-    if part.unit is None:
-        return {"scan": form.scan(path, part.offset, part.size, task.reading)}
-    types: Types = form.types(path, Unit(*part.unit), task.reading)
-    return {"types": types.packed()}
+    return {"scan": form.scan(path, part.offset, part.size, reading)}
 
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""
 
 
-@dataclass(frozen=True)
-class FullScanTask(PrePlanTask):
-    """Work on some units. Found is {"records": …, "rejects": […], "more": …, "note": …} of each.
+def read_all(part: ByteRange, _progress: WorkerProgress) -> dict[str, Any]:
+    """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError.
 
-    A reject is [number, error, message], `more` counts those that are not named, `note` is [kind,
-    message] or None.
+    Found is {"records": …, "rejects": […], "more": …, "note": …}. A reject is [number, error,
+    message], `more` counts those that are not named, `note` is [kind, message] or None.
     """
-
-    ranges: tuple[ByteRange, ...]
-
-    def __len__(self) -> int:
-        return len(self.ranges)
-
-    def reads(self, number: int) -> Sequence[ReadRequest]:
-        """Return the object that a unit is of."""
-        return self.ranges[number].requests
-
-    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Read a unit, each record with the types that its own unit needs. Raises Rejection,
-        OSError."""
-        part = self.ranges[number]
-        assert part.unit is not None, "units are read, and not pieces"
-        path = part.path_to_read()
-        reading, unit = Reading(), Unit(*part.unit)
-        note = None
-        if unit.first == 1:
-            check_file(part.suffix, path)
-            note = note_on(part.suffix, path)
-        form = find_format(part.suffix, reading)
-        schema = form.types(path, unit, reading).found()
-        records, rejects = 0, list[list[Any]]()
-        try:
-            for parsed in form.read(path, unit, reading, schema, None, xxhash.xxh3_64()):
-                records += len(parsed.numbers) + len(parsed.rejects)
-                rejects += [
-                    [number, rejection.error, rejection.message]
-                    for number, rejection in parsed.rejects
-                ]
-        except Misfit as misfit:
-            rejects.append([unit.first + records, "other-type", str(misfit)])
-        named, more = rejects[:MOST_REJECTS], max(0, len(rejects) - MOST_REJECTS)
-        return {"records": unit.records, "rejects": named, "more": more, "note": note}
+    path, reading, unit = part.path_to_read(), Reading(), _unit_of(part)
+    note = None
+    if unit.first == 1:
+        check_file(part.suffix, path)
+        note = note_on(part.suffix, path)
+    form = find_format(part.suffix, reading)
+    schema = form.types(path, unit, reading).found()
+    records, rejects = 0, list[list[Any]]()
+    try:
+        for parsed in form.read(path, unit, reading, schema, None, xxhash.xxh3_64()):
+            records += len(parsed.numbers) + len(parsed.rejects)
+            rejects += [[number, why.error, why.message] for number, why in parsed.rejects]
+    except Misfit as misfit:
+        rejects.append([unit.first + records, "other-type", str(misfit)])
+    more = max(0, len(rejects) - MOST_REJECTS)
+    return {"records": unit.records, "rejects": rejects[:MOST_REJECTS], "more": more, "note": note}
 
 
-@dataclass(frozen=True)
-class RecordSampleTask(PrePlanTask):
-    """Work on a unit: its wanted records, as the new Arrow file `out`.
+def read_some(
+    part: ByteRange,
+    _progress: WorkerProgress,
+    reading: Reading,
+    wanted: Sequence[int],
+    out: str,
+    schema: pa.Schema,
+) -> dict[str, Any]:
+    """Write the wanted records of a unit into a new Arrow file. Raises Rejection, OSError,
+    StorageError.
 
     `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The
     file has one column more, with the numbers of the records (int64). Found is {"rows": …,
     "reject": …}, the first reject being a sentence or None.
     """
-
-    byte_range: ByteRange
-    reading: Reading
-    wanted: tuple[int, ...]
-    out: str
-    schema: pa.Schema
-
-    def __len__(self) -> int:
-        return 1
-
-    def reads(self, number: int) -> Sequence[ReadRequest]:
-        """Return the object that the unit is of."""
-        return self.byte_range.requests
-
-    def examine(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
-        """Take the records. Raises Rejection, OSError, StorageError."""
-        assert self.byte_range.unit is not None, "units are read, and not pieces"
-        path = self.byte_range.path_to_read()
-        form, wanted = (
-            find_format(self.byte_range.suffix, self.reading),
-            np.array(self.wanted, np.int64),
-        )
-        unit, digest = Unit(*self.byte_range.unit), xxhash.xxh3_64()
-        parts = form.read(
-            path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest
-        )
-        rows, reject = 0, None
-        with _written(Path(self.out)) as write:
-            try:
-                for parsed in _until(parts, len(wanted)):
-                    write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
-                    rows += parsed.batch.num_rows
-                    reject = reject or next(
-                        (str(rejection) for _, rejection in parsed.rejects), None
-                    )
-            except Misfit as misfit:
-                raise Rejection("read", "other-type", str(misfit)) from misfit
-        return {"rows": rows, "reject": reject}
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield what writes batches into an Arrow file. Its own faults are StorageErrors: those of the
-    file that is read are others."""
+    form, left = find_format(part.suffix, reading), len(wanted)
+    choose = partial(np.isin, test_elements=np.array(wanted, np.int64))
+    rows, reject = 0, None
     with ExitStack() as stack:
-        writers: list[Any] = []
-
-        def write(batch: pa.RecordBatch) -> None:
-            with naming_the_path(path):
-                if not writers:
-                    writers.append(stack.enter_context(pa.ipc.new_file(str(path), batch.schema)))
-                writers[0].write(batch)
-
-        yield write
-        with naming_the_path(path):
+        writer = cache(lambda kind: stack.enter_context(pa.ipc.new_file(out, kind)))
+        try:
+            for parsed in form.read(
+                part.path_to_read(), _unit_of(part), reading, schema, choose, xxhash.xxh3_64()
+            ):
+                batch = parsed.batch.append_column("number", pa.array(parsed.numbers))
+                with naming_the_path(Path(out)):  # its faults are none of the file that is read
+                    writer(batch.schema).write(batch)
+                rows += batch.num_rows
+                reject = reject or next((str(rejection) for _, rejection in parsed.rejects), None)
+                left -= len(parsed.numbers) + len(parsed.rejects)
+                if left <= 0:
+                    break
+        except Misfit as misfit:
+            raise Rejection("read", "other-type", str(misfit)) from misfit
+        with naming_the_path(Path(out)):
             stack.close()
+    return {"rows": rows, "reject": reject}
 
 
-def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:
-    """Yield what is read of a unit, no further than the wanted records are."""
-    for parsed in parts:
-        yield parsed
-        wanted -= len(parsed.numbers) + len(parsed.rejects)
-        if wanted <= 0:
-            return
+def _unit_of(part: ByteRange) -> Unit:
+    assert part.unit is not None, "units are read, and not pieces"
+    return Unit(*part.unit)
 
 
 @dataclass(frozen=True)
@@ -288,14 +223,14 @@ class Probe:
     """
 
     layout: Layout
-    sample_bytes: float
-    record_bytes: float
-    shard_bytes: int
-    record_seconds: float
-    unit_seconds: float
-    samples_per_record: float
-    records: int
-    rejected: int
+    sample_bytes: float = 0.0
+    record_bytes: float = 0.0
+    shard_bytes: int = 0
+    record_seconds: float = 0.0
+    unit_seconds: float = 0.0
+    samples_per_record: float = 1.0
+    records: int = 0
+    rejected: int = 0
     notices: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     frames: dict[str, str] = field(default_factory=dict)

@@ -1,31 +1,37 @@
-"""The unit of work: build one shard. The same function runs in-process, in a worker process, or
-anywhere else."""
+"""The unit of work: build one shard. The same function runs in-process, in a worker process
+(forkserver.py calls `handle`), or anywhere else."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from PIL import Image
 
-from shardctl.errors import Rejection
-from shardctl.format.tables import Reject
 from shardctl.making.shards.builder import ShardBuilder
-from shardctl.making.shards.inputs import prefetched_units
-from shardctl.making.shards.job import Job
-from shardctl.making.shards.marker import ShardMarker, WorkDone, write_marker
-from shardctl.making.shards.planned import BuildAgain, PlannedShard, RecordUnit, RetryHints
+from shardctl.making.shards.inputs import compare_reads, prefetched_units
+from shardctl.making.shards.job import BuildAgain, Job, RetryHints, ShardTask
+from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, write_marker
 from shardctl.making.shards.previous_samples import PreviousUnits
-from shardctl.making.shards.shard_build import ShardBuild
-from shardctl.making.shards.upload import upload_shard
-from shardctl.system.files import HashingFile, StreamedFile, naming_the_path, replacing
+from shardctl.making.shards.probing import probe_records
+from shardctl.making.shards.rows import ShardBuild
+from shardctl.making.shards.scan import ExamineTask, run_task
+from shardctl.system.files import StreamedFile, naming_the_path, replacing
+from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
+
+# the usual formats: loaded once, before workers are forked, and not by each of them
+Image.preinit()
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a
@@ -44,8 +50,13 @@ def build_shard(
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its
     source no longer gives.
     """
-    place, reporter = job.planned_shard(shard), _Reporter(report)
-    hints = (hints or RetryHints()).after(_known_rejects(job, place))
+    place, reporter, hints = job.planned_shard(shard), _Reporter(report), hints or RetryHints()
+    known = {
+        (unit, record): reason
+        for unit in range(place.first_unit, place.first_unit + place.units)
+        for record, reason in job.known.get(unit, {}).items()
+    }
+    hints = replace(hints, lost={**known, **hints.lost})
     while True:
         try:
             built = _build(job, shard, progress, hints, reporter)
@@ -63,75 +74,67 @@ def build_shard(
     reporter.flush()
 
 
-def _known_rejects(job: Job, place: PlannedShard) -> dict[RecordUnit, Rejection]:
-    """Return the rejects that are known of a shard of a finished dataset."""
-    return {
-        (unit, record): reason
-        for unit in range(place.first_unit, place.first_unit + place.units)
-        for record, reason in job.known.get(unit, {}).items()
-    }
-
-
 def _build(
     job: Job, shard: int, progress: WorkerProgress, hints: RetryHints, reporter: _Reporter
 ) -> ShardMarker:
     """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
-    path, place = job.rejects_path(shard), job.planned_shard(shard)
-    with replacing(job.shard_path(shard), StreamedFile) as sink, _RejectsFile(path) as rejects:
-        build = ShardBuild(job, place, progress, hints, sink, rejects.write)
-        builder, output = ShardBuilder(build), build.output
+    path = job.rejects_path(shard)
+    with ExitStack() as files:
+        sink = files.enter_context(replacing(job.shard_path(shard), StreamedFile))
+        # made for the first of them
+        rejects = cache(lambda: files.enter_context(replacing(path)))
+        build = ShardBuild(
+            job,
+            job.planned_shard(shard),
+            progress,
+            hints,
+            sink,
+            lambda reject: rejects().write(reject.line()),
+        )
+        builder = ShardBuilder(build)
         _add_all(build, builder, reporter)
-        samples, rejected = output.samples, output.rejected
+        reporter.count(build)
         done = builder.finish()
-        reporter.count(0, output.samples - samples, output.rejected - rejected, 0)
+        reporter.count(build)
         if not done.rejected:
             with naming_the_path(path):
                 path.unlink(missing_ok=True)  # of an earlier attempt
     return replace(done, facts=replace(done.facts, bytes=sink.tell(), sha256=sink.sha256))
 
 
-def _previous(build: ShardBuild) -> list[PreviousUnits]:
-    """Return what a shard takes from the dataset before."""
+def _divided(build: ShardBuild) -> tuple[list[PreviousUnits], npt.NDArray[np.int64]]:
+    """Return what a shard takes from the dataset before, and the units that are made anew, by their
+    rows of the plan: (units,)."""
     job, place = build.job, build.planned
-    if job.previous is None or build.hints.anew:
-        return []
-    found = job.previous.units(place.first_unit, place.units)
-    return [each for each in found if not build.hints.loses(each.first_unit, each.end)]
-
-
-def _others(place: PlannedShard, previous: Sequence[PreviousUnits]) -> npt.NDArray[np.int64]:
-    """Return the units of a shard that are made anew, by their rows of the plan: (units,)."""
-    made = np.zeros(place.units, bool)
-    for each in previous:
-        made[each.first_unit - place.first_unit : each.end - place.first_unit] = True
-    return place.first_unit + np.flatnonzero(~made)
+    taken, anew = list[PreviousUnits](), np.ones(place.units, bool)
+    if job.previous is not None and not build.hints.anew:
+        lost = np.array([unit for unit, _ in build.hints.lost], np.int64)
+        for each in job.previous.units(place.first_unit, place.units):
+            if not np.any((lost >= each.first_unit) & (lost < each.end)):
+                taken.append(each)
+                anew[each.first_unit - place.first_unit : each.end - place.first_unit] = False
+    return taken, place.first_unit + np.flatnonzero(anew)
 
 
 def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> None:
     """Add the units of a shard: what the dataset before has of them as it is there, and what is
     made of the others."""
-    job, output, previous = build.job, build.output, _previous(build)
+    job = build.job
+    previous, units = _divided(build)
     waiting = deque(previous)
 
-    def add_previous() -> None:
-        assert job.previous is not None, "the units are of it"
-        units = waiting.popleft()
-        output.add_previous(job.previous, units)
-        reporter.count(len(units.samples), units.run.rows, 0, 0)
+    def add_previous(before: int) -> None:
+        while waiting and waiting[0].first_unit < before:
+            assert job.previous is not None, "the units are of it"
+            each = waiting.popleft()
+            build.add_previous(job.previous, each)
+            reporter.count(build, len(each.samples))
 
-    for planned in prefetched_units(job, job.units_at(_others(build.planned, previous))):
-        while waiting and waiting[0].first_unit < planned.number:
-            add_previous()
-        samples, rejected = output.samples, output.rejected
+    for planned in prefetched_units(job, job.units_at(units)):
+        add_previous(planned.number)
         builder.add(planned)
-        reporter.count(
-            planned.unit.records,
-            output.samples - samples,
-            output.rejected - rejected,
-            planned.unit.size,
-        )
-    while waiting:
-        add_previous()
+        reporter.count(build, planned.unit.records, planned.unit.size)
+    add_previous(build.planned.first_unit + build.planned.units)
 
 
 def try_units(
@@ -149,63 +152,63 @@ def try_units(
     sink = pa.MockOutputStream()
     build = ShardBuild(job, place, progress, hints, sink, lambda reject: None)
     builder = ShardBuilder(build)
-    slot, end = builder.maker.slot_of(first), place.first_unit + place.units
-    units = _others(place, _previous(build))
-    for planned in prefetched_units(
-        job, job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))])
-    ):
+    slot, (_, units) = builder.maker.slot_of(first), _divided(build)
+    end = place.first_unit + place.units if on else slot.stop
+    tried = units[(units >= slot.start) & (units < end)]
+    for planned in prefetched_units(job, job.units_at(tried)):
         with suppress(BuildAgain):
             builder.add(planned)
     builder.maker.flush()
 
 
-class _RejectsFile(ExitStack):
-    """The file of the rejects of a shard, made for the first of them."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._file: HashingFile | None = None
-
-    def write(self, reject: Reject) -> None:
-        """Add a line."""
-        if self._file is None:
-            self._file = self.enter_context(replacing(self._path))
-        self._file.write(reject.line())
-
-
 class _Reporter:
-    """Adds up what is done, and passes it on now and then."""
+    """Tells now and then how far the build of a shard is: its samples, its rejects, and the records
+    and bytes that were counted."""
 
     def __init__(self, report: Callable[[WorkDone], None]) -> None:
-        self._report = report
-        self._reported = WorkDone(0, 0, 0, 0)
-        # Numbers, and not a WorkDone that is added to: there may be millions of tiny units.
-        self._records = self._samples = self._rejected = self._bytes = 0
+        self._report, self._told = report, WorkDone()
+        self._records = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
 
-    def count(self, records: int, samples: int, rejected: int, size: int) -> None:
-        """Add what became of a unit."""
+    def count(self, build: ShardBuild, records: int = 0, size: int = 0) -> None:
+        """Add a unit."""
+        self._build = build
         self._records += records
-        self._samples += samples
-        self._rejected += rejected
         self._bytes += size
         if time.monotonic() >= self._next:
             self.flush()
 
     def flush(self) -> None:
         """Pass on what has not been passed on."""
-        done = WorkDone(self._records, self._samples, self._rejected, self._bytes)
-        self._reported += done
-        self._report(done)
-        self._begin()
+        build = self._build
+        done = WorkDone(self._records, build.samples, build.rejected, self._bytes)
+        self._report(done + -self._told)
+        self._told, self._next = done, time.monotonic() + REPORT_SECONDS
 
     def take_back(self) -> None:
         """Take back all that was passed on, and begin anew."""
-        self._report(-self._reported)
-        self._reported = WorkDone(0, 0, 0, 0)
-        self._begin()
+        self._report(-self._told)
+        self._told, self._records, self._bytes = WorkDone(), 0, 0
 
-    def _begin(self) -> None:
-        self._records = self._samples = self._rejected = self._bytes = 0
-        self._next = time.monotonic() + REPORT_SECONDS
+
+def handle(task: ExamineTask | ShardTask, tell: Tell, progress: WorkerProgress) -> Any:
+    """Do a task of an engine, in a worker process."""
+    if isinstance(task, ExamineTask):
+        return run_task(task.task, progress, task.lost)
+    # the folder of a probe may have another job the next time
+    job, hints = (_read if task.shard is None else _job)(task.folder), task.hints
+    if task.suspect is not None:
+        unit, attempt = task.suspect
+        compare_reads(job, unit, attempt, progress, given_up=(unit, None) in hints.lost)
+    if task.shard is None:
+        return probe_records(job, progress, hints)
+    if task.trial is not None:
+        try_units(job, task.shard, task.trial, task.on, progress, hints)
+    return build_shard(job, task.shard, tell, progress, hints)
+
+
+def _read(folder: str) -> Job:
+    return Job.load(LocalFolder(Path(folder)))
+
+
+_job = lru_cache(maxsize=1)(_read)

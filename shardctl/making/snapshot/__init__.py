@@ -21,7 +21,7 @@ from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
 from shardctl.making.convert import ConvertResult, Listener
-from shardctl.making.convert.decision import Verdict
+from shardctl.making.convert.decision import DatasetReplacedError, Verdict
 from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.request import ConvertRequest
@@ -37,7 +37,7 @@ from shardctl.making.convert.run import run
 from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.convert.unchanged import find_unwalked, recipe_if_same
 from shardctl.making.options import convert_options
-from shardctl.making.snapshot.partial_dataset import BuildThread, PartialDataset
+from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
 from shardctl.system import file_lease
 from shardctl.system.arguments import instance, truth, whole_number
 from shardctl.system.folders import LocalFolder
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
+
+LEAVING = "waiting for rank 0 to begin; if it does not, this process makes the dataset"
 
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
@@ -123,81 +125,66 @@ def snapshot(
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
-    if is_url(dst) and not wait:
+    on_store = is_url(dst)
+    if on_store and not wait:
         raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}
     ).changed(update=False, moved_from=())
-    if is_url(dst) and request.options.keep_generations is not None:
+    if on_store and request.options.keep_generations is not None:
         raise UsageError(
             "keep_generations= is for folders; on a store the dataset that was replaced last stays"
         )
-    if is_url(dst):
+    there = dst if on_store else request.folder.root
+    shown = str(dst) if on_store else request.folder.text
+    log = ProgressLog(shown, progress and listener is None)
+    make = partial(
+        _Snapshot,
+        may_update=truth("update", update),
+        may_overwrite=truth("overwrite", overwrite),
+        trust=truth("trust", trust),
+        rank=rank_of(rank, world_size),
+        moved_from=moved_from,
+        log=log,
+        listener=listener or log.listener(),
+    )
+    if on_store:
+        from shardctl.making.convert.targets.store import place_on_store  # an extra
+
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-    there = dst if is_url(dst) else request.folder.root
-    log = ProgressLog(
-        str(dst) if is_url(dst) else request.folder.text, progress and listener is None
-    )
-    policy = Policy(
-        truth("update", update),
-        truth("overwrite", overwrite),
-        truth("trust", trust),
-        rank_of(rank, world_size),
-        moved_from,
-    )
-
-    def made_in(target: Target, store: StoreTarget | None) -> _Snapshot:
-        given = replace(request, folder=target.folder)
-        return _Snapshot(given, policy, log, listener or log.listener(), target, store)
-
-    if is_url(dst):
-        from shardctl.making.convert.targets.store import on_store  # an extra
-
-        with on_store(str(dst)) as store:
-            made_in(store, store).settle()
+        with place_on_store(str(dst)) as store:
+            make(replace(request, folder=store.folder), target=store, store=store).settle()
     else:
-        made = made_in(Target(LocalFolder(request.folder.root)), None)
-        if wait:
-            made.settle()
-        elif made.manifest() is None:
-            return PartialDataset(request.folder.root, BuildThread(made.settle))
-        else:
-            made.settle()  # one that may have to be brought up to date is not read before it is
-            return PartialDataset(request.folder.root, BuildThread(lambda: None))
+        target = Target(LocalFolder(request.folder.root))
+        made = make(replace(request, folder=target.folder), target=target, store=None)
+        if not wait and made.manifest() is None:
+            return PartialDataset(request.folder.root, in_background(made.settle))
+        made.settle()
+        if not wait:  # one that may have to be brought up to date is not read before it is
+            return PartialDataset(request.folder.root, in_background(lambda: None))
     return open_dataset(there, cache=cache, cache_limit=cache_limit)
-
-
-class _ReplacedError(Exception):
-    """Another process has made the dataset, or brought it up to date, while this one waited for the
-    right to do so."""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What `snapshot` may do with a dataset that is not what a conversion would make, and the rank
-    of this process."""
-
-    update: bool
-    overwrite: bool
-    trust: bool
-    rank: int
-    moved_from: Sequence[str | Path]
 
 
 @dataclass(frozen=True)
 class _Snapshot:
     """One call of `snapshot`. `target` is `store` where that is an object store, None: a folder.
 
-    Many processes on many machines may wait for a store: they ask for little, and not often.
+    It may update or overwrite a dataset that is not what a conversion would make; `rank` is that of
+    this process. Many processes on many machines may wait for a store: they ask for little, and not
+    often.
     """
 
     request: ConvertRequest
-    policy: Policy
-    log: ProgressLog
-    listener: Listener
     target: Target
     store: StoreTarget | None
+    may_update: bool
+    may_overwrite: bool
+    trust: bool
+    rank: int
+    moved_from: Sequence[str | Path]
+    log: ProgressLog
+    listener: Listener
 
     @property
     def _staging(self) -> Path:
@@ -229,21 +216,28 @@ class _Snapshot:
 
         Raises DatasetError if what is to be done was not allowed.
         """
-        if self.policy.trust:
+        root = self.target.folder.root
+        if self.trust:
             if recipe_if_same(self.request, manifest) is not None:
                 return "up-to-date"
             verdict: Verdict = "anew"
             parts = "recipe, settings or code"
-        elif self._needs_recovery():
+        # One has begun to take its place; a read-only disk is left alone. On a store, the next
+        # conversion tidies up.
+        elif (
+            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
+        ):
             return "update"
-        elif self._is_surely_unchanged(manifest):
-            return "up-to-date"
         else:
+            if self.store is not None:
+                self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
+            if find_unwalked(self.request, manifest) is not None:
+                return "up-to-date"
             request = self.request.changed(explain=True, metrics=())
             explanation = run(request, Listener(), self.target).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
-        allowed = self.policy.overwrite or (verdict == "update" and self.policy.update)
+        allowed = self.may_overwrite or (verdict == "update" and self.may_update)
         if not allowed and verdict != "up-to-date":
             remedy = (
                 "update=True brings it up to date"
@@ -252,20 +246,7 @@ class _Snapshot:
             )
             shown = self.request.folder.shown()
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
-        return "anew" if verdict == "update" and not self.policy.update else verdict
-
-    def _needs_recovery(self) -> bool:
-        """Return whether a dataset has begun to take its place; one on a read-only disk is left
-        alone. On a store, the next conversion tidies up."""
-        root = self.target.folder.root
-        return (
-            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
-        )
-
-    def _is_surely_unchanged(self, manifest: Manifest) -> bool:
-        if self.store is not None:
-            self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-        return find_unwalked(self.request, manifest) is not None
+        return "anew" if verdict == "update" and not self.may_update else verdict
 
     def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
         """Make the dataset, or bring it up to date, and return whether this process has done so.
@@ -278,7 +259,7 @@ class _Snapshot:
         except StorageError as error:
             what = "is not there" if before is None else "is not up to date with its sources"
             raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
-        if self.policy.rank:
+        if self.rank:
             self._leave_to_first_rank(before)
         try:
             with self._lease() as held:
@@ -288,9 +269,10 @@ class _Snapshot:
                     made = self._run(held, overwrite=before is not None)
                 else:
                     made = self._update(before, held)
-                self.log.ended(made)
+                # nothing is left out without a word
+                self.log.say(result_log_lines(made, self.log.printed))
                 return True
-        except _ReplacedError:
+        except DatasetReplacedError:
             return False
 
     def _lease(self) -> AbstractContextManager[WriteLease]:
@@ -309,7 +291,7 @@ class _Snapshot:
             # to get the lease one after the other would take many processes long
             if time.monotonic() >= due:
                 if store.is_replaced():
-                    raise _ReplacedError
+                    raise DatasetReplacedError
                 due = time.monotonic() + LOOK_SECONDS_ON_STORE
 
         return store.lease(waiting, looking)
@@ -324,11 +306,9 @@ class _Snapshot:
         if keep is None and self.store is None:
             keep = max(1, manifest.keep)
         try:
-            return self._run(
-                held, update=True, keep_generations=keep, moved_from=self.policy.moved_from
-            )
+            return self._run(held, update=True, keep_generations=keep, moved_from=self.moved_from)
         except DatasetError:
-            if not self.policy.overwrite:
+            if not self.may_overwrite:
                 raise
             return self._run(held, overwrite=True)
 
@@ -341,7 +321,7 @@ class _Snapshot:
         while time.monotonic() < until and not is_leased() and self.manifest() == before:
             time.sleep(LOOK_SECONDS if self.store is None else LOOK_SECONDS_ON_STORE)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
-                self.log.leaving()
+                self.log.say([LEAVING])
                 announced = True
 
 
@@ -360,26 +340,21 @@ LAUNCHERS = (
 def rank_of(rank: int | None, world_size: int | None) -> int:
     """Return the rank: as given, else as the environment says it, else 0. Raises UsageError for one
     that cannot be."""
-    if rank is None and world_size is not None:
+    if rank is not None:
+        whole_number("rank", rank, 0)
+        ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
+        if rank >= ranks:
+            raise UsageError(f"rank {rank} must be below world_size ({ranks})")
+        return rank
+    if world_size is not None:
         raise UsageError("world_size needs a rank; give both, or neither")
-    if rank is None:
-        return _of_environment()
-    whole_number("rank", rank, 0)
-    ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
-    if rank >= ranks:
-        raise UsageError(f"rank {rank} must be below world_size ({ranks})")
-    return rank
-
-
-def _of_environment() -> int:
     for name, size in LAUNCHERS:
-        rank, ranks = os.environ.get(name), os.environ.get(size)
-        if rank is not None and ranks is not None:
-            if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
-                raise UsageError(
-                    f"the environment says {name}={rank!r} and {size}={ranks!r}; give rank="
-                )
-            return int(rank)
+        own, of = os.environ.get(name), os.environ.get(size)
+        if own is None or of is None:
+            continue
+        if not own.isdecimal() or not of.isdecimal() or int(own) >= int(of):
+            raise UsageError(f"the environment says {name}={own!r} and {size}={of!r}; give rank=")
+        return int(own)
     return 0
 
 
@@ -395,7 +370,7 @@ class ProgressLog(ConversionProgress):
     """
 
     def __init__(self, shown: str, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._show, self._printed = show, tuple[str, ...]()
+        self._show, self.printed = show, tuple[str, ...]()
         self._lines = Lines(
             clock=clock, every=LINE_SECONDS, prefix=f"shardctl {printable(shown)}: "
         )
@@ -403,38 +378,30 @@ class ProgressLog(ConversionProgress):
 
     def listener(self) -> Listener:
         """Return the callbacks for a conversion in this process."""
-        return replace(super().listener(), resuming=self._resuming)
+        return replace(
+            super().listener(),
+            resuming=lambda done, shards: self.say([resuming_log_line(done, shards)]),
+        )
 
     def waiting(self, owner: str) -> None:
         """Say for whom this process waits."""
-        self._say([waiting_log_line(owner)])
+        self.say([waiting_log_line(owner)])
         self._lines.postpone()
-
-    def leaving(self) -> None:
-        """Say that this process leaves it to another rank to begin."""
-        self._say(["waiting for rank 0 to begin; if it does not, this process makes the dataset"])
 
     def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
         """Say how far another process is, which `how_far` finds out: once in so many seconds."""
         if self._show and self._lines.is_due(every):
-            self._say([watching_log_line(how_far())])
-
-    def ended(self, result: ConvertResult) -> None:
-        """Say what was made, and of what there are no samples: nothing is left out without a
-        word."""
-        self._say(result_log_lines(result, self._printed))
+            self.say([watching_log_line(how_far())])
 
     def announce(self, estimate: Estimate) -> None:
         """The work is planned."""
         super().announce(estimate)
-        self._printed = notices_of(estimate)
-        self._say(estimate_log_lines(estimate))
+        self.printed = notices_of(estimate)
+        self.say(estimate_log_lines(estimate))
         self._lines.postpone()
 
-    def _resuming(self, done: int, shards: int) -> None:
-        self._say([resuming_log_line(done, shards)])
-
-    def _say(self, lines: Iterable[str]) -> None:
+    def say(self, lines: Iterable[str]) -> None:
+        """Write lines."""
         if self._show:
             for line in lines:
                 self._lines.write(printable(line))

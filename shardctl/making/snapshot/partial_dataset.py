@@ -9,18 +9,19 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Indices
-from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.manifest import SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
 from shardctl.format.tables import SHARDS_SCHEMA, ShardEntry, ShardTable
@@ -32,12 +33,12 @@ from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
 from shardctl.making.shards.job import NEW_FOLDER, marker_path
 from shardctl.making.shards.marker import read_marker
+from shardctl.making.write.writer import manifest_of
 from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.text import lacks, printable
-from shardctl.version import __version__
 
 T = TypeVar("T")
 
@@ -50,19 +51,16 @@ FinishedShard = tuple[str, int, ShardFacts]
 moved to, its facts."""
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The shards of a split that are finished, from the first one on without a gap, and whether
-    these are all."""
+class Finished(NamedTuple):
+    """The shards of a split that are finished, from the first one on without a gap: the samples and
+    the SHA-256 of each, and whether these are all.
 
-    shards: tuple[FinishedShard, ...]
-    recipe: dict[str, Any]
+    `part` returns them from one of them on, by its number, or from an earlier one, and its number.
+    """
+
+    contents: list[tuple[int, str]]
     are_all: bool
-
-    @property
-    def rows(self) -> Indices:
-        """The samples of each shard, (shards,)."""
-        return np.array([facts.rows for _, _, facts in self.shards], np.int64)
+    part: Callable[[int], tuple[Shards, int]]
 
 
 def _again_if_moved(call: Callable[[], T]) -> T:
@@ -77,39 +75,24 @@ def _again_if_moved(call: Callable[[], T]) -> T:
 class FinishedPart(Shards):
     """Finished shards of a dataset that need not be complete, from some shard on."""
 
-    def __init__(self, target: Path, split: str | None, finished: Finished, first: int) -> None:
-        shards = finished.shards[first:]
-        reader = _again_if_moved(lambda: _reader_of(Path(_found(target, shards[0][0]))))
-        layout = reader.layout
-        rows, size = int(finished.rows[first:].sum()), sum(facts.bytes for _, _, facts in shards)
-        self._inodes = [inode for _, inode, _ in shards]
+    def __init__(
+        self,
+        target: Path,
+        split: str | None,
+        shards: Sequence[FinishedShard],
+        recipe: dict[str, Any],
+    ) -> None:
+        paths, self._inodes, facts = zip(*shards, strict=True)
+        reader = _again_if_moved(lambda: _reader_of(_found(target, paths[0])))
+        rows, size = sum(each.rows for each in facts), sum(each.bytes for each in facts)
         self.root, self._place, self.split = target, target, split
-        self.manifest = Manifest(
-            kind=layout.kind,
-            samples=rows,
-            shards=len(shards),
-            bytes=size,
-            inputs=rows,
-            rejected=0,
-            splits=(
-                SplitFacts(
-                    reader.info["split"] if split is None else split, rows, len(shards), size
-                ),
-            ),
-            schema=tuple((field.name, str(field.type)) for field in layout.columns),
-            fields=layout.fields(),
-            recipe=finished.recipe,
-            settings={},
-            fingerprint="",
-            fingerprint_parts={},
-            sources=(),
-            files={},
-            created="",
-            shardctl_version=__version__,
+        split = split or reader.info["split"]
+        self.manifest = manifest_of(
+            reader.layout, (SplitFacts(split, rows, len(shards), size),), recipe
         )
-        rows_of_table = [ShardEntry.of_written("", path, facts).row() for path, _, facts in shards]
-        table = pa.Table.from_pylist(rows_of_table, SHARDS_SCHEMA)
-        self._take(ShardTable(LocalFolder(target), table), range(len(shards)))
+        table = [ShardEntry.of_written("", *each).row() for each in zip(paths, facts, strict=True)]
+        read = ShardTable(LocalFolder(target), pa.Table.from_pylist(table, SHARDS_SCHEMA))
+        self._take(read, range(len(shards)))
 
     @property
     def _is_in_place(self) -> bool:
@@ -138,8 +121,9 @@ class FinishedPart(Shards):
             super().check_unchanged(shard, opened, since)
 
 
-def _reader_of(path: Path) -> ShardReader:
-    return ShardReader(LocalFolder(path.parent), path.name)
+def _reader_of(path: str) -> ShardReader:
+    folder, name = os.path.split(path)
+    return ShardReader(LocalFolder(Path(folder)), name)
 
 
 def _found(target: Path, path: str) -> str:
@@ -153,14 +137,13 @@ class ShardWatcher:
     def __init__(self, target: Path, split: str | None) -> None:
         self._target, self._split = target, split
         self._job: tuple[Path, int] | None = None
-        self._places: list[tuple[int, str]] = []
+        self._left: list[tuple[int, str]] = []
         self._known: list[FinishedShard] = []
-        self._looked_at = 0
         self._recipe: dict[str, Any] = {}
 
-    def look(self) -> Finished | Dataset | None:
-        """Return the finished shards, or the dataset if it is complete; None if nothing is there
-        yet.
+    def look(self) -> Finished | None:
+        """Return the finished shards, all of them if the dataset is complete; None if nothing is
+        there yet.
 
         Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose
         shards were looked at before.
@@ -172,99 +155,85 @@ class ShardWatcher:
                     f"{printable(str(self._target))}: was updated while it was read; start the epoch "
                     "again"
                 )
-            return opened
-        for found in filter(is_file, (self._target / STAGING).glob(f"*/{JOB}")):
-            try:
-                return self._of_job(found)
-            except (OSError, ValueError, KeyError, TypeError):
-                # it has just taken its place, or given way to another
-                return None
+            shards = opened._selection.shards
+            return Finished(list(shards.rows_and_digests()), True, lambda first: (shards, 0))
+        # it may just have taken its place, or given way to another
+        with suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
+            return self._of_job(next(filter(is_file, (self._target / STAGING).glob(f"*/{JOB}"))))
         return None
 
-    def _of_job(self, path: Path) -> Finished | None:
-        job = (path.parent, path.stat().st_ino)
+    def _of_job(self, path: Path) -> Finished:
+        folder, job = path.parent, (path.parent, path.stat().st_ino)
         # a job may begin anew, as it does where a late record has another type
         if job != self._job:
-            record = JobFolder(path.parent).record()
-            self._refuse_unknown([split["name"] for split in record["splits"]])
-            self._places, first = [], 0
-            for split in record["splits"]:
-                if self._split in (None, split["name"]):
-                    self._places += [
-                        (first + number, shard_name(split["name"], number))
-                        for number in range(split["shards"])
-                    ]
-                first += split["shards"]
-            self._job, self._known, self._recipe, self._looked_at = job, [], record["recipe"], 0
-        for number, name in islice(self._places, self._looked_at, None):
-            marker, shard = marker_path(path.parent, number), path.parent / NEW_FOLDER / name
+            record = JobFolder(folder).record()
+            splits = [(split["name"], split["shards"]) for split in record["splits"]]
+            names = [name for name, _ in splits]
+            if self._split is not None and self._split not in names:
+                raise UsageError(
+                    f"{printable(str(self._target))}: {lacks('split', self._split, names)}"
+                )
+            shards = [(name, shard_name(name, n)) for name, count in splits for n in range(count)]
+            self._left = [
+                (number, shard)
+                for number, (name, shard) in enumerate(shards)
+                if self._split in (None, name)
+            ]
+            self._left.reverse()
+            self._job, self._known, self._recipe = job, [], record["recipe"]
+        while self._left:
+            number, name = self._left[-1]
+            marker, shard = marker_path(folder, number), folder / NEW_FOLDER / name
             if not marker.exists():
                 break
             facts = read_marker(marker).facts
             status = shard.stat()
             if status.st_size != facts.bytes:
                 break
-            self._looked_at += 1
+            self._left.pop()
             if facts.rows:  # the dataset leaves out the others
                 self._known.append((str(shard), status.st_ino, facts))
-        return Finished(tuple(self._known), self._recipe, self._looked_at == len(self._places))
+        known, recipe = self._known.copy(), self._recipe
 
-    def _refuse_unknown(self, names: Sequence[str]) -> None:
-        if self._split is not None and self._split not in names:
-            raise UsageError(
-                f"{printable(str(self._target))}: {lacks('split', self._split, names)}"
-            )
+        def part(first: int) -> tuple[Shards, int]:
+            return FinishedPart(self._target, self._split, known[first:], recipe), first
+
+        contents = [(facts.rows, facts.sha256) for _, _, facts in known]
+        return Finished(contents, not self._left, part)
 
 
-class BuildThread:
-    """The thread in which the dataset is made, or waited for. What it raises is raised where the
-    dataset is read."""
+def in_background(settle: Callable[[], None]) -> Future[None]:
+    """Make the dataset, or wait for it, in a thread. What that raises is raised where the dataset
+    is read."""
+    made = Future[None]()
 
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True, name="shardctl.snapshot")
-        self._thread.start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._settle()
-        except BaseException as error:  # noqa: BLE001 - raised again by `check`
-            self._error = error
+            settle()
+            made.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            made.set_exception(error)
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the dataset is there, or cannot be made."""
-        return not self._thread.is_alive()
-
-    def check(self) -> None:
-        """Raise what ended it."""
-        if self._error is not None:
-            raise self._error
-
-    def wait(self) -> None:
-        """Return once the dataset is there. Raises what ended it."""
-        while self._thread.is_alive():
-            self._thread.join(1.0)  # not without a limit: Ctrl-C is to be heard
-        self.check()
+    threading.Thread(target=run, daemon=True, name="shardctl.snapshot").start()
+    return made
 
 
 class PartialDataset:
     """What `snapshot(…, wait=False)` returns: a dataset whose first epoch can be read while it is
     made."""
 
-    def __init__(self, target: Path, making: BuildThread, split: str | None = None) -> None:
+    def __init__(self, target: Path, making: Future[None], split: str | None = None) -> None:
         self._target, self._making, self._split = target, making, split
         self._opened: Dataset | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether all of it is there."""
-        return self._making.has_ended and (self._target / MANIFEST).exists()
+        return self._making.done() and (self._target / MANIFEST).exists()
 
     def wait(self) -> Dataset:
         """Return the dataset once it is complete. Raises what `snapshot` raises."""
-        self._making.wait()
+        self._making.result()
         return open_dataset(self._target, self._split)
 
     def __getattr__(self, name: str) -> Any:
@@ -287,7 +256,8 @@ class PartialDataset:
 
     def _whole(self, what: str) -> Dataset:
         if not self.is_complete:
-            self._making.check()
+            if self._making.done():
+                self._making.result()
             raise UsageError(f"{what} needs the complete dataset: use wait() first")
         if self._opened is None:
             self._opened = self.wait()
@@ -341,13 +311,10 @@ class PartialLoader:
         drop_last: bool,
         options: dict[str, Any],
     ) -> None:
-        self._dataset, self._batch_size, self._shuffle, self._seed = (
-            dataset,
-            batch_size,
-            shuffle,
-            seed,
-        )
-        self._drop_last, self._options = drop_last, options
+        self._dataset, self._batch_size, self._shuffle = dataset, batch_size, shuffle
+        self._seed, self._drop_last = seed, drop_last
+        self._options = {**options, "seed": seed, "drop_last": drop_last}
+        self._global_batch = batch_size * (options["world_size"] or 1)
         self._consumed = 0
         self._shards: list[tuple[int, str]] = []
         self._content: str | None = None
@@ -369,8 +336,7 @@ class PartialLoader:
         """Return the loader of the later epochs, which needs the complete dataset."""
         if self._later is None:
             ds = self._dataset.wait()
-            options = {**self._options, "seed": self._seed, "drop_last": self._drop_last}
-            self._later = ds.loader(self._batch_size, self._shuffle, **options)
+            self._later = ds.loader(self._batch_size, self._shuffle, **self._options)
             self._later.set_epoch(1)
         return self._later
 
@@ -390,11 +356,11 @@ class PartialLoader:
             "content": self._consumed_content(),
         }
 
-    def _begin_with(self, shards: Iterable[tuple[int, str]]) -> None:
+    def _begin_with(self, shards: list[tuple[int, str]]) -> None:
         """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were
         consumed."""
         before = self._order()
-        self._shards, self._content = list(shards), None
+        self._shards, self._content = shards, None
         refuse_other_order(before, self._order())
 
     def _consumed_content(self) -> str:
@@ -432,38 +398,29 @@ class PartialLoader:
         """Yield batches of the shards that are finished, and wait for more of them, until all are
         read."""
         arrivals = ShardWatcher(self._dataset._target, self._dataset._split)
-        while True:
+        are_all = False
+        while not are_all:
             found = arrivals.look()
-            if isinstance(found, Dataset):
-                self._begin_with(found._selection.shards.rows_and_digests())
-                yield from self._batches_of(found._selection.shards, 0, 0, self._drop_last)
-                break
-            if found is None or not self._is_enough(found):
-                if self._dataset._making.has_ended:
-                    self._dataset._making.check()
+            ends = np.cumsum([0, *(rows for rows, _ in found.contents)]) if found else np.zeros(1)
+            if found is None or not (
+                found.are_all or ends[-1] - self._consumed >= self._global_batch
+            ):
+                if self._dataset._making.done():
+                    self._dataset._making.result()
                 time.sleep(LOOK_SECONDS)
                 continue
-            self._begin_with((facts.rows, facts.sha256) for _, _, facts in found.shards)
-            ends = np.cumsum(found.rows)
-            first = int(np.searchsorted(ends, self._consumed, side="right"))
-            if first < len(found.shards):
-                part = FinishedPart(self._dataset._target, self._dataset._split, found, first)
-                before = int(ends[first] - found.rows[first])
+            self._begin_with(found.contents)
+            first, are_all = (
+                int(np.searchsorted(ends[1:], self._consumed, side="right")),
+                found.are_all,
+            )
+            if first < len(found.contents):
+                shards, first = found.part(first)
                 yield from self._batches_of(
-                    part, first, before, self._drop_last or not found.are_all
+                    shards, first, int(ends[first]), self._drop_last or not are_all
                 )
-            if found.are_all:
-                break
         self._dataset.wait()
         self._is_first, self._consumed = False, 0
-
-    def _is_enough(self, finished: Finished) -> bool:
-        """Return whether there is a batch for every rank, or all that there will be."""
-        return finished.are_all or int(finished.rows.sum()) - self._consumed >= self._global_batch
-
-    @property
-    def _global_batch(self) -> int:
-        return self._batch_size * (self._options["world_size"] or 1)
 
     def _batches_of(
         self, shards: Shards, first: int, before: int, drop_last: bool
@@ -471,7 +428,7 @@ class PartialLoader:
         """Yield the batches of some shards that are not consumed; the first of these is the `first`
         of the split, and `before` samples come before it."""
         chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
-        options = {**self._options, "seed": self._seed, "drop_last": drop_last}
+        options = {**self._options, "drop_last": drop_last}
         if drop_last:
             # it is for the end of the epoch, and this is not there yet
             options.pop("remainder", None)

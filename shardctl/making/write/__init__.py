@@ -1,5 +1,15 @@
 """Datasets of samples that are made in Python: the same shards, tables and commit as those of a
-conversion, and no source."""
+conversion, and no source.
+
+Where a function makes samples part by part, several processes make parts, and each part that is
+done stays done. The folder of the job is in the staging folder of the dataset, named by what stands
+for the call:
+
+    job.json               what the call is, and the layout: the job can be gone on with
+    parts/00012/           the shards of a part, numbered from 0
+    done/00012.json        the part is done: its shards
+    new/                   the dataset, put together of them
+"""
 
 from __future__ import annotations
 
@@ -8,7 +18,9 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,43 +33,50 @@ from shardctl.errors import (
     NOTHING_WRITTEN,
     DatasetError,
     InputError,
+    ShardctlError,
     UsageError,
+    WorkerError,
     explaining_interrupts,
 )
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import MANIFEST, STAGING
-from shardctl.format.roles import Sample
+from shardctl.format.names import MANIFEST, STAGING, is_file_name, shard_name
 from shardctl.format.shard import FORMAT_VERSION
-from shardctl.format.tables import MADE_BY
+from shardctl.format.shard_copy import Run, copy_shard
+from shardctl.format.tables import MADE_BY, ShardEntry
 from shardctl.making.commit import publish
 from shardctl.making.commit.generations import settle
 from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.making.options import check_if_running
 from shardctl.making.paths import check_destination, check_writable
 from shardctl.making.shards.job import NEW_FOLDER
-from shardctl.making.write.fields import Fields, WriteSchema, roles_of
-from shardctl.making.write.parts import Part, PartsJob, make_and_join, workers_for
-from shardctl.making.write.samples import Names, classes_of, elements_of, is_indexed, named
+from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema, roles_of
 from shardctl.making.write.writer import (
-    SampleWriter,
-    ShardLimits,
+    NumberedSample,
     Splits,
     WrittenSplit,
+    classes_of,
+    elements_of,
     finish,
     in_order,
+    is_indexed,
+    named,
     new_folder,
-    new_keys,
+    part_of,
     refuse_bad_names,
+    refuse_repeated,
+    write_samples,
 )
 from shardctl.system import file_lease
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
-from shardctl.system.files import naming_the_path, remove_tree
+from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
 from shardctl.system.packages import refuse_while_importing
-from shardctl.system.text import printable
+from shardctl.system.processes.channel import Ended
+from shardctl.system.processes.forked_pool import ForkedPool
+from shardctl.system.text import counted, printable
 from shardctl.transforms.custom import code_digest
 from shardctl.transforms.values import describe
 from shardctl.version import __version__
@@ -156,7 +175,7 @@ def write(
     classes = (
         tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
     )
-    given = WriteSchema(schema, classes, store, compression, roles_of(roles))
+    given = WriteSchema(names, schema, classes, store, compression, roles_of(roles), limits)
     if is_url(dst):
         raise UsageError(
             f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it"
@@ -169,14 +188,12 @@ def write(
         publish.recover(target)
         _refuse_existing(target, overwrite)
         if isinstance(calls, tuple):
-            manifest = _write_parts(target, *calls, names, given, limits, workers, overwrite, held)
+            manifest = _write_parts(target, *calls, given, workers, overwrite, held)
         else:
-            manifest = _write_at_once(target, calls, names, given, limits, held)
+            manifest = _write_at_once(target, calls, given, held)
         settle(target)  # none of the dataset before
-    seconds = round(time.monotonic() - began, 3)
-    return WriteResult(
-        manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint
-    )
+    sizes = manifest.samples, manifest.shards, manifest.bytes
+    return WriteResult(*sizes, round(time.monotonic() - began, 3), manifest.fingerprint)
 
 
 Make = Callable[[Any], Iterable[Any]]
@@ -188,58 +205,50 @@ Streams = list[tuple[Splits, Any]]
 def _calls(
     samples: Any, parts: Any, split: str | None, workers: int
 ) -> tuple[Make, list[Part]] | Streams:
-    """Return what makes the samples: a function and what it is called with, or streams. Raises UsageError where the arguments do not fit."""
-    if split is not None and (isinstance(samples, Mapping) or isinstance(parts, Mapping)):
-        raise UsageError("split= and a dict of splits contradict each other; use one of them")
-    for given in (samples, parts):
-        if isinstance(given, Mapping):
-            refuse_bad_names(list(given))
-    splits = Splits.parse("train" if split is None else split)
-    several = (
-        list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
-    )
-    if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
-        raise UsageError(
-            "parts= is a list of arguments of the function, or a dict of such lists by split"
-        )
+    """Return what makes the samples: a function and what it is called with, or streams. Raises
+    UsageError where the arguments do not fit."""
+    streams: Streams = [(Splits.parse("train" if split is None else split), samples)]
+    given = samples if parts is None else parts
+    if isinstance(given, Mapping):
+        if split is not None:
+            raise UsageError("split= and a dict of splits contradict each other; use one of them")
+        refuse_bad_names(list(given))
+        streams = [(Splits((name,)), each) for name, each in given.items()]
+    elif parts is not None:
+        streams = [(streams[0][0], parts)]
     if parts is not None:
+        if any(
+            isinstance(each, str | bytes) or not isinstance(each, Iterable) for _, each in streams
+        ):
+            raise UsageError(
+                "parts= is a list of arguments of the function, or a dict of such lists by split"
+            )
         if not callable(samples):
             raise UsageError(
                 "with parts=, samples is a function that yields the samples of a part; it is "
                 f"{describe(samples)}"
             )
-        by_split = (
-            {Splits((name,)): each for name, each in parts.items()}
-            if isinstance(parts, Mapping)
-            else {splits: parts}
-        )
-        made = [Part(given, which) for which, several in by_split.items() for given in several]
+        made = [Part(each, which) for which, several in streams for each in several]
         if not made:
             raise UsageError("parts= is empty; give an argument for each call")
         return samples, made
-    if isinstance(samples, Mapping):
-        if not samples:
-            raise UsageError(
-                "there is no split; give an iterable of samples, or a dict with one for each split"
-            )
-        streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
-    else:
-        streams = [(splits, samples)]
-    if workers and all(is_indexed(each) for _, each in streams):
-        before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
-        stretches = [
-            Part(
-                (place, first, min(first + INDEXED_AT_A_TIME, len(each))),
-                which,
-                before[place] + first,
-            )
-            for place, (which, each) in enumerate(streams)
-            for first in range(0, len(each), INDEXED_AT_A_TIME)
-        ]
-        return Stretches([each for _, each in streams]), stretches
-    if workers:
+    if not streams:
+        raise UsageError(
+            "there is no split; give an iterable of samples, or a dict with one for each split"
+        )
+    if not workers:
+        return streams
+    if not all(is_indexed(each) for _, each in streams):
         raise UsageError("workers= needs parts=: give a function, and its arguments in parts=")
-    return streams
+    before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
+    stretches = [
+        Part(
+            (place, first, min(first + INDEXED_AT_A_TIME, len(each))), which, before[place] + first
+        )
+        for place, (which, each) in enumerate(streams)
+        for first in range(0, len(each), INDEXED_AT_A_TIME)
+    ]
+    return Stretches([each for _, each in streams]), stretches
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
@@ -250,67 +259,50 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 def _write_at_once(
     target: Path,
     streams: Streams,
-    names: Names,
     given: WriteSchema,
-    limits: ShardLimits,
     held: file_lease.Lease,
 ) -> Manifest:
     """Write the samples of streams, and put the dataset in its place. Nothing is left where that
     fails."""
+    stream = _stream(streams, given.names)
+    first = list(islice(stream, FIRST_SAMPLES))
+    if not first:
+        raise InputError("there is no sample to write")
+    fields = Fields([sample for sample, _, _ in first], given)
     with new_folder(target) as new:
-        manifest = _write_all(new, streams, names, given, limits)
+        written = write_samples(new, fields, given, chain(first, stream))
+        order = [name for splits, _ in streams for name in splits.names]
+        manifest = _finish(new, fields, in_order(written, order), given)
         held.check()
         publish.publish(new, target)
     return manifest
 
 
-def _write_all(
-    new: Path, streams: Streams, names: Names, given: WriteSchema, limits: ShardLimits
-) -> Manifest:
-    """Write the shards, the tables and the manifest."""
-    stream = _stream(streams, names)
-    first = list(islice(stream, FIRST_SAMPLES))
-    if not first:
-        raise InputError("there is no sample to write")
-    fields = Fields([sample for _, sample in first], given)
-    writer = SampleWriter(new, fields, given, limits)
-    try:
-        for number, (splits, sample) in enumerate(chain(first, stream)):
-            writer.add(sample, number, splits)
-        written = list(writer.finish())
-    except BaseException:
-        writer.abandon()
-        raise
-    order = [name for splits, _ in streams for name in splits.names]
-    return _finish(new, fields, in_order(written, order), given, limits)
-
-
-def _finish(
-    new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema, limits: ShardLimits
-) -> Manifest:
+def _finish(new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema) -> Manifest:
     """Write the tables and the manifest of shards that are there. Raises InputError if two samples
     have the same key."""
     entries = [entry for each in written for entry in each.entries]
-    keys = new_keys(fields)
-    for each in written:
-        keys.extend(each.hashes)
-    keys.refuse_repeated([new / entry.path for entry in entries])
+    refuse_repeated(
+        np.concatenate([each.hashes for each in written]),
+        [new / entry.path for entry in entries],
+        [name for name in fields.layout.columns.names if name == "variant"],
+    )
     class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
+    limits = given.limits
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
     return finish(
         new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts
     )
 
 
-def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
-    """Yield the samples of all streams, each with its splits. Raises InputError if one of several
-    has none."""
+def _stream(streams: Streams, names: Names) -> Iterator[NumberedSample]:
+    """Yield the samples of all streams. Raises InputError if one of several has none."""
     count = 0
     for splits, samples in streams:
         before = count
         for sample in named(elements_of(samples), names, before):
+            yield sample, count, splits
             count += 1
-            yield splits, sample
         if count == before and len(streams) > 1:
             raise InputError(
                 f"the split {splits.names[0]} has no sample; leave it out, or give it some"
@@ -321,16 +313,14 @@ def _write_parts(
     target: Path,
     make: Make,
     parts: list[Part],
-    names: Names,
     given: WriteSchema,
-    limits: ShardLimits,
     workers: int,
     overwrite: bool,
     held: file_lease.Lease,
 ) -> Manifest:
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset
     in its place."""
-    identity = identity_of(make, parts, (names, given, limits))
+    identity = identity_of(make, parts, given)
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
     for other in jobs_in(target / STAGING):
         if other != folder:
@@ -338,7 +328,7 @@ def _write_parts(
                 refuse_to_lose_job(LocalFolder(other), None)
             discard(other)
     job_folder, new = JobFolder(folder), folder / NEW_FOLDER
-    job = PartsJob(job_folder, make, parts, names, given, limits)
+    job = PartsJob(job_folder, make, parts, given)
     with workers_for(job, workers) as do:
         (fields,) = do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
         record = {"written": identity, "parts": len(parts), "layout": fields.layout.to_json()}
@@ -356,7 +346,7 @@ def _write_parts(
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
     written = in_order(written, [name for part in parts for name in part.splits.names])
-    manifest = _finish(new, fields, written, given, limits)
+    manifest = _finish(new, fields, written, given)
     held.check()
     publish.publish(new, target)
     return manifest
@@ -402,3 +392,242 @@ def identity_of(make: Make, parts: Sequence[Any], options: Any) -> str | None:
     except Exception:  # noqa: BLE001 - a person's objects may raise anything when they are pickled
         return None
     return digest.hexdigest()[:16]
+
+
+PARTS_FOLDER = "parts"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a function is given to make some samples of, and the splits of these."""
+
+    given: Any
+    splits: Splits
+    first: int | None = None
+    """The number of its first sample, where samples are numbered through all parts; else each part
+    has numbers of its own."""
+
+    def where(self, number: int) -> str:
+        """Return what messages about it begin with."""
+        if self.first is not None:
+            return ""
+        shown = (
+            printable(str(self.given))
+            if isinstance(self.given, str | Path | int)
+            else describe(self.given)
+        )
+        return f"part {number:,} ({shown}): "
+
+
+def samples_of_part(make: Make, number: int, part: Part, names: Names) -> Iterator[NumberedSample]:
+    """Yield the samples of a part. One without a key gets one that does not depend on other parts.
+    Raises InputError."""
+    first = part.first or 0
+    made = named(part_of(make, part.given), names, first, part.where(number))
+    for place, sample in enumerate(made, first):
+        if isinstance(sample, dict):
+            key = f"{number:05d}-{place:09d}" if part.first is None else f"{place:09d}"
+            sample = {"key": key, **sample}
+        yield sample, place, part.splits
+
+
+@dataclass(frozen=True)
+class PartsJob:
+    """What makes the parts, and the folder in which they are put together."""
+
+    folder: JobFolder
+    make: Make
+    parts: Sequence[Part]
+    given: WriteSchema
+
+    def look(self, count: int) -> Fields:
+        """Return the fields of the first samples. Raises InputError if there is none."""
+        samples = (
+            samples_of_part(self.make, number, part, self.given.names)
+            for number, part in enumerate(self.parts)
+        )
+        first = [sample for sample, _, _ in islice(chain.from_iterable(samples), count)]
+        if not first:
+            raise InputError("there is no sample to write: no part has one")
+        return Fields(first, self.given)
+
+    def make_part(self, fields: Fields, number: int) -> None:
+        """Write the shards of a part, and then that it is done. Raises InputError, StorageError."""
+        folder = self.folder.path / PARTS_FOLDER / _name(number)
+        with naming_the_path(folder):
+            if folder.exists():
+                remove_tree(folder, self.folder.path)  # of a process that was killed
+            folder.mkdir(parents=True)
+        part = self.parts[number]
+        samples = samples_of_part(self.make, number, part, self.given.names)
+        where = part.where(number)
+        written = write_samples(folder, fields, self.given, samples, where)
+        for each in written:
+            write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
+        record = {
+            "shapes": sorted(fields.shapes),
+            "splits": [
+                {
+                    "split": each.split,
+                    "entries": [asdict(entry) for entry in each.entries],
+                    "labels": each.labels.tolist(),
+                }
+                for each in written
+            ],
+        }
+        self.folder.mark_done(_name(number), record)
+
+    def copy(self, fields: Fields, split: str, number: int, runs: Sequence[Run]) -> ShardEntry:
+        """Put a shard of the dataset together of runs of rows of the parts' shards. Raises
+        DatasetError, StorageError."""
+        path = self.folder.path / NEW_FOLDER / shard_name(split, number)
+        compression = self.given.compression_of(fields)
+        copied = copy_shard(path, fields.layout, split, number, compression, runs)
+        return ShardEntry.of_written(split, path.name, copied.facts)
+
+    @cached_property
+    def _splits(self) -> set[str]:
+        return {name for part in self.parts for name in part.splits.names}
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a part was made, by this run or an earlier one."""
+        return self.folder.marker(_name(number)).exists()
+
+    def written(self, fields: Fields, number: int) -> list[WrittenSplit]:
+        """Return the shards of a part that is done, by their paths below the folder of the job;
+        `fields` take its shapes.
+
+        Raises DatasetError if something else is said of the part than what was made of it.
+        """
+        record = self.folder.read_marker(_name(number))
+        names = [entry["path"] for each in record["splits"] for entry in each["entries"]]
+        if (
+            not all(map(is_file_name, names))
+            or not {each["split"] for each in record["splits"]} <= self._splits
+        ):
+            marker = printable(str(self.folder.marker(_name(number))))
+            raise DatasetError(f"{marker}: not written by shardctl; delete it, and call again")
+        for shape in record["shapes"]:
+            fields.remember(tuple(shape))
+        folder = Path(PARTS_FOLDER, _name(number))
+        found = []
+        for each in record["splits"]:
+            entries = tuple(
+                ShardEntry(
+                    **{
+                        **entry,
+                        "path": str(folder / entry["path"]),
+                        "block_rows": tuple(entry["block_rows"]),
+                    }
+                )
+                for entry in each["entries"]
+            )
+            hashes = np.frombuffer(
+                (self.folder.path / folder / f"{each['split']}.keys").read_bytes(), np.uint64
+            )
+            found.append(
+                WrittenSplit(each["split"], entries, hashes, np.array(each["labels"], np.int64))
+            )
+        return found
+
+
+def _name(number: int) -> str:
+    """Return the name of a part: of its folder, and of its marker."""
+    return f"{number:05d}"
+
+
+Do = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]
+"""Returns what a method of the job returns for each task. Raises what it raises, WorkerError if a
+process ends meanwhile."""
+
+
+@contextmanager
+def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
+    """Yield what calls methods of a job: in so many processes, or in this one for 0.
+
+    The processes are forked: the function may be any, also one that no other process can import.
+    This process never calls it then: libraries with threads of their own do not work in a fork of a
+    process that has used them.
+    """
+    if not workers:
+        yield lambda method, tasks: [method(job, *task) for task in tasks]
+        return
+    pool = ForkedPool(lambda task: task[0](job, *task[1:]), workers)
+
+    def do(method: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        try:
+            return pool.run([(method, *task) for task in tasks])
+        except Ended:
+            raise WorkerError(
+                "a process ended in the middle of a part: it was killed (out of memory?), or its "
+                "code ended it"
+            ) from None
+
+    try:
+        yield do
+    finally:
+        pool.close()
+
+
+def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[WrittenSplit]:
+    """Make the parts that are not done, put them together in the folder for the dataset, and return
+    its shards.
+
+    Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call
+    `goes_on` with them.
+    """
+    left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
+    try:
+        do(PartsJob.make_part, left)
+    except (KeyboardInterrupt, ShardctlError) as error:
+        done = sum(map(job.is_done, range(len(job.parts))))
+        said = "the same call begins anew: nothing tells whether its code is the same"
+        if goes_on:
+            parts = counted(len(job.parts), "part")
+            said = f"{done:,} of {parts} done; the same call goes on with the others"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {said}") from error
+        raise type(error)(f"{error} ({said})") from error
+    by_split: dict[str, list[WrittenSplit]] = {}
+    for number in range(len(job.parts)):
+        for each in job.written(fields, number):
+            by_split.setdefault(each.split, []).append(each)
+    copies = {split: list(_copies(job, written)) for split, written in by_split.items()}
+    tasks = [
+        (fields, split, number, runs)
+        for split, several in copies.items()
+        for number, runs in enumerate(several)
+    ]
+    made = iter(do(PartsJob.copy, tasks))
+    return [
+        WrittenSplit(
+            split,
+            tuple(islice(made, len(copies[split]))),
+            np.concatenate([each.hashes for each in written]),
+            np.sum([each.labels for each in written], axis=0),
+        )
+        for split, written in by_split.items()
+    ]
+
+
+def _copies(job: PartsJob, written: list[WrittenSplit]) -> Iterator[list[Run]]:
+    """Put the shards of the parts together: full ones stay, and what is left over of parts is
+    joined until a shard is full."""
+    held, rows, size = list[Run](), 0, 0
+    for entry in (entry for each in written for entry in each.entries):
+        first, left = 0, entry.rows
+        if size + entry.bytes > job.given.limits.bytes:
+            if held:
+                yield held
+            held, rows, size = [], 0, 0
+        while left:
+            count = min(left, job.given.limits.samples - rows)
+            folder = LocalFolder(job.folder.path)
+            held.append(Run(folder, entry.path, entry.block_rows, first, count))
+            first, left, rows = first + count, left - count, rows + count
+            if rows == job.given.limits.samples:
+                yield held
+                held, rows, size = [], 0, 0
+        size += entry.bytes
+    if held:
+        yield held

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -26,6 +25,7 @@ from shardctl.images.codecs.image import ImageEncoding, decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import member_types
+from shardctl.making.options import check_shards
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import (
@@ -37,7 +37,6 @@ from shardctl.transforms.pipeline.deferred_objects import (
 from shardctl.transforms.values import (
     UnfitValue,
     check_fit,
-    column_type,
     describe,
     for_column,
     holds_narrow_floats,
@@ -45,6 +44,7 @@ from shardctl.transforms.values import (
     plain_value,
     python_value,
     rounded,
+    type_for,
 )
 
 Size = tuple[int, int]
@@ -70,22 +70,21 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
             f"roles must be a dict such as {{'objects': 'objects'}}; it is {describe(given)}"
         )
     for name, said in (given or {}).items():
-        if not isinstance(said, str | Mapping):
-            raise UsageError(
-                f"roles: {printable(str(name))} must be a name or a dict; it is {describe(said)}"
-            )
-        facts = {"role": said} if isinstance(said, str) else dict(said)
+        facts = {"role": said} if isinstance(said, str) else said
+        shown = printable(str(name))
+        if not isinstance(facts, Mapping):
+            raise UsageError(f"roles: {shown} must be a name or a dict; it is {describe(said)}")
         usual = USUAL.get(str(facts.get("role")))
         if usual is None or name in OWN:
             raise UsageError(
-                f"roles: {printable(str(name))} cannot be {facts.get('role')!r}; other fields than "
+                f"roles: {shown} cannot be {facts.get('role')!r}; other fields than "
                 f"{', '.join(OWN)} can be objects, mask or tokens"
             )
         try:
             roles |= Roles.from_json({name: {**usual, **facts}}).by_name
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"roles: {printable(name)} is no role as in `shardctl help format` ({error})"
+                f"roles: {shown} is no role as in `shardctl help format` ({error})"
             ) from error
     return roles
 
@@ -127,20 +126,16 @@ def objects_value(
     if not isinstance(value, dict):
         raise UnfitValue(f"{describe(value)}, and no dict of lists")
     plain: dict[str, Any] = python_value(plain_value(value))
-    wanted = [f.name for f in type_]
-    unknown = next((member for member in plain if member not in wanted), None)
-    if unknown is not None:
+    lists = {f.name: plain.get(f.name) for f in type_}
+    if unknown := [member for member in plain if member not in lists]:
         raise UnfitValue(
-            f"a dict with the key {describe(unknown)}; its column has {', '.join(wanted)}"
+            f"a dict with the key {describe(unknown[0])}; its column has {', '.join(lists)}"
         )
-    lists = {member: plain.get(member) for member in wanted}
-    odd = next(
-        (member for member, items in lists.items() if not isinstance(items, list | None)), None
-    )
-    if odd is not None:
-        raise UnfitValue(
-            f"a dict whose {odd} is {describe(lists[odd])}, and no list with an item per object"
-        )
+    for member, items in lists.items():
+        if not isinstance(items, list | None):
+            raise UnfitValue(
+                f"a dict whose {member} is {describe(items)}, and no list with an item per object"
+            )
     areas = lists.get("area")
     if areas is not None:  # one that is not known is NaN where it is read
         lists["area"] = [
@@ -175,7 +170,8 @@ def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]
                     yield (
                         f"whose area[{place}] is {describe(area)}, {NOT_FINITE}; an unknown one is None"
                     )
-        if member.name == "rle" or _is_rounded(item):  # check_runs reads an RLE
+        if member.name == "rle" or pa.types.is_floating(leaf_of(item)[0]):
+            # check_runs reads an RLE; numbers of floating types are rounded to them
             continue
         with suppress(UnfitValue):
             check_fit(items, pa.list_(item))
@@ -186,11 +182,6 @@ def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]
                 check_fit(value, item)
             except UnfitValue:
                 yield f"whose {member.name}[{place}] is {describe(value)}; it must be {kind}"
-
-
-def _is_rounded(type_: pa.DataType) -> bool:
-    """Return whether numbers of a type are rounded to it: those of floating types."""
-    return bool(pa.types.is_floating(leaf_of(type_)[0]))
 
 
 def mask_value(
@@ -207,13 +198,12 @@ def mask_value(
     if isinstance(value, bytes):
         values, data = decode_mask(value, MAX_PIXELS), value
     else:
-        fits = (
+        if not (
             isinstance(value, np.ndarray)
             and value.dtype in (np.uint8, np.uint16)
             and value.ndim == 2
             and value.size
-        )
-        if not fits:
+        ):
             raise InputError(
                 f"{who}: its mask is {describe(value)}; it must be a uint8 or uint16 array (height, "
                 "width), or the bytes of an image file"
@@ -236,22 +226,44 @@ def size_of(image: Any) -> Size | None:
     Raises Rejection."""
     if isinstance(image, bytes):
         return open_image(image).size
-    return (
-        (image.shape[1], image.shape[0])
-        if isinstance(image, np.ndarray) and image.ndim == 3
-        else None
-    )
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        return image.shape[1], image.shape[0]
+    return None
+
+
+SHARD_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class ShardLimits:
+    """When a shard is full."""
+
+    bytes: int
+    samples: int
+
+    @classmethod
+    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
+        """Read the arguments of `write`. Raises UsageError."""
+        check_shards(shard_size, samples_per_shard)
+        if samples_per_shard is not None:
+            return cls(1 << 62, samples_per_shard)
+        return cls(shard_size or SHARD_BYTES, 1 << 62)
+
+
+Names = tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class WriteSchema:
-    """What the caller says of the fields."""
+    """What the caller says of the fields, and of shards: `names` are those of the values of tuples."""
 
+    names: Names
     schema: pa.Schema | None
     classes: tuple[str, ...] | None
     store: str | None
     compression: str
-    roles: Mapping[str, Role] = field(default_factory=dict)
+    roles: Mapping[str, Role]
+    limits: ShardLimits
 
     def compression_of(self, fields: Fields) -> Compression:
         """Return how blocks are compressed; where nothing is said, as a conversion would
@@ -269,12 +281,10 @@ class Fields:
         for number, sample in enumerate(first):
             _refuse_no_sample(sample, number)
         self._schema, self._classes, self._roles = given.schema, given.classes, given.roles
-        names = (
-            list(given.schema.names)
-            if given.schema is not None
-            else list(dict.fromkeys(chain.from_iterable(first)))
+        names = dict.fromkeys(
+            chain.from_iterable(first) if given.schema is None else given.schema.names
         )
-        names = [name for name in names if name != "key"]
+        names.pop("key", None)
         self._names = frozenset((*names, "key"))
         self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
         self._store: ImageEncoding | None = None
@@ -282,30 +292,50 @@ class Fields:
         columns = [pa.field("key", pa.string())]
         for name in names:
             values = [sample.get(name) for sample in first]
+            role, said = given.roles.get(name), None
+            if given.schema is not None:
+                said = given.schema.field(name).type
             if name == "image":
-                columns.append(pa.field(name, self._image_type(values, given.store)))
-            elif isinstance(given.roles.get(name), Objects | Mask):
-                columns.append(pa.field(name, self._marked_type(name, values, given.roles[name])))
+                type_ = self._image_type(values, given.store, said)
+            elif isinstance(role, Objects):
+                type_ = objects_column(name, values, said, role)
+            elif isinstance(role, Mask):
+                type_ = ENCODED_IMAGE
+                if said not in (None, type_):
+                    raise UsageError(
+                        f"roles: {printable(name)} is a mask, of type {type_}; the schema says {said}"
+                    )
             elif name == "label" and given.classes:
-                columns.append(pa.field(name, pa.int64()))
+                type_ = pa.int64()
             else:
-                columns.append(
-                    given.schema.field(name)
-                    if given.schema is not None
-                    else pa.field(name, _found(name, values))
-                )
-                if name in given.roles:
-                    _refuse_no_tokens(columns[-1])
+                type_ = _found(name, values) if said is None else said
+                if role is not None and not is_list_of_whole_numbers(type_):
+                    raise UsageError(
+                        f"roles: {printable(name)} is of type {type_}, and no list of whole numbers"
+                    )
+                if given.schema is not None:
+                    columns.append(given.schema.field(name))
+                    continue
+            columns.append(pa.field(name, type_))
         if given.classes and "label" not in names:
             raise UsageError("classes name the values of label, but the samples have no label")
         if given.store and self._store is None:
             raise UsageError(f"store {given.store} is for images, but the samples have none")
-        self._refuse_roles(names)
-        self._shapes: set[tuple[int, int, int]] = set()
+        if missing := [name for name in given.roles if name not in names]:
+            raise UsageError(
+                f"roles: the samples have no field {printable(missing[0])}; they have "
+                f"{', '.join(names)}"
+            )
+        if self._store is None and any(
+            isinstance(role, Objects | Mask) for role in given.roles.values()
+        ):
+            raise UsageError("roles: objects and masks need an image, and the samples have none")
+        self.shapes: set[tuple[int, int, int]] = set()
+        """The first two shapes of images that differ."""
         kind = "image" if self._store else "text"
-        role = Image(str(self._store), self._shape) if self._store else None
+        image_role = Image(str(self._store), self._shape) if self._store else None
         self.layout = Layout.by_name(
-            kind, pa.schema(columns), role, given.classes, annotated=given.roles
+            kind, pa.schema(columns), image_role, given.classes, annotated=given.roles
         )
         self.label = self.layout.columns.get_field_index("label")
 
@@ -314,10 +344,11 @@ class Fields:
         """The layout with the decoded shape that all images turned out to share."""
         if self._store is None:
             return self.layout
-        return self.layout.with_shape(next(iter(self._shapes)) if len(self._shapes) == 1 else None)
+        return self.layout.with_shape(next(iter(self.shapes)) if len(self.shapes) == 1 else None)
 
-    def _image_type(self, values: list[Any], store: str | None) -> pa.DataType:
-        type_ = self._schema.field("image").type if self._schema is not None else None
+    def _image_type(
+        self, values: list[Any], store: str | None, type_: pa.DataType | None
+    ) -> pa.DataType:
         value = next((value for value in values if value is not None), None)
         raw = isinstance(type_, pa.FixedShapeTensorType)
         kept = isinstance(value, bytes)
@@ -336,28 +367,6 @@ class Fields:
         assert self._shape is not None, "of pixels"
         return image_tensor(self._shape)
 
-    def _marked_type(self, name: str, values: list[Any], role: Role) -> pa.DataType:
-        given = self._schema.field(name).type if self._schema is not None else None
-        if isinstance(role, Objects):
-            return objects_column(name, values, given, role)
-        if given is not None and not given.equals(ENCODED_IMAGE):
-            raise UsageError(
-                f"roles: {printable(name)} is a mask, of type {ENCODED_IMAGE}; the schema says {given}"
-            )
-        return ENCODED_IMAGE
-
-    def _refuse_roles(self, names: list[str]) -> None:
-        missing = next((name for name in self._roles if name not in names), None)
-        if missing is not None:
-            raise UsageError(
-                f"roles: the samples have no field {printable(missing)}; they have "
-                f"{', '.join(names)}"
-            )
-        if self._store is None and any(
-            isinstance(role, Objects | Mask) for role in self._roles.values()
-        ):
-            raise UsageError("roles: objects and masks need an image, and the samples have none")
-
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
         """Return the row of a sample. Raises InputError."""
         _refuse_no_sample(sample, number)
@@ -367,18 +376,15 @@ class Fields:
                 f"sample {number:,}: its key is {describe(key)}; it must be a string of UTF-8"
             )
         who = f"sample {number:,} ({printable(key)})"
-        odd = next((name for name in sample if name not in self._names), None)
-        if odd is not None:
+        if odd := [name for name in sample if name not in self._names]:
             known = (
                 "the schema does not have"
                 if self._schema is not None
                 else "the first samples lack; give a schema"
             )
-            raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
-        return (
-            key,
-            *(self._value(field, sample, key, who) for field in list(self.layout.columns)[1:]),
-        )
+            raise InputError(f"{who} has a field {printable(str(odd[0]))}, which {known}")
+        others = list(self.layout.columns)[1:]
+        return key, *(self._value(field, sample, key, who) for field in others)
 
     def _value(self, field: pa.Field, sample: Sample, key: str, who: str) -> Any:
         value, role = sample.get(field.name), self._roles.get(field.name)
@@ -423,15 +429,10 @@ class Fields:
             return value
         return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
 
-    @property
-    def shapes(self) -> set[tuple[int, int, int]]:
-        """The first two shapes of images that differ."""
-        return self._shapes
-
     def remember(self, shape: tuple[int, int, int]) -> None:
         """Take note of the shape of an image."""
-        if len(self._shapes) < 2:
-            self._shapes.add(shape)
+        if len(self.shapes) < 2:
+            self.shapes.add(shape)
 
     def _class_of(self, value: Any) -> int | None:
         assert self._classes is not None, "labels are numbers of classes"
@@ -467,13 +468,6 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
         )
 
 
-def _refuse_no_tokens(field: pa.Field) -> None:
-    if not is_list_of_whole_numbers(field.type):
-        raise UsageError(
-            f"roles: {printable(field.name)} is of type {field.type}, and no list of whole numbers"
-        )
-
-
 def _found(name: str, values: list[Any]) -> pa.DataType:
     """Return the type of a column in which all values come out as they went in. Raises InputError
     if there is none."""
@@ -486,26 +480,18 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
                 f"sample {number:,}: the field {printable(name)} is {problem}, which no column "
                 "holds"
             ) from problem
-    for several in (plain, list(map(python_value, plain))):
-        with contextlib.suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
-            type_ = column_type(pa.array(several).type)
-            for value in plain:
-                check_fit(value, type_)
-            return type_
+    if (type_ := type_for(plain)) is not None:
+        return type_
     kinds: dict[str, str] = {}
-    for number, value in enumerate(values):
-        try:
-            one = plain_value(value)
-            type_ = column_type(pa.array([one]).type)
-            check_fit(one, type_)
-        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError):
+    for number, value in enumerate(plain):
+        if (own := type_for([value])) is None:
             raise InputError(
-                f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no "
-                "column holds without a schema"
-            ) from None
+                f"sample {number:,}: the field {printable(name)} is {describe(values[number])}, "
+                "which no column holds without a schema"
+            )
         if value is not None:
-            here = f"{describe(value)} in sample {number:,}"
-            kinds.setdefault(f"{type(value)} {type_}", here)
+            here = f"{describe(values[number])} in sample {number:,}"
+            kinds.setdefault(f"{type(values[number])} {own}", here)
     which = " and ".join(list(kinds.values())[:2])
     raise InputError(
         f"the field {printable(name)} has values of several types, {which}; give a schema, or make "

@@ -1,15 +1,17 @@
-"""Samples into the shards of their splits."""
+"""Samples as they come from Python and from the datasets of PyTorch, TensorFlow and Hugging Face, made
+into dicts of values; and put into the shards of their splits."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import hashlib
 import json
 import secrets
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,20 +21,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError, ShardctlError, UsageError
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
 from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
+from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard
-from shardctl.making.options import check_shards
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.splits import Draw, SplitRule
 from shardctl.making.shards.job import NEW_FOLDER
-from shardctl.making.write.fields import Fields, WriteSchema
+from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
 from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import (
@@ -44,26 +46,8 @@ from shardctl.system.files import (
 )
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.values import row_size
+from shardctl.transforms.values import DEEPEST, PLAIN, describe, row_size
 from shardctl.version import __version__
-
-SHARD_BYTES = 128 << 20
-
-
-@dataclass(frozen=True)
-class ShardLimits:
-    """When a shard is full."""
-
-    bytes: int
-    samples: int
-
-    @classmethod
-    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
-        """Read the arguments of `write`. Raises UsageError."""
-        check_shards(shard_size, samples_per_shard)
-        if samples_per_shard is not None:
-            return cls(1 << 62, samples_per_shard)
-        return cls(shard_size or SHARD_BYTES, 1 << 62)
 
 
 @dataclass(frozen=True)
@@ -84,11 +68,7 @@ class Splits:
 
     def of(self, key: str) -> str:
         """Return the split of a sample: that of a file of this name in a conversion with seed 0."""
-        return (
-            self.names[int(self.draw.of_files(hash_names([key]))[0])]
-            if self.draw
-            else self.names[0]
-        )
+        return self.names[int(self.draw.of_files(hash_names([key]))[0]) if self.draw else 0]
 
 
 def refuse_bad_names(names: Sequence[object]) -> None:
@@ -96,57 +76,6 @@ def refuse_bad_names(names: Sequence[object]) -> None:
     bad = [name for name in names if not isinstance(name, str) or not is_split_name(name)]
     if bad:
         raise UsageError(f"split name {bad[0]!r} must be made of letters, digits, _ and .")
-
-
-class SampleWriter:
-    """Writes samples into a folder: each split has shards of its own, and one block in memory."""
-
-    def __init__(
-        self,
-        folder: Path,
-        fields: Fields,
-        given: WriteSchema,
-        limits: ShardLimits,
-    ) -> None:
-        self._folder, self._fields, self._limits = folder, fields, limits
-        self._compression = given.compression_of(fields)
-        self._classes = len(given.classes or ())
-        self._series: dict[str, ShardSeries] = {}
-        self._keys: dict[str, Keys] = {}
-        self._labels: dict[str, npt.NDArray[np.int64]] = {}
-
-    def add(self, sample: Sample, number: int, splits: Splits) -> None:
-        """Write a sample, the `number`-th of the caller's. Raises InputError, StorageError."""
-        values = self._fields.values(sample, number)
-        split = splits.of(values[0])
-        if split not in self._series:
-            self._begin(split)
-        self._keys[split].add(values)
-        self._series[split].add(values, row_size(values))
-        if self._classes and (label := values[self._fields.label]) is not None:
-            self._labels[split][label] += 1
-
-    def _begin(self, split: str) -> None:
-        layout = self._fields.layout
-        self._series[split] = ShardSeries(
-            self._folder, layout, split, self._compression, self._limits
-        )
-        self._keys[split] = new_keys(self._fields)
-        self._labels[split] = np.zeros(self._classes, np.int64)
-
-    def finish(self) -> Iterator[WrittenSplit]:
-        """End the shards, and yield what was written of each split, in the order in which they
-        came. Raises StorageError."""
-        for split, series in self._series.items():
-            series.close()
-            yield WrittenSplit(
-                split, tuple(series.entries), self._keys[split].hashes, self._labels[split]
-            )
-
-    def abandon(self) -> None:
-        """Close the files, which are of no use."""
-        for series in self._series.values():
-            series.abandon()
 
 
 @dataclass(frozen=True)
@@ -165,9 +94,51 @@ def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[Writ
     return sorted(written, key=lambda each: list(names).index(each.split))
 
 
-def new_keys(fields: Fields) -> Keys:
-    """Return what takes the keys of samples with these fields."""
-    return Keys(fields.layout.columns.get_field_index("variant"))
+NumberedSample = tuple[Sample, int, Splits]
+"""A sample with its number, which messages name, and the splits that it may be in."""
+
+
+def write_samples(
+    folder: Path,
+    fields: Fields,
+    given: WriteSchema,
+    samples: Iterable[NumberedSample],
+    where: str = "",
+) -> list[WrittenSplit]:
+    """Write samples into a folder: each split has shards of its own, and one block in memory.
+    Messages about a sample begin with `where` it is from.
+
+    Return what was written of each split, in the order in which they came. Raises InputError,
+    StorageError.
+    """
+    compression, classes = given.compression_of(fields), len(given.classes or ())
+    variant = fields.layout.columns.get_field_index("variant")
+    writing: dict[str, tuple[ShardSeries, array[int], npt.NDArray[np.int64]]] = {}
+    try:
+        for sample, number, splits in samples:
+            try:
+                values = fields.values(sample, number)
+            except InputError as error:
+                raise InputError(f"{where}{error}") from error
+            split = splits.of(values[0])
+            if split not in writing:
+                series = ShardSeries(folder, fields.layout, split, compression, given.limits)
+                writing[split] = series, array("Q"), np.zeros(classes, np.int64)
+            series, hashes, labels = writing[split]
+            name = _name_of(values[0], values[variant : variant + 1] if variant > 0 else ())
+            hashes.append(xxhash.xxh3_64_intdigest(name))
+            series.add(values, row_size(values))
+            if classes and (label := values[fields.label]) is not None:
+                labels[label] += 1
+        for series, _, _ in writing.values():
+            series.close()
+    finally:
+        for series, _, _ in writing.values():
+            series.abandon()
+    return [
+        WrittenSplit(split, tuple(series.entries), np.frombuffer(hashes, np.uint64), labels)
+        for split, (series, hashes, labels) in writing.items()
+    ]
 
 
 # --- the keys of samples that are written: none may come twice ---
@@ -176,134 +147,100 @@ _FEW = 1000
 """Hashes of several samples whose keys are compared at a time."""
 
 
-class Keys:
-    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that
-    column in a row, or -1.
+def _name_of(key: str, variant: Sequence[Any]) -> bytes:
+    """Return what no two samples have in common: their key, after their variant where they have
+    such a field. Samples that are variants of one record have the same key."""
+    return " ".join([*map(repr, variant), key]).encode("utf-8", "surrogatepass")
 
-    Samples that are variants of one record have the same key.
+
+def refuse_repeated(
+    hashes: npt.NDArray[np.uint64], shards: Sequence[Path], variants: Sequence[str]
+) -> None:
+    """Raise InputError if two samples of some shards have the same key, given a hash for each,
+    (samples,): ten million are 80 MB. `variants` is the name of that column, if there is one.
+
+    Equal hashes prove nothing: such keys are read from the shards and compared.
     """
-
-    def __init__(self, variant: int) -> None:
-        self._variant = variant
-        self._hashes = array("Q")
-
-    def add(self, values: tuple[Any, ...]) -> None:
-        """Take the key of the next sample, whose row is `values`."""
-        self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
-
-    @property
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        """A hash of every key, (samples,) uint64."""
-        return np.frombuffer(self._hashes, np.uint64)
-
-    def extend(self, hashes: npt.NDArray[np.uint64]) -> None:
-        """Take keys that come after these, given what `hashes` gave of them."""
-        self._hashes.frombytes(hashes.tobytes())
-
-    def _name(self, key: str, variant: Any) -> bytes:
-        name = key if self._variant < 0 else f"{variant!r} {key}"
-        return name.encode("utf-8", "surrogatepass")
-
-    def refuse_repeated(self, shards: Sequence[Path]) -> None:
-        """Raise InputError if two samples have the same key.
-
-        Equal hashes prove nothing: such keys are read from the shards and compared.
-        """
-        ordered = np.sort(self.hashes)
-        again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-        for start in range(0, len(again), _FEW):
-            self._compare(shards, again[start : start + _FEW])
-
-    def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
-        """Compare the keys that have some hashes; the rows of the shards are in the order of the
-        samples."""
-        hashes, first = self.hashes, 0
-        seen: dict[bytes, int] = {}
+    ordered = np.sort(hashes)
+    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    for start in range(0, len(again), _FEW):
+        wanted = np.flatnonzero(np.isin(hashes, again[start : start + _FEW]))
+        first, seen = 0, dict[bytes, int]()
         for block in chain.from_iterable(
             ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards
         ):
-            for row in np.flatnonzero(
-                np.isin(hashes[first : first + block.num_rows], wanted)
-            ).tolist():
-                key = block.column("key")[row].as_py()
-                name = self._name(
-                    key, None if self._variant < 0 else block.column("variant")[row].as_py()
-                )
+            here = wanted[(wanted >= first) & (wanted < first + block.num_rows)]
+            for row in here.tolist():
+                of_row = block.slice(row - first, 1)
+                key = of_row.column("key")[0].as_py()
+                name = _name_of(key, [of_row.column(each)[0].as_py() for each in variants])
                 if name in seen:
                     raise InputError(
-                        f"the samples {seen[name]:,} and {first + row:,} have the key "
-                        f"{printable(key)}; give each a key of its own"
+                        f"the samples {seen[name]:,} and {row:,} have the key {printable(key)}; "
+                        "give each a key of its own"
                     )
-                seen[name] = first + row
+                seen[name] = row
             first += block.num_rows
 
 
 # --- the shards of one split, written one after the other ---
 
 
+@dataclass
 class ShardSeries:
     """Writes the rows of one split into one shard after the other; one block is in memory.
     `entries` are the shards so far."""
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: Layout,
-        split: str,
-        compression: Compression,
-        limits: ShardLimits,
-    ) -> None:
-        self._folder, self._layout, self._split = folder, layout, split
-        self._compression, self._limits = compression, limits
-        self._sink: StreamedFile | None = None
-        self._writer: ShardWriter | None = None
-        self._rows = self._raw_bytes = 0
-        self.entries: list[ShardEntry] = []
+    folder: Path
+    layout: Layout
+    split: str
+    compression: Compression
+    limits: ShardLimits
+    entries: list[ShardEntry] = field(default_factory=list)
+    _open: tuple[StreamedFile, ShardWriter] | None = None
+    _rows: int = 0
+    _raw_bytes: int = 0
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
         """Append one row: `values` in the order of the columns, `size` about their bytes. Raises
         StorageError."""
         with naming_the_path(self._path):
-            if self._writer is None or self._sink is None:
-                self._sink = StreamedFile(self._path)
-                schema = shard_schema(self._layout, self._split, len(self.entries))
-                self._writer = ShardWriter(self._sink, schema, self._compression)
-            self._writer.add(values, size)
+            if self._open is None:
+                sink = StreamedFile(self._path)
+                schema = shard_schema(self.layout, self.split, len(self.entries))
+                self._open = sink, ShardWriter(sink, schema, self.compression)
+            sink, writer = self._open
+            writer.add(values, size)
             self._rows += 1
             self._raw_bytes += size
             # a shard may be smaller than a block
-            waiting = self._raw_bytes - self._writer.raw_bytes
-            full = (
-                self._rows >= self._limits.samples
-                or max(self._sink.tell(), waiting) >= self._limits.bytes
-            )
-        if full:
+            written = max(sink.tell(), self._raw_bytes - writer.raw_bytes)
+        if self._rows >= self.limits.samples or written >= self.limits.bytes:
             self.close()
 
     def close(self) -> None:
         """End the shard that is being written, if there is one. Raises StorageError."""
-        if self._writer is None or self._sink is None:
+        if self._open is None:
             return
+        sink, writer = self._open
         with naming_the_path(self._path):
-            blocks = self._writer.finish()
-            self._sink.sync()
-            self._sink.close()
-        facts = ShardFacts(
-            sum(blocks), self._sink.tell(), self._writer.raw_bytes, self._sink.sha256, blocks
-        )
-        self.entries.append(ShardEntry.of_written(self._split, self._path.name, facts))
-        self._writer, self._sink, self._rows, self._raw_bytes = None, None, 0, 0
+            blocks = writer.finish()
+            sink.sync()
+            sink.close()
+        facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
+        self.entries.append(ShardEntry.of_written(self.split, self._path.name, facts))
+        self._open, self._rows, self._raw_bytes = None, 0, 0
 
     def abandon(self) -> None:
         """Close the file of the shard that is being written, which is of no use."""
-        if self._sink is not None:
+        if self._open is not None:
             with contextlib.suppress(OSError):
-                self._sink.close()
-            self._writer, self._sink = None, None
+                self._open[0].close()
+            self._open = None
 
     @property
     def _path(self) -> Path:
-        return self._folder / shard_name(self._split, len(self.entries))
+        return self.folder / shard_name(self.split, len(self.entries))
 
 
 @contextlib.contextmanager
@@ -369,29 +306,43 @@ def finish(
     files = write_tables(
         folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
-    samples = sum(entry.rows for entry in entries)
-    manifest = Manifest(
-        kind=layout.kind,
-        samples=samples,
-        shards=len(entries),
-        bytes=sum(entry.bytes for entry in entries),
-        inputs=samples,
-        rejected=0,
-        splits=splits_of(entries),
-        schema=tuple((f.name, str(f.type)) for f in layout.columns),
-        fields=layout.fields(),
-        recipe=recipe,
+    manifest = manifest_of(
+        layout,
+        splits_of(entries),
+        recipe,
         settings=settings,
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
-        sources=(),
         files=files,
-        created=now(),
-        shardctl_version=__version__,
         class_counts=class_counts,
     )
     write_atomically(folder / MANIFEST, manifest.to_json().encode())
     return manifest
+
+
+def manifest_of(
+    layout: Layout, splits: tuple[SplitFacts, ...], recipe: dict[str, Any], **others: Any
+) -> Manifest:
+    """Return the manifest of samples without a source, each of which was an input; `others` are its
+    other fields."""
+    samples = sum(each.samples for each in splits)
+    nothing = {"settings": {}, "fingerprint": "", "fingerprint_parts": {}, "files": {}}
+    return Manifest(
+        kind=layout.kind,
+        samples=samples,
+        shards=sum(each.shards for each in splits),
+        bytes=sum(each.bytes for each in splits),
+        inputs=samples,
+        rejected=0,
+        splits=splits,
+        schema=tuple((f.name, str(f.type)) for f in layout.columns),
+        fields=layout.fields(),
+        recipe=recipe,
+        sources=(),
+        created=now(),
+        shardctl_version=__version__,
+        **{**nothing, **others},
+    )
 
 
 def splits_of(
@@ -411,3 +362,161 @@ def splits_of(
 def now() -> str:
     """Return the time as a manifest has it."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+AS_THEY_ARE = (str, int, float, bytes, bool, type(None), list, dict, np.ndarray)
+"""Types of values that need no look."""
+
+_DICTS_OF = {
+    "pyarrow": "table.to_pylist()",
+    "pandas": 'frame.to_dict("records")',
+    "polars": "frame.to_dicts()",
+}
+"""How tables of other packages give a dict for each row."""
+
+
+def elements_of(samples: Any) -> Iterable[Any]:
+    """Return what yields the samples of a dataset of any library; an iterable as it is.
+
+    A map-style dataset of PyTorch has no `__iter__` that ends, so it is asked for one index after
+    the other.
+    """
+    if isinstance(samples, str | Path):
+        raise UsageError(
+            f"samples are dicts, and {str(samples)!r} is a path; shardctl.convert reads files"
+        )
+    if how := _DICTS_OF.get(type(samples).__module__.partition(".")[0]):
+        raise UsageError(
+            f"samples are an iterable of dicts, and this is {describe(samples)}; give {how}"
+        )
+    if hasattr(samples, "as_numpy_iterator"):  # tf.data.Dataset
+        return samples.as_numpy_iterator()  # type: ignore[no-any-return]  # of a library that may be missing
+    if is_indexed(samples):
+        return (samples[index] for index in range(len(samples)))
+    if not isinstance(samples, Iterable):
+        raise UsageError(
+            "samples are an iterable of dicts, or a dataset of PyTorch or TensorFlow; got "
+            f"{describe(samples)}"
+        )
+    return samples
+
+
+def is_indexed(samples: Any) -> bool:
+    """Return whether these are samples by index, and no sequence of Python: a map-style dataset of
+    PyTorch, or one like it."""
+    return (
+        hasattr(samples, "__getitem__")
+        and hasattr(samples, "__len__")
+        and not isinstance(samples, Sequence | Mapping)
+    )
+
+
+def classes_of(samples: Any, names: Names) -> tuple[str, ...] | None:
+    """Return the names of the classes that a dataset says its labels have, None without.
+
+    Hugging Face has them in `features`, torchvision in `classes`; there `names` must say which
+    value is the label.
+    """
+    first = next(iter(samples.values()), None) if isinstance(samples, Mapping) else samples
+    features, found = getattr(first, "features", None), None
+    if isinstance(features, Mapping):
+        found = getattr(features.get("label"), "names", None)
+    elif "label" in (names or ()):
+        found = getattr(first, "classes", None)
+    if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
+        return None
+    return tuple(found) or None
+
+
+def named(
+    elements: Iterable[Any], names: Names, number: int = 0, where: str = ""
+) -> Iterator[Sample]:
+    """Yield elements as samples: tuples get the names of their fields, tensors and pictures become
+    arrays.
+
+    What the caller's code raises is an InputError that says at which sample; `number` is that of
+    the first one, and `where` says of which part they are.
+    """
+    iterator = iter(elements)
+    while True:
+        try:
+            element = next(iterator)
+        except StopIteration:
+            return
+        except (ShardctlError, MemoryError):
+            raise
+        except Exception as error:  # whatever a person's code raises
+            raise InputError(
+                f"{where}sample {number:,}: making it raised {type(error).__name__}: "
+                f"{printable(str(error))}"
+            ) from error
+        yield own(_sample(element, names, f"{where}sample {number:,}"))
+        number += 1
+
+
+def _sample(element: Any, names: Names, who: str) -> Any:
+    if names is not None and isinstance(element, dict):
+        raise InputError(f"{who} is a dict, so its values have names; leave out fields=")
+    if names is not None and isinstance(element, tuple | list):
+        if len(element) != len(names):
+            raise InputError(f"{who} has {len(element)} values, and fields= names {len(names)}")
+        element = dict(zip(names, element, strict=True))
+    if isinstance(element, tuple):
+        raise InputError(
+            f"{who} is a tuple of {len(element)} values; name them, as in fields=('image', 'label')"
+        )
+    if not isinstance(element, dict):
+        return element
+    if not all(type(value) in AS_THEY_ARE for value in element.values()):
+        return {name: _value(value) for name, value in element.items()}
+    if _is_stored_image(element.get("image")):
+        return {**element, "image": element["image"]["bytes"]}
+    return element
+
+
+def _value(value: Any) -> Any:
+    """Return a tensor or a picture as an array, everything else as it is."""
+    if hasattr(value, "detach") and hasattr(value, "numpy"):  # torch.Tensor
+        return value.detach().cpu().numpy()
+    if hasattr(value, "numpy") and callable(value.numpy):  # tf.Tensor
+        return value.numpy()
+    # a picture of Pillow
+    if hasattr(value, "convert") and hasattr(value, "tobytes") and hasattr(value, "mode"):
+        return np.asarray(to_rgb(value))
+    return value["bytes"] if _is_stored_image(value) else value
+
+
+def _is_stored_image(value: Any) -> bool:
+    """Return whether this is an image as Hugging Face stores it: {"bytes": ..., "path": ...}."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"bytes", "path"}
+        and isinstance(value["bytes"], bytes)
+    )
+
+
+def own(value: Any, deepest: int = DEEPEST) -> Any:
+    """Return a value of which a generator may change its own copy afterwards: arrays, lists and
+    dicts are copied."""
+    if isinstance(value, np.ndarray):
+        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if deepest and isinstance(value, list | tuple):
+        if set(map(type, value)) <= PLAIN:
+            return value[:]
+        made = [own(part, deepest - 1) for part in value]
+        return tuple(made) if isinstance(value, tuple) else made
+    if deepest and isinstance(value, dict):
+        return {name: own(part, deepest - 1) for name, part in value.items()}
+    return value
+
+
+def part_of(make: Callable[[Any], Iterable[Any]], part: Any) -> Iterable[Any]:
+    """Yield what a function makes of one part. It is called when the first sample is wanted."""
+    made = make(part)
+    if made is None:
+        raise ValueError(
+            "the function of the parts returned None; it yields samples, or returns an iterable"
+        )
+    yield from elements_of(made)

@@ -88,10 +88,9 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
 
     Raises InstallError if a package is missing, KeyError for an ending that no format has.
     """
-    plain, _, last = suffix.rpartition(".")
-    compressed = bool(plain) and f".{last}" in COMPRESSED
-    row = format_of(plain if compressed else suffix, reading.record)
-    streamed = compressed or reading.encoding != "utf-8"
+    plain, is_compressed = _split(suffix)
+    row = format_of(plain, reading.record)
+    streamed = is_compressed or reading.encoding != "utf-8"
     if row.family is Family.TEXT:
         return _text_format(row, reading, streamed, SHUFFLED_UNIT_BYTES if shuffled else UNIT_BYTES)
     made = _imported(row, row.streamed if streamed and row.streamed else row.reader)
@@ -103,6 +102,13 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
         carrier = "Framed" if row.family is Family.CONTAINER else "OneByOne"
         found = import_attribute(f"framed:{carrier}")(made, row.of_tfds)
     return found
+
+
+def _split(suffix: str) -> tuple[str, bool]:
+    """Return an ending without that of a compression, and whether it had one."""
+    plain, _, last = suffix.rpartition(".")
+    is_compressed = bool(plain) and f".{last}" in COMPRESSED
+    return plain if is_compressed else suffix, is_compressed
 
 
 def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes: int) -> Format:
@@ -142,9 +148,7 @@ def check_file(suffix: str, path: str) -> None:
 
 def companions_of(suffix: str, path: str) -> Iterator[str]:
     """Yield the files that the format of a file reads beside it: see InputFormat.companions."""
-    plain, _, last = suffix.rpartition(".")
-    ending = plain if plain and f".{last}" in COMPRESSED else suffix
-    found = _function(ending, "companions")
+    found = _function(_split(suffix)[0], "companions")
     return iter(()) if found is None else found(path)
 
 
@@ -192,12 +196,8 @@ SNIFFED_BYTES = 512
 @lru_cache
 def without_compression(suffix: str) -> str:
     """Return the ending of a file's name without that of its compression: .jsonl of .jsonl.gz."""
-    plain, _, last = suffix.rpartition(".")
-    return (
-        plain
-        if f".{last}" in COMPRESSED and (plain in PLAIN_TEXTS or plain in CONTAINER_SUFFIXES)
-        else suffix
-    )
+    plain, _ = _split(suffix)
+    return plain if plain in PLAIN_TEXTS or plain in CONTAINER_SUFFIXES else suffix
 
 
 def ending_of(path: str, opened: str) -> str:
@@ -250,22 +250,16 @@ def _ending_in(file: BinaryIO) -> str:
             compressed = content.compression is not None
     except (OSError, Rejection):
         return ""
-    row = _known_by_magic(start) or _known_by_function(start)
+    by_magic = (
+        row
+        for row in _BY_MAGIC
+        if all(start.startswith(magic, place) for place, magic in row.magic)
+    )
+    row = next(by_magic, None) or _known_by_function(start)
     return (
         row.endings[0]
         if row is not None and (not compressed or row.family is Family.CONTAINER)
         else ""
-    )
-
-
-def _known_by_magic(start: bytes) -> InputFormat | None:
-    return next(
-        (
-            row
-            for row in _BY_MAGIC
-            if all(start.startswith(magic, place) for place, magic in row.magic)
-        ),
-        None,
     )
 
 
@@ -284,13 +278,9 @@ def copy_to_read(text: str, ending: str, version: int = 0) -> str:
         return text
     for name in companions_of(ending, local_copy(text, version)):
         other = follow(parent_of(text), name)
-        if _in_one_bucket(text, other) and exists(other):
+        # `..` has not led out of the bucket
+        is_in_bucket = (split_bucket(text) or ("", ""))[0] == (split_bucket(other) or (None, ""))[0]
+        if is_in_bucket and exists(other):
             with contextlib.suppress(FileNotFoundError):
                 local_copy(other)
     return local_copy(text, version)  # of the files that this process holds, it is one of the last
-
-
-def _in_one_bucket(text: str, other: str) -> bool:
-    """Return whether `..` has not led out of the bucket."""
-    (bucket, _), there = split_bucket(text) or ("", ""), split_bucket(other)
-    return there is not None and there[0] == bucket

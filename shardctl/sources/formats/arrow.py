@@ -105,7 +105,7 @@ class _File(Rows):
         from."""
         for offset, size in _footer(self.path, self.version)[0]:
             hash_range(self.path, offset, size, digest)
-        hash_range(self.path, unit.offset, unit.size, digest)
+        super().hash(unit, digest)
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
@@ -147,9 +147,7 @@ class _Stream(_File):
             raise damaged("the stream", error) from error
         return [Cut(0, self.version[0], rows)] if rows else []
 
-    def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes of the stream to a digest."""
-        hash_range(self.path, unit.offset, unit.size, digest)
+    hash = Rows.hash
 
     def chosen(self, reader: Any, unit: Unit) -> Iterator[pa.RecordBatch]:
         """Yield all record batches."""

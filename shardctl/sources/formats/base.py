@@ -346,8 +346,9 @@ class Format(ABC):
 
     @abstractmethod
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Look at a piece of a file, and return what `join` needs, as JSON can hold it: the units,
-        [offset, size, records] and the reject of a unit, if it is one. Raises OSError, Rejection.
+        """Look at a piece of a file, and return what `join` needs, as JSON can hold it: `cuts` are
+        the units, [offset, size, records] and the reject of a unit, if it is one; `encoding` and
+        `folders` are what was found, if anything was. Raises OSError, Rejection.
         """
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
@@ -359,7 +360,7 @@ class Format(ABC):
         return [
             Cut(offset, length, records, *(Rejection(*each) for each in fault if each))
             for scan in scans
-            for offset, length, records, *fault in scan
+            for offset, length, records, *fault in scan["cuts"]
         ]
 
     @abstractmethod

@@ -4,7 +4,7 @@ change, nothing unchecked."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import Rejection
+from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import is_list
 from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
@@ -144,11 +144,7 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
     wrong. Raises `error` itself if it is the disk's."""
     reason = _reason(error)
     if "crypted" in reason:
-        return Rejection(
-            "read",
-            "encrypted",
-            "an encrypted Parquet file; decrypt it first",
-        )
+        return Rejection("read", "encrypted", "an encrypted Parquet file; decrypt it first")
     article = "an" if kind == "Arrow" else "a"
     return Rejection(
         "read",
@@ -166,7 +162,7 @@ def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return _fitted(array, type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Misfit(
-            f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})"
+            f"values of type {array.type} do not fit {type_} ({first_line(error)})"
         ) from error
 
 
@@ -381,9 +377,7 @@ def rows_of(
         batch = current.rest if current.rest is not None else next(current.batches, None)
         if batch is None:
             raise Rejection(
-                "read",
-                "changed",
-                "the file has fewer rows than it says; make it again",
+                "read", "changed", "the file has fewer rows than it says; make it again"
             )
         first, stop = max(0, skip - current.passed), min(len(batch), end - current.passed)
         current.rest = batch.slice(stop) if stop < len(batch) else None
@@ -403,8 +397,7 @@ def parsed(
     Raises Misfit, ArrowInvalid.
     """
     numbers = np.arange(first, first + len(batch))
-    batch, valid, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
-    numbers = numbers[valid] if rejects else numbers
+    batch, numbers, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
     if choose is not None:
         wanted = choose(numbers)
         if not wanted.all():
@@ -422,27 +415,6 @@ def parsed(
     for part, own in parts:
         yield Parsed(own, fitted_batch(part, schema), rejects)
         rejects = []
-
-
-def parsed_batches(
-    batches: Iterable[pa.RecordBatch],
-    first: int,
-    schema: pa.Schema,
-    choose: Choose | None,
-) -> Iterator[Parsed]:
-    """Yield rows that follow each other, as `parsed` does. The first has the number `first`.
-
-    Raises Misfit, and Rejection where a batch is damaged: it and all after it cannot be read.
-    """
-    number = first
-    try:
-        for batch in batches:
-            yield from parsed(batch, number, schema, choose)
-            number += len(batch)
-    except (Misfit, Rejection):
-        raise
-    except FAULTS as error:
-        raise damaged(f"row {number} and what follows", error) from error
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
@@ -496,20 +468,34 @@ def _rows_apart(
 def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of `schema`, string for null; those that are missing are null. Raises
     Misfit."""
-    whole = without_nulls(schema)
-    columns = []
-    for field, out in zip(schema, whole, strict=True):
-        place = batch.schema.get_field_index(field.name)
+
+    def fit(column: pa.Array, field: pa.Field, out: pa.Field) -> pa.Array:
         try:
-            column = pa.nulls(len(batch), out.type) if place < 0 else batch.column(place)
             if is_json(field):
                 column = json_texts(map(_without_nulls, column.to_pylist()))
             if is_given(schema) and pa.types.is_string(out.type) and not _may_be_text(column):
                 raise ColumnMisfit(f"values of type {column.type} do not fit {out.type}")
-            column = fitted(column, field.type)
-            columns.append(fitted(column, out.type))
+            return fitted(fitted(column, field.type), out.type)
         except Misfit as error:
             raise type(error)(f"the column {printable(field.name)}: {error}") from error
+
+    return with_columns(batch, schema, fit)
+
+
+def with_columns(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    fit: Callable[[pa.Array, pa.Field, pa.Field], pa.Array],
+) -> pa.RecordBatch:
+    """Return the columns of `schema`, string for null; those that are missing are null. `fit` gives
+    the others, for a field of `schema`, and that field with string for null."""
+    whole = without_nulls(schema)
+    columns = [
+        pa.nulls(len(batch), out.type)
+        if (place := batch.schema.get_field_index(field.name)) < 0
+        else fit(batch.column(place), field, out)
+        for field, out in zip(schema, whole, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=whole)
 
 
@@ -530,8 +516,10 @@ def _may_be_text(array: pa.Array) -> bool:
 _Rejects = list[tuple[int, Rejection]]
 
 
-def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, Any, _Rejects]:
-    """Return the rows whose values are valid, which they are, and the others as rejects.
+def _valid_rows(
+    batch: pa.RecordBatch, numbers: Numbers
+) -> tuple[pa.RecordBatch, Numbers, _Rejects]:
+    """Return the rows whose values are valid, their numbers, and the others as rejects.
 
     Raises ArrowInvalid if the arrays themselves are damaged.
     """
@@ -541,13 +529,13 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
         of_all = error
         batch.validate()
     else:
-        return batch, None, []
+        return batch, numbers, []
     valid, rejects = np.ones(len(batch), bool), []
     for row in range(len(batch)):
         try:
             batch.slice(row, 1).validate(full=True)
         except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             valid[row] = False
             utf8 = "utf8" in reason.lower()
             name, advice = (
@@ -558,7 +546,7 @@ def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, An
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
     if not rejects:  # what the arrays say of all rows together is wrong
         raise of_all
-    return _chosen(batch, valid), valid, rejects
+    return _chosen(batch, valid), numbers[valid], rejects
 
 
 def _chosen(batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> pa.RecordBatch:
@@ -592,7 +580,7 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         raise error
-    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    return first_line(error).removesuffix(".")
 
 
 def damaged(what: str, error: Exception | str) -> Rejection:

@@ -95,15 +95,13 @@ _OTHER_CONTENT = {
 }
 """What files begin with that are no text, whatever their names say."""
 
-_MAGICS = tuple(_OTHER_CONTENT)
-
 
 def refuse_other_content(start: bytes) -> None:
     """Raise Rejection if a file that is to be text begins with `start` (10 bytes), and so is
     something else."""
-    if start.startswith(_MAGICS):
-        advice = next(advice for magic, advice in _OTHER_CONTENT.items() if start.startswith(magic))
-        raise Rejection("read", "wrong-format", f"it is no text; {advice}")
+    for magic, advice in _OTHER_CONTENT.items():
+        if start.startswith(magic):
+            raise Rejection("read", "wrong-format", f"it is no text; {advice}")
 
 
 def compression_of(start: bytes) -> str | None:
@@ -290,9 +288,7 @@ COMPRESSIONS = {
         "xz",
         b"\xfd7zXZ\0",
         partial(
-            _members,
-            partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES),
-            lzma.LZMAError,
+            _members, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, WINDOW_BYTES), lzma.LZMAError
         ),
     ),
     "zst": Compression("zstd", _ZSTD_MAGIC, _zstd),

@@ -7,10 +7,11 @@ import codecs
 import csv
 import io
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -34,9 +35,9 @@ from shardctl.sources.formats.base import (
     json_texts,
     refuse_wide,
 )
-from shardctl.sources.formats.columns import check_columns, check_names
+from shardctl.sources.formats.columns import check_columns, check_names, with_columns
 from shardctl.sources.formats.lines import chosen_lines, is_utf8
-from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in, without_nulls
+from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in
 from shardctl.system.text import printable
 
 HEAD_BYTES = UNIT_BYTES
@@ -101,6 +102,19 @@ def counted_quotes(
 
     `quotes` are places, `before` has the byte before each. It is the rule by which pyarrow reads.
     """
+    if not len(quotes):
+        return quotes
+    opening = int(state.inside)
+    half = not state.inside and before[0] == QUOTE and state.closed != quotes[0] - 1
+    if not half and are_all_counted(before[opening::2], delimiter):
+        opens, closes = quotes[opening::2], quotes[1 - opening :: 2]
+        anew = opens[before[opening::2] != QUOTE]  # not the second half of a doubled one
+        if len(anew):
+            state.opened = int(anew[-1])
+        if len(closes):
+            state.closed = int(closes[-1])
+        state.inside ^= len(quotes) % 2 == 1
+        return quotes
     starts = _starts_of_cells(delimiter) & (np.arange(256) != QUOTE)
     counted = []
     for place, may_open in zip(quotes.tolist(), starts[before].tolist(), strict=True):
@@ -143,16 +157,9 @@ def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, i
     """Return the ends of the records, and the place of a quote that is not closed, or -1."""
     ends = line_ends(array, len(array))
     quotes = np.flatnonzero(array == QUOTE)
-    if not len(quotes):
-        return ends, -1
     before = array[quotes - 1]
-    if quotes[0] == 0:
+    if len(quotes) and quotes[0] == 0:
         before[0] = NEWLINE
-    if are_all_counted(before[::2], delimiter):
-        anew = quotes[::2][before[::2] != QUOTE]  # not the second half of a doubled one
-        return ends[np.searchsorted(quotes, ends) % 2 == 0], int(anew[-1]) if len(
-            quotes
-        ) % 2 else -1
     state = State()
     counted = counted_quotes(quotes, before, delimiter, state)
     return ends[np.searchsorted(counted, ends) % 2 == 0], state.opened if state.inside else -1
@@ -486,16 +493,7 @@ def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> npt.NDArray
 def _typed(rows: pa.RecordBatch, numbers: Numbers, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of `schema`, string for null. Raises Misfit."""
     check_columns(rows.schema.names, schema)
-    whole = without_nulls(schema)
-    columns = []
-    for field, out in zip(schema, whole, strict=True):
-        place = rows.schema.get_field_index(field.name)
-        columns.append(
-            pa.nulls(len(rows), out.type)
-            if place < 0
-            else _typed_column(rows.column(place), numbers, field)
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=whole)
+    return with_columns(rows, schema, lambda cells, field, _: _typed_column(cells, numbers, field))
 
 
 def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Array:
@@ -526,10 +524,10 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     try:
         typed = values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        odd = _first_that_fails(values, field.type)
-        where = (
-            "" if odd is None else f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
-        )
+        where = ""
+        if isinstance(error, pa.ArrowInvalid):  # or no value has this type
+            odd = bisect_left(range(len(values)), True, key=partial(_fails, values, field.type))
+            where = f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
         raise Misfit(
             f"the column {printable(field.name)} is {field.type}, which a cell{where} does not fit"
         ) from error
@@ -551,16 +549,10 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     return typed
 
 
-def _first_that_fails(values: pa.Array, type_: pa.DataType) -> int | None:
-    """Return the index of the first value that cannot be cast, None if no value has this type."""
-    start, end = 0, len(values)
-    while end - start > 1:
-        middle = (start + end) // 2
-        try:
-            values[start:middle].cast(type_)
-            start = middle
-        except pa.ArrowInvalid:
-            end = middle
-        except pa.ArrowNotImplementedError:
-            return None
-    return start
+def _fails(values: pa.Array, type_: pa.DataType, last: int) -> bool:
+    """Return whether one of the values up to an index cannot be cast."""
+    try:
+        values[: last + 1].cast(type_)
+    except pa.ArrowInvalid:
+        return True
+    return False

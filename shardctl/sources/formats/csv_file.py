@@ -146,7 +146,7 @@ def _serial(cells: Any, delimiter: str, start: int, end: int) -> list[list[int]]
     quote, 1] of each record whose quote is never closed: its line."""
     found, state, last = [], State(), start
     for before, quotes, ends in cells(start, end):
-        counted = _counted(quotes, before, delimiter, state)
+        counted = counted_quotes(quotes, before, delimiter, state)
         inside = state.inside ^ (len(counted) % 2 == 1)  # what it was before
         own = ends[(np.searchsorted(counted, ends) + inside) % 2 == 0]
         if len(own):
@@ -156,24 +156,6 @@ def _serial(cells: Any, delimiter: str, start: int, end: int) -> list[list[int]]
         return found
     line = next((int(ends[0]) for *_, ends in cells(state.opened, end) if len(ends)), end)
     return [*found, [last, line, state.opened, 1], *_serial(cells, delimiter, line, end)]
-
-
-def _counted(quotes: Numbers, before: Bytes, delimiter: str, state: State) -> Numbers:
-    """Return the quotes that open or close a cell, and go on from `state`."""
-    if not len(quotes):
-        return quotes
-    opening = int(state.inside)
-    half = not state.inside and before[0] == QUOTE and state.closed != quotes[0] - 1
-    if half or not are_all_counted(before[opening::2], delimiter):
-        return counted_quotes(quotes, before, delimiter, state)
-    opens, closes = quotes[opening::2], quotes[1 - opening :: 2]
-    anew = opens[before[opening::2] != QUOTE]
-    if len(anew):
-        state.opened = int(anew[-1])
-    if len(closes):
-        state.closed = int(closes[-1])
-    state.inside ^= len(quotes) % 2 == 1
-    return quotes
 
 
 def _both_ways(before: Bytes, quotes: Numbers, ends: Numbers, delimiter: str) -> list[list[int]]:

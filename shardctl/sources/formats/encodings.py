@@ -8,9 +8,9 @@ import re
 import threading
 import unicodedata
 from array import array
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats.base import BOMS, DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
@@ -132,12 +132,9 @@ def decode_text(data: bytes, encoding: str) -> str:
             return data.decode()
         except UnicodeDecodeError as error:
             raise undecoded(encoding, error.start) from None
-    named = (
-        detect(data[:DETECTED_BYTES], len(data) <= DETECTED_BYTES)
-        if encoding == DETECT
-        else encoding
-    )
-    own, mark = resolve(named, data[:4])
+    if encoding == DETECT:
+        encoding = detect(data[:DETECTED_BYTES], len(data) <= DETECTED_BYTES)
+    own, mark = resolve(encoding, data[:4])
     if data.startswith(codecs.BOM_UTF8):
         mark = len(codecs.BOM_UTF8)
     try:
@@ -245,10 +242,8 @@ def marked_encoding(data: bytes) -> str | None:
     """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where
     there are none of these."""
     marked = next((own for mark, own in BOMS if data.startswith(mark)), None)
-    return marked or _by_zeros(data) or unmarked_wide(data) or _by_escapes(data)
-
-
-def _by_escapes(data: bytes) -> str | None:
+    if found := marked or _by_zeros(data) or unmarked_wide(data):
+        return found
     if b"\x1b" not in data or not data.isascii():
         return None
     return next((own for escape, own in _ESCAPES if escape in data), None)
@@ -301,8 +296,7 @@ _LEVEL = 0.05
 wins, then the one that is more common."""
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """Texts that are written alike: the encodings for them, the common ones first, each with the
     name that people know it by.
 
@@ -319,8 +313,7 @@ class Script:
     known: tuple[str, int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Guess:
+class Guess(NamedTuple):
     """An encoding that a file may be in: Python's name of it, the name that people know, and how a
     line of the file reads."""
 

@@ -22,7 +22,6 @@ from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
     Choose,
-    Cut,
     Digest,
     Format,
     Parsed,
@@ -111,9 +110,9 @@ def _parts(
     numbers = np.arange(unit.first, unit.first + unit.records)
     wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
     records, rejects, size, passed = [], [], 0, 0
-    stated = zip(numbers.tolist(), wanted.tolist(), entries, strict=False)
+    each = zip(numbers.tolist(), wanted.tolist(), entries, strict=False)
     try:
-        for number, is_wanted, (length, fields) in stated:
+        for number, is_wanted, (length, fields) in each:
             if is_wanted:
                 try:
                     record = fields()
@@ -147,10 +146,6 @@ class Framed(RecordFile):
         with closing(_Opened(self._form, decoder, path, reading)) as opened:
             cuts, folders = _cut(opened, size, self._unit_bytes)
         return {"cuts": cuts, "folders": sorted(folders)}
-
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the units."""
-        return super().join([scan["cuts"] for scan in scans], size)
 
     @contextmanager
     def entries(
@@ -189,10 +184,11 @@ class OneByOne(RecordFile):
         with self._opened(path) as (edges, _):
             pass
         places = [edge * size // max(1, edges[-1]) for edge in edges]
-        return [
+        cuts = [
             [start, end - start, after - first]
             for (start, end), (first, after) in zip(pairwise(places), pairwise(edges), strict=True)
         ]
+        return {"cuts": cuts}
 
     @contextmanager
     def entries(

@@ -14,7 +14,7 @@ from shardctl.errors import Rejection
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.images.codecs.backend import is_image
 from shardctl.images.codecs.image import frame_count, frames_of
-from shardctl.sources.formats.base import Choose, Cut, Digest, Format, Parsed, Reading, Unit
+from shardctl.sources.formats.base import Choose, Digest, Format, Parsed, Reading, Unit
 from shardctl.sources.types import Types
 
 
@@ -27,12 +27,8 @@ class Frames(Format):
     """Reads image files frame by frame."""
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return how many frames there are. Raises OSError, Rejection."""
-        return frame_count(Path(path).read_bytes())
-
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return one unit: a frame may need all that come before it."""
-        return [Cut(0, size, scans[0])]
+        """Return one unit: a frame may need all that come before it. Raises OSError, Rejection."""
+        return {"cuts": [[0, size, frame_count(Path(path).read_bytes())]]}
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return that of the image."""

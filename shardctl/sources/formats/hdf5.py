@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import leaf_of
 from shardctl.sources.formats.base import Digest, Unit, check_magic
-from shardctl.sources.formats.columns import HUGGING_FACE
+from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
@@ -29,10 +29,8 @@ from shardctl.sources.formats.numbered import (
     batch_of,
     column,
     column_type,
-    cuts_of,
     nested,
     row_bytes,
-    runs_of,
 )
 from shardctl.system.text import printable
 
@@ -45,17 +43,7 @@ rows."""
 MOST_INFLATED = 10_000
 """How many bytes one byte of a data set may stand for. zlib reaches 1,032."""
 
-_FAULTS = (
-    OSError,
-    KeyError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    UnicodeDecodeError,
-    OverflowError,
-    AttributeError,
-    MemoryError,
-)
+_FAULTS = (*FAULTS, RuntimeError, AttributeError, MemoryError)
 """What h5py raises for files that are damaged."""
 
 
@@ -90,9 +78,7 @@ class DataSets(Rows):
         self._sets = _data_sets(file)
         if not self._sets:
             raise Rejection(
-                "read",
-                "empty",
-                "the file has no data sets at its root or in one group",
+                "read", "empty", "the file has no data sets at its root or in one group"
             )
         types = {name: self._column_type(name, each, size) for name, each in self._sets.items()}
         lengths = {name: each.shape[0] for name, each in self._sets.items()}
@@ -112,8 +98,8 @@ class DataSets(Rows):
         self.schema = pa.schema(
             list(types.items()), {HUGGING_FACE: json.dumps({"info": {"features": enums}})}
         )
-        self._rows = lengths[first]
-        self._row_bytes = sum(_row_bytes(each) for each in self._sets.values())
+        self.count = lengths[first]
+        self.row_bytes = sum(_row_bytes(each) for each in self._sets.values())
 
     def _column_type(self, name: str, found: Any, size: int) -> pa.DataType:
         """Return the type of a data set. Raises Rejection if it is no column, or has not the place
@@ -134,19 +120,15 @@ class DataSets(Rows):
             return column_type(np.dtype(found.dtype.str), found.shape[1:], what)
         return column_type(found.dtype, found.shape[1:], what)
 
-    def cuts(self) -> list[tuple[int, int, int]]:
-        """Return runs of rows of about 1 MiB."""
-        return cuts_of(self._rows, self._row_bytes, 0)
-
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the values of a unit to a digest: where their bytes lie is known to h5py alone."""
-        for first, count in runs_of(unit, self._row_bytes):
+        for first, count in self.runs(unit):
             for name in self._sets:
                 _give(self._values(name, first, count), digest)
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit."""
-        for first, count in runs_of(unit, self._row_bytes):
+        for first, count in self.runs(unit):
             yield batch_of({name: self._column(name, first, count) for name in names}, count)
 
     def _column(self, name: str, first: int, count: int) -> pa.Array:

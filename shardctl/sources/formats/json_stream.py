@@ -17,7 +17,6 @@ from shardctl.sources.formats.base import (
     JUDGED_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
-    Cut,
     Digest,
     Numbers,
     Reading,
@@ -94,7 +93,7 @@ class JsonDocument(TextFile):
                     unit, records = record.after, 0
             if records:
                 cuts.append([unit, size - unit, records, None])
-        return cuts
+        return {"cuts": cuts}
 
     def _fault(self, record: _Record) -> Rejection | None:
         size = record.end - record.start
@@ -164,11 +163,6 @@ class JsonStream(JsonDocument):
         cuts = [[0, size, records, None]] if records else []
         rest = [[size, 0, 1, plain_fault(fault)]] if fault else []
         return {"encoding": text.encoding, "cuts": cuts + rest}
-
-    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
-        """Return the unit, and another one that is rejected where the file could not be read to its
-        end."""
-        return super().join([scan["cuts"] for scan in scans], size)
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields, by their names."""

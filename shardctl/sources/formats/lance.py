@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError, Rejection, first_line
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
-from shardctl.sources.formats.numbered import Rows, batch_of, cuts_of
+from shardctl.sources.formats.numbered import Rows, batch_of
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import is_stored, name_of, parent_of
 from shardctl.system.text import printable
@@ -62,13 +62,9 @@ class Table(Rows):
     def __init__(self, dataset: Any, manifest: Path) -> None:
         self._dataset, self._manifest = dataset, manifest
         self.schema = plain_schema(dataset.schema)
-        self._rows = int(dataset.count_rows())
+        self.count = int(dataset.count_rows())
         files = (manifest.parents[1] / "data").glob("*.lance")
-        self._row_bytes = max(1, sum(file.stat().st_size for file in files) // max(1, self._rows))
-
-    def cuts(self) -> list[tuple[int, int, int]]:
-        """Return runs of rows of about 1 MiB."""
-        return cuts_of(self._rows, self._row_bytes, 0)
+        self.row_bytes = max(1, sum(file.stat().st_size for file in files) // max(1, self.count))
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the manifest to a digest, and which rows of it the unit has."""
@@ -79,7 +75,7 @@ class Table(Rows):
         if not names:
             yield batch_of({}, unit.records)
             return
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // self._row_bytes))
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // self.row_bytes))
         with _named_faults(f"row {unit.first} and what follows"):
             yield from self._dataset.to_batches(
                 columns=names,
@@ -88,9 +84,6 @@ class Table(Rows):
                 batch_size=rows,
                 scan_in_order=True,
             )
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 @contextmanager
@@ -106,7 +99,7 @@ def _named_faults(what: str) -> Iterator[None]:
             and type(error).__name__ != "PanicException"
         ):
             raise
-        raise damaged(what, str(error).partition("\n")[0][:200]) from None
+        raise damaged(what, first_line(error)) from None
 
 
 def _version_of(manifest: Path) -> int:
@@ -152,9 +145,11 @@ def newest_in(folder: Path) -> Path | None:
 @lru_cache(64)
 def _newest(versions: Path, _time: int) -> Path | None:
     return max(
-        (path for path in versions.iterdir() if _is_manifest(path)), key=_version_of, default=None
+        (
+            path
+            for path in versions.iterdir()
+            if path.suffix == MANIFEST and path.stem.isascii() and path.stem.isdigit()
+        ),
+        key=_version_of,
+        default=None,
     )
-
-
-def _is_manifest(path: Path) -> bool:
-    return path.suffix == MANIFEST and path.stem.isascii() and path.stem.isdigit()

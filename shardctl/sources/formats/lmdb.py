@@ -46,7 +46,15 @@ def opened(path: str) -> Iterator[Entries]:
     check_magic(path, MAGIC, MAGIC_AT, "an LMDB file", "not-lmdb")
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
     try:
-        with _environment(path) as environment:
+        with lmdb.open(
+            path,
+            subdir=False,
+            readonly=True,
+            lock=False,
+            readahead=False,
+            create=False,
+            max_dbs=LOOKED_AT,
+        ) as environment:
             wanted = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
             if wanted > size:
                 raise Rejection(
@@ -67,18 +75,6 @@ def opened(path: str) -> Iterator[Entries]:
     except lmdb.Error as error:
         # LMDB names the path, which may be that of a copy of an object.
         raise damaged("the file", str(error).removeprefix(f"{path}: ")) from None
-
-
-def _environment(path: str) -> Any:
-    return lmdb.open(
-        path,
-        subdir=False,
-        readonly=True,
-        lock=False,
-        readahead=False,
-        create=False,
-        max_dbs=LOOKED_AT,
-    )
 
 
 def _refuse_databases(environment: Any, transaction: Any) -> None:
@@ -115,16 +111,17 @@ def _records(transaction: Any, number: int, digest: Digest | None) -> Iterator[E
 
 
 def _fields(values: dict[str, Any]) -> Record:
-    return {name: Feature([_read(name, value)]) for name, value in values.items()}
-
-
-def _read(name: str, value: Any) -> bytes:
-    """Return the bytes of a value. Raises Rejection."""
-    data = bytes(value)
-    if data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data.endswith(b"."):
+    record = {name: bytes(value) for name, value in values.items()}
+    for name, data in record.items():
+        if (
+            data[:1] != b"\x80"
+            or data[1:2] not in (b"\2", b"\3", b"\4", b"\5")
+            or data[-1:] != b"."
+        ):
+            continue
         raise Rejection(
             "read",
             "pickle",
             f"its {name} is a pickle, which can run any code; write an image, text or JSON",
         )
-    return data
+    return {name: Feature([data]) for name, data in record.items()}

@@ -121,9 +121,7 @@ class MdsShard(Container):
             or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG
         ):
             raise self.content.fault or Rejection(
-                "read",
-                "not-mds",
-                "it is no MDS shard, or damaged; get it again",
+                "read", "not-mds", "it is no MDS shard, or damaged; get it again"
             )
         config = self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
         self._columns = self._read_columns(config)

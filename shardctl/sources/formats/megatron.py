@@ -166,11 +166,7 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
     size = os.fstat(index.fileno()).st_size
     start = os.pread(index.fileno(), _HEAD.size, 0)
     if len(start) < _HEAD.size or not start.startswith(MAGIC):
-        raise Rejection(
-            "read",
-            "not-megatron",
-            "it is not an index of Megatron; make it again",
-        )
+        raise Rejection("read", "not-megatron", "it is not an index of Megatron; make it again")
     _, version, code, count, documents = _HEAD.unpack(start)
     if version != 1 or code not in _TYPES:
         raise Rejection(

@@ -17,7 +17,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import IO, BinaryIO, Literal, cast
@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
-from shardctl.errors import Rejection
+from shardctl.errors import Rejection, first_line
 from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import Digest, Unit
-from shardctl.sources.formats.columns import check_names, hash_range, rows_of, version_of
+from shardctl.sources.formats.columns import FAULTS, check_names, hash_range, rows_of, version_of
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
@@ -37,10 +37,8 @@ from shardctl.sources.formats.numbered import (
     batch_of,
     column,
     column_type,
-    cuts_of,
     field_type,
     row_bytes,
-    runs_of,
 )
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
@@ -58,17 +56,7 @@ COLUMN = "data"
 MOST_STRIDES = 1 << 16
 """In so many places the elements of a row may lie: each is read by itself."""
 
-_HEADER_FAULTS = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    RecursionError,
-    MemoryError,
-    OverflowError,
-    KeyError,
-    AttributeError,
-    IndexError,
-)
+_HEADER_FAULTS = (*FAULTS, SyntaxError, MemoryError, AttributeError)
 """What Python and numpy raise for headers that are none."""
 
 
@@ -78,9 +66,7 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
     start = file.read(8)
     if len(start) < 8 or not start.startswith(MAGIC):
         raise Rejection(
-            "read",
-            "not-npy",
-            f"{what} is not an array of numpy; save it with numpy.save",
+            "read", "not-npy", f"{what} is not an array of numpy; save it with numpy.save"
         )
     version = start[6]
     form = {1: "<H", 2: "<I", 3: "<I"}.get(version)
@@ -94,9 +80,7 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
     try:
         shape, dtype, fortran = _parsed(text.decode("utf-8" if version == 3 else "latin-1"))
     except _HEADER_FAULTS as error:
-        raise _bad_header(
-            what, str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        ) from None
+        raise _bad_header(what, first_line(error)) from None
     start_of_data = 8 + len(length) + count
     return Stored(array or what, shape, dtype, fortran and len(shape) > 1, start_of_data)
 
@@ -214,13 +198,11 @@ class ArrayRows(Rows):
         ]
         check_names([name for name, _ in fields])
         self.schema = pa.schema(fields)
-        self._file, self._path, self._arrays, self._archive = file, path, arrays, archive
+        self._file, self.path, self._arrays, self._archive = file, path, arrays, archive
+        self.count, self.start = arrays[0].rows, arrays[0].start
+        self.row_bytes = sum(each.row_bytes for each in arrays)
 
-    @property
-    def _row_bytes(self) -> int:
-        return sum(each.row_bytes for each in self._arrays)
-
-    def cuts(self) -> list[tuple[int, int, int]]:
+    def cuts(self) -> Sequence[tuple[int, int, int]]:
         """Return runs of rows of about 1 MiB. Raises Rejection if a checksum is wrong."""
         if self._archive is not None:
             try:  # zipfile compares a checksum at the end of a member
@@ -230,17 +212,17 @@ class ArrayRows(Rows):
                             pass
             except _FAULTS as error:
                 raise _damaged(error) from None
-        return cuts_of(self._arrays[0].rows, self._row_bytes, self._arrays[0].start)
+        return super().cuts()
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the rows of a unit to a digest, one array after the other."""
         for array in self._arrays:
             for offset, size in array.ranges(unit.first - 1, unit.records):
-                hash_range(self._path, offset, size, digest)
+                hash_range(self.path, offset, size, digest)
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit."""
-        for first, count in runs_of(unit, self._row_bytes):
+        for first, count in self.runs(unit):
             rows = (array.read(self._file.fileno(), first, count) for array in self._arrays)
             yield self._batch(self._arrays, rows, names, count)
 
@@ -265,30 +247,28 @@ class ArrayRows(Rows):
 class InflatedRows(ArrayRows):
     """The rows of arrays of which some are compressed: they are read from the first one on."""
 
-    def cuts(self) -> list[tuple[int, int, int]]:
+    def cuts(self) -> Sequence[tuple[int, int, int]]:
         """Return all rows as one unit. Raises Rejection if a checksum is wrong."""
         size = os.fstat(self._file.fileno()).st_size
-        return [(0, size, self._arrays[0].rows)] if super().cuts() else []
+        return [(0, size, self.count)] if super().cuts() else []
 
-    def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes of the file to a digest."""
-        hash_range(self._path, 0, os.fstat(self._file.fileno()).st_size, digest)
+    hash = Rows.hash
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
-        key = (self._path, *version_of(self._path), tuple(names))
+        key = (self.path, *version_of(self.path), tuple(names))
         yield from rows_of(key, lambda: self._inflated(names), unit.first - 1, unit.records)
 
     def _inflated(self, names: list[str]) -> Generator[pa.RecordBatch]:
         """Yield all rows. The file is opened anew: it stays open from one unit to the next."""
-        whole, arrays = Unit(0, 0, 0, 1, self._arrays[0].rows), self._arrays
+        whole, arrays = Unit(0, 0, 0, 1, self.count), self._arrays
         wanted = [each for each in arrays if _columns(each, len(arrays)).keys() & set(names)]
         with ExitStack() as stack:
-            archive = stack.enter_context(zipfile.ZipFile(self._path))
+            archive = stack.enter_context(zipfile.ZipFile(self.path))
             files = [stack.enter_context(archive.open(f"{each.name}.npy")) for each in wanted]
             for file, array in zip(files, wanted, strict=True):
                 _exactly(file, array.start)
-            for _, count in runs_of(whole, self._row_bytes):
+            for _, count in self.runs(whole):
                 rows = (
                     array.shaped(_exactly(file, count * array.row_bytes), count)
                     for file, array in zip(files, wanted, strict=True)
@@ -330,7 +310,6 @@ _FAULTS = (
     zlib.error,
     EOFError,
     ValueError,
-    NotImplementedError,
     RuntimeError,
     struct.error,
     OverflowError,
@@ -357,11 +336,10 @@ def npz_rows(path: str) -> ArrayRows:
 
 
 def _damaged(error: BaseException) -> Rejection:
-    reason = printable(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
     return Rejection(
         "read",
         "not-npz",
-        f"it is not an .npz file that can be read ({reason}); it is damaged, save it again",
+        f"it is not an .npz file that can be read ({printable(first_line(error))}); it is damaged, save it again",
     )
 
 

@@ -3,6 +3,7 @@ Arrays, tokens, HDF5."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from shardctl.sources.formats.base import (
     Choose,
     Digest,
     Format,
+    Misfit,
     Parsed,
     Reading,
     Unit,
@@ -26,9 +28,12 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
+    FAULTS,
     check_columns,
     class_names,
-    parsed_batches,
+    damaged,
+    hash_range,
+    parsed,
 )
 from shardctl.sources.jsonl import DEEPEST
 from shardctl.sources.types import Types
@@ -37,22 +42,39 @@ from shardctl.system.text import format_bytes, printable
 
 class Rows(ABC):
     """An open file of rows. `schema` has their columns with plain types, and the metadata of the
-    file's own."""
+    file's own.
+
+    Where all rows have the same size, they are `count`, of `row_bytes`, and the first one lies at
+    `start`.
+    """
 
     schema: pa.Schema
+    path: str
+    count: int
+    row_bytes: int
+    start = 0
 
-    @abstractmethod
     def cuts(self) -> Sequence[tuple[Any, ...]]:
-        """Return the units, (offset, size, rows) each, having checked what can be known before rows
-        are read.
+        """Return the units, (offset, size, rows) each, of about 1 MiB, having checked what can be
+        known before rows are read.
 
         Raises OSError, Rejection.
         """
+        each = max(1, UNIT_BYTES // self.row_bytes)
+        rows = [(at, min(each, self.count - at)) for at in range(0, self.count, each)]
+        return [(self.start + at * self.row_bytes, n * self.row_bytes, n) for at, n in rows]
 
-    @abstractmethod
+    def runs(self, unit: Unit) -> Iterator[tuple[int, int]]:
+        """Yield the rows of a unit, first (from 0) and count, as many at a time as a batch has."""
+        each = max(1, min(BATCH_ROWS, BATCH_BYTES // self.row_bytes))
+        end = unit.first - 1 + unit.records
+        for at in range(unit.first - 1, end, each):
+            yield at, min(each, end - at)
+
     def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes that the rows of a unit are made of to a digest. Raises OSError,
-        Rejection."""
+        """Give the bytes that the rows of a unit are made of to a digest: its range of the file.
+        Raises OSError, Rejection."""
+        hash_range(self.path, unit.offset, unit.size, digest)
 
     @abstractmethod
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -75,7 +97,7 @@ class Numbered(Format):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
         with closing(self._opened(path)) as rows:
-            return [list(each) for each in rows.cuts()]
+            return {"cuts": [list(each) for each in rows.cuts()]}
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
@@ -110,26 +132,18 @@ class Numbered(Format):
 
 
 def _read(rows: Rows, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+    """Yield rows of a unit. Raises Misfit, and Rejection where a batch is damaged: it and all after
+    it cannot be read."""
     names = [name for name in rows.schema.names if schema.get_field_index(name) >= 0]
-    return parsed_batches(rows.batches(unit, names), unit.first, schema, choose)
-
-
-def cuts_of(rows: int, row_bytes: int, start: int) -> list[tuple[int, int, int]]:
-    """Return units of about 1 MiB for rows of the same size; `start` is where the first one
-    lies."""
-    each = max(1, UNIT_BYTES // row_bytes)
-    return [
-        (start + at * row_bytes, min(each, rows - at) * row_bytes, min(each, rows - at))
-        for at in range(0, rows, each)
-    ]
-
-
-def runs_of(unit: Unit, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows of a unit, first (from 0) and count, as many at a time as a batch has."""
-    each = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
-    start, end = unit.first - 1, unit.first - 1 + unit.records
-    for at in range(start, end, each):
-        yield at, min(each, end - at)
+    number = unit.first
+    try:
+        for batch in rows.batches(unit, names):
+            yield from parsed(batch, number, schema, choose)
+            number += len(batch)
+    except (Misfit, Rejection):
+        raise
+    except FAULTS as error:
+        raise damaged(f"row {number} and what follows", error) from error
 
 
 def batch_of(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
@@ -163,9 +177,7 @@ def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
         raise refused(
             "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
         )
-    size = dtype.itemsize
-    for length in shape[1:]:
-        size *= length
+    size = dtype.itemsize * math.prod(shape[1:])
     if not size:
         raise refused(
             "no-values", f"the rows of {what} have no values (shape {_shown(shape)}); leave it out"
@@ -247,8 +259,9 @@ def column(array: Array) -> pa.Array:
     if dtype.kind == "S":
         return pa.array(array.tolist(), pa.binary())
     native = np.ascontiguousarray(array.astype(dtype.newbyteorder("=")))
-    if dtype.kind in "mM":
-        return _times(native, _element_type(dtype, ""))
+    if dtype.kind == "M" and np.datetime_data(dtype)[0] == "D":
+        days = pa.array(native.view(np.int64), mask=np.isnat(native))
+        return days.cast(pa.int32()).view(pa.date32())
     return pa.array(native)
 
 
@@ -257,11 +270,6 @@ def nested(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
     for length in reversed(shape[1:]):
         values = pa.FixedSizeListArray.from_arrays(values, length)
     return values
-
-
-def _times(array: Array, type_: pa.DataType) -> pa.Array:
-    values = pa.array(array.view(np.int64), mask=np.isnat(array))
-    return values.cast(pa.int32()).view(type_) if pa.types.is_date32(type_) else values.view(type_)
 
 
 def _texts(array: Array) -> pa.Array:

@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.sources.files import changed
-from shardctl.sources.formats.base import Digest, Unit, without_columns
+from shardctl.sources.formats.base import Unit, without_columns
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     FAULTS,
     Version,
     damaged,
-    hash_range,
     not_a_file,
     plain_schema,
     rows_of,
@@ -41,7 +40,7 @@ class RowGroups(Rows):
     Raises OSError; Rejection if it is no Parquet."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._version = version_of(path)
         try:
             self._metadata, schema = _footer(path, self._version)
@@ -72,16 +71,12 @@ class RowGroups(Rows):
             raise damaged(what, "its bytes would be outside the file")
         return start, end - start, int(facts.num_rows)
 
-    def hash(self, unit: Unit, digest: Digest) -> None:
-        """Give the bytes of a row group to a digest."""
-        hash_range(self._path, unit.offset, unit.size, digest)
-
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
-        group = _groups(self._path, self._version).get((unit.offset, unit.size))
+        group = _groups(self.path, self._version).get((unit.offset, unit.size))
         if group is None:
             raise changed()
-        key = (self._path, *self._version, group, tuple(names))
+        key = (self.path, *self._version, group, tuple(names))
         yield from rows_of(key, lambda: self._read(group, names), unit.skip, unit.records)
 
     def _read(self, group: int, names: list[str]) -> Generator[pa.RecordBatch]:
@@ -93,7 +88,7 @@ class RowGroups(Rows):
                 yield without_columns(min(BATCH_ROWS, facts.num_rows - start))
             return
         rows = min(BATCH_ROWS, BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size))
-        with pa.OSFile(self._path) as file:
+        with pa.OSFile(self.path) as file:
             reader = parquet.ParquetFile(
                 file,
                 metadata=self._metadata,

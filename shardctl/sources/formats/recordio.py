@@ -12,12 +12,7 @@ import struct
 import numpy as np
 
 from shardctl.sources.formats.base import RECORD_BYTES, not_this
-from shardctl.sources.formats.found_values import (
-    Container,
-    Frame,
-    Record,
-    too_large,
-)
+from shardctl.sources.formats.found_values import Container, Frame, Record, too_large
 
 MAGIC = 0xCED7230A
 
@@ -78,14 +73,10 @@ class RecordIOFile(Container):
         end = _IMAGE.size + 4 * count
         if count > MOST_NUMBERS or end > len(payload):
             return {"data": payload}
+        # MXNet stores numbers of classes as float32
+        of_class = int(label) if label.is_integer() else label
         numbers = np.frombuffer(payload, "<f4", count, _IMAGE.size).astype(np.float32)
-        return {"id": number, "label": numbers if count else _whole(label), "image": payload[end:]}
-
-
-def _whole(label: float) -> float | int:
-    """Return a label as a whole number where it is one: MXNet stores numbers of classes as
-    float32."""
-    return int(label) if label.is_integer() else label
+        return {"id": number, "label": numbers if count else of_class, "image": payload[end:]}
 
 
 def _joined(data: bytes) -> bytes:

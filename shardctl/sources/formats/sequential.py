@@ -17,7 +17,6 @@ from shardctl.sources.formats.base import (
     DETECT,
     RECORD_BYTES,
     UNIT_BYTES,
-    Cut,
     Digest,
     Reading,
     TextFile,
@@ -67,14 +66,9 @@ class Sequential(TextFile):
         self.record_bytes = record_bytes
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
-        """Read a file to its end. `encoding` is the one it is in, `bytes` the size of its text in
-        UTF-8 without a header.
-
-        Also `records`, `cuts` (offset, size, records) and `fault`, why the file is not read to its
-        end: stage, error and message, or None. Raises OSError; Rejection if nothing of the file can
-        be used.
-        """
-        cuts: list[list[int]] = []
+        """Read a file to its end, and return the units and the encoding. Where it could not be read
+        to its end, the last unit says why. Raises Rejection if nothing of the file can be used."""
+        cuts: list[list[Any]] = []
         records = total = 0
         with closing(_Records(self, path, reading)) as opened:
             start = opened.offset
@@ -86,21 +80,13 @@ class Sequential(TextFile):
             fault, encoding = opened.fault, opened.encoding
         if fault and fault.error == "truncated":
             fault = with_count(fault, records, f" ({total} bytes)")
-        return {
-            "encoding": encoding,
-            "bytes": total,
-            "records": records,
-            "cuts": cuts if cuts or not records else [[0, size, records]],
-            "fault": plain_fault(fault),
-        }
-
-    def join(self, scans: list[dict[str, Any]], size: int) -> list[Cut]:
-        """Return the units. Where the file could not be read to its end, the last one says why."""
-        (scan,) = scans
-        fault = Rejection(*scan["fault"]) if scan["fault"] else None
-        if fault and not scan["records"]:
+        if fault and not records:
             raise fault
-        return [Cut(*cut) for cut in scan["cuts"]] + ([Cut(size, 0, 1, fault)] if fault else [])
+        if records and not cuts:
+            cuts = [[0, size, records]]
+        if fault:
+            cuts.append([size, 0, 1, plain_fault(fault)])
+        return {"encoding": encoding, "cuts": cuts}
 
     def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
@@ -147,9 +133,9 @@ class Sequential(TextFile):
 class TextStream:
     """The text of a file in UTF-8, decompressed and decoded, from its beginning to its end.
 
-    `fault` is why it is not read to the end of the file. `undecoded` are
-    the places in the file of bytes that could not be decoded: each is UNDECODED in the text, and in
-    it no longer when it was taken (`places_in`).
+    `fault` is why it is not read to the end of the file. `undecoded` are the places in the file of
+    bytes that could not be decoded: each is UNDECODED in the text, and is in it no longer when it
+    was taken (`places_in`).
     """
 
     def __init__(self, path: str, reading: Reading, chunk_bytes: int) -> None:

@@ -18,8 +18,9 @@ from shardctl.sources.formats.base import (
     TextFormat,
     TextPart,
 )
+from shardctl.sources.formats.columns import with_columns
 from shardctl.sources.formats.lines import is_utf8
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import Types
 
 _LINE_FEED = 10
 _CARRIAGE_RETURN = 13
@@ -64,12 +65,9 @@ class Lines(TextFormat):
         texts = _between(data, starts, ends)
         if not wanted.all():
             texts, numbers = texts.filter(pa.array(wanted)), numbers[wanted]
-        whole = without_nulls(schema)
-        columns = [
-            _cast(texts, f.type) if f.name == "text" else pa.nulls(len(texts), f.type)
-            for f in whole
-        ]
-        return Parsed(numbers, pa.RecordBatch.from_arrays(columns, schema=whole), rejects)
+        rows = pa.record_batch({"text": texts})
+        batch = with_columns(rows, schema, lambda column, _, out: _cast(column, out.type))
+        return Parsed(numbers, batch, rejects)
 
     def places(self, data: bytes) -> tuple[Numbers, Numbers]:
         """Return where each record begins and where its last line feed is, or the data end: two

@@ -12,7 +12,7 @@ import contextlib
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,21 +73,13 @@ class _Leaf:
             pa.types.is_binary(self.type) or pa.types.is_string(self.type)
         )
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of a column of it."""
-        found = self.type
-        for _ in range(len(self.shape) + self.sequences):
-            found = pa.list_(found)
-        return found
-
 
 @dataclass(frozen=True)
 class Features:
     """The features of a folder: the leaves by their names in the records, such as objects/bbox."""
 
     leaves: dict[str, _Leaf]
-    types: pa.Schema = field(compare=False)
+    types: pa.Schema
 
     @classmethod
     def beside(cls, path: Path) -> Features | None:
@@ -233,7 +225,10 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
 def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
-        _put(tree, name.split("/"), leaf.arrow_type)
+        type_ = leaf.type
+        for _ in range(len(leaf.shape) + leaf.sequences):
+            type_ = pa.list_(type_)
+        _put(tree, name.split("/"), type_)
     return pa.schema(list(_struct(tree)))
 
 
@@ -298,7 +293,11 @@ def _split(values: Any, lengths: Any) -> list[Any]:
 def _elements(leaf: _Leaf, items: Any) -> Any:
     """Return the elements of a sequence: an array, or a list."""
     if leaf.encoding != "none":
-        return _unpacked_items(leaf, items)
+        made, left = [], MOST_INFLATED  # bytes that they have together at most
+        for item in items:
+            made.append(whole_array(_unpacked(leaf, item, left).reshape(leaf.shape)))
+            left -= made[-1].nbytes
+        return made
     values = _typed(leaf, items)
     if not leaf.shape:
         return values
@@ -312,12 +311,9 @@ def _element(leaf: _Leaf, items: Any, shape: tuple[int, ...]) -> Any:
     if not shape:
         if len(values) > 1:
             raise ValueError(f"{len(values)} values in place of one")
-        return _plain(values[0]) if len(values) else None
+        only = next(iter(values), None)
+        return only.item() if isinstance(only, np.generic) else only
     return whole_array(values.reshape(shape)) if isinstance(values, np.ndarray) else values
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _typed(leaf: _Leaf, items: Any) -> Any:
@@ -331,17 +327,6 @@ def _typed(leaf: _Leaf, items: Any) -> Any:
         made = items.astype(dtype_of(leaf.type))
     if not np.array_equal(made, items, equal_nan=made.dtype.kind == "f"):
         raise ValueError(f"a value does not fit {leaf.type}")
-    return made
-
-
-def _unpacked_items(leaf: _Leaf, items: Any) -> list[Any]:
-    """Return the arrays of a sequence, which together have at most MOST_INFLATED bytes. Raises
-    ValueError."""
-    made: list[Any] = []
-    left = MOST_INFLATED
-    for item in items:
-        made.append(whole_array(_unpacked(leaf, item, left).reshape(leaf.shape)))
-        left -= made[-1].nbytes
     return made
 
 

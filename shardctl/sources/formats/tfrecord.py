@@ -19,12 +19,7 @@ from shardctl.errors import InstallError, Rejection
 from shardctl.sources.format_table import TFRECORD_NEEDS
 from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import (
-    Container,
-    Frame,
-    Record,
-    too_large,
-)
+from shardctl.sources.formats.found_values import Container, Frame, Record, too_large
 from shardctl.sources.values import Feature
 
 HEAD = struct.Struct("<QI")

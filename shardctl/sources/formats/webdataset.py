@@ -20,13 +20,7 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading, not_this
 from shardctl.sources.formats.content import Content, open_content
-from shardctl.sources.formats.found_values import (
-    Container,
-    Frame,
-    Record,
-    too_large,
-    whole_array,
-)
+from shardctl.sources.formats.found_values import Container, Frame, Record, too_large, whole_array
 from shardctl.sources.image_columns import AUTO
 from shardctl.sources.jsonl import parse_value
 from shardctl.sources.walk import is_of_system
@@ -127,9 +121,7 @@ def value_of(field: str, data: bytes) -> Any:
         return array_in(data, what)
     if ending in PICKLES:
         raise Rejection(
-            "decode",
-            "pickle",
-            f"{what} is a pickle, which can run any code; use .json or .npy",
+            "decode", "pickle", f"{what} is a pickle, which can run any code; use .json or .npy"
         )
     try:
         if ending in JSONS:
@@ -319,11 +311,7 @@ class TarSamples(Container):
         if first == self._samples:
             return None
         message = f"its key {printable(key)} is that of sample {first}, too; put the members of a sample beside"
-        return Rejection(
-            "read",
-            "repeated-key",
-            f"{message} each other (tar --sort=name)",
-        )
+        return Rejection("read", "repeated-key", f"{message} each other (tar --sort=name)")
 
     def _member(self, offset: int) -> _Member | Frame | None:
         if self._ahead[0] != offset:
@@ -495,11 +483,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
             f"its member {shown} is stored with holes; write the tar without --sparse",
         )
     if info.type not in _FILES:
-        return Rejection(
-            "read",
-            "not-a-file",
-            f"its member {shown} is not a file; leave it out",
-        )
+        return Rejection("read", "not-a-file", f"its member {shown} is not a file; leave it out")
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         return Rejection(
             "read",
@@ -514,9 +498,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
         )
     if not field or field == KEY:
         return Rejection(
-            "read",
-            "no-field",
-            f"its member {shown} has no ending, which would name a field",
+            "read", "no-field", f"its member {shown} has no ending, which would name a field"
         )
     return None
 

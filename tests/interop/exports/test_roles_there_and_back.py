@@ -29,7 +29,8 @@ from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Role
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs import rle
-from shardctl.making.write.writer import ShardLimits, ShardSeries, finish
+from shardctl.making.write.fields import ShardLimits
+from shardctl.making.write.writer import ShardSeries, finish
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 
 HEIGHT, WIDTH, SAMPLES = 6, 8, 4

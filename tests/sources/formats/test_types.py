@@ -150,6 +150,12 @@ def test_widths_join_to_one_that_rounds_nothing(one, other, expected):
     assert parts[1].join(parts[0]).schema().field("a").type == expected
 
 
+def test_whole_numbers_beyond_those_with_a_sign_have_a_type_of_their_own():
+    unsigned = of(a=([2**63], pa.uint64()))
+    assert unsigned.join(of(a=([1],))).schema().field("a").type == pa.uint64()
+    assert unsigned.join(of(a=([-1],))).mixed() == ["a"]
+
+
 def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type():
     unread = Types.of_schema(
         pa.schema([("a", pa.int64()), ("b", pa.int32()), ("label", pa.string())]), "label"

@@ -28,20 +28,14 @@ from shardctl.errors import (
 )
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (
-    BESIDE_SHARDS,
-    LEASE_KEY,
-    MANIFEST,
-    STAGING,
-    is_shard_name,
-)
+from shardctl.format.names import BESIDE_SHARDS, LEASE_KEY, MANIFEST, STAGING, is_shard_name
 from shardctl.format.tables import ShardTable
 from shardctl.making.commit import staging
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.targets import Target, WriteLease, kept_shards
 from shardctl.making.plan.listing import Flags
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.making.shards.upload import (
+from shardctl.making.shards.marker import (
     done_folder,
     fetch_file,
     state_folder,
@@ -85,7 +79,7 @@ a person's."""
 
 
 @contextmanager
-def on_store(url: str) -> Iterator[StoreTarget]:
+def place_on_store(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL, with what is known of its dataset. Its jobs, whose plans are large,
     are not fetched, for who may only wait for the dataset: `look_at_jobs` does that, and so do
     `lease` and `lease_beside_parts`. Raises StoreError, InstallError, UsageError.

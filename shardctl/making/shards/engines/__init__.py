@@ -4,7 +4,6 @@ imported when it starts."""
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
@@ -15,32 +14,20 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 
-
-@dataclass(frozen=True)
-class EngineKind:
-    """What starts an engine: `start(address, workers, limits, on_line)` of a `module` here.
-
-    `here` says that it works on this machine: it sees the same devices as this process, and has no
-    address.
-    """
-
-    module: str
-    here: bool = False
-
-
 ENGINES = {
-    LOCAL: EngineKind("local", here=True),
-    "ray": EngineKind("ray"),
+    LOCAL: True,
+    "ray": False,
 }
+"""For each whether it works on this machine: then it sees the same devices as this process, and has
+no address. The module of this name has a function `start(address, workers, limits, on_line)`."""
 
 
 def check(text: str, workers: int | str) -> None:
     """Raise UsageError if there is no such engine, or none without worker processes."""
     name, colon, address = text.partition(":") if isinstance(text, str) else (text, "", "")
-    if name not in ENGINES or (colon and (ENGINES[name].here or not address)):
-        *others, last = (text for name in ENGINES for text in _spellings(name))
-        raise UsageError(f"the engine is {', '.join(others)} or {last}; it is {text!r}")
-    if not ENGINES[name].here and workers == 0:
+    if name not in ENGINES or (colon and (ENGINES[name] or not address)):
+        raise UsageError(f"the engine is {metavar()}; it is {text!r}")
+    if not ENGINES[name] and workers == 0:
         raise UsageError(
             f"the engine {name} works in processes of other machines; give 1 worker or more, or "
             "the engine local"
@@ -51,7 +38,7 @@ def start(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Eng
     """Start an engine that `check` has passed. Raises UsageError for its address, InstallError if
     its package is missing."""
     name, _, address = text.partition(":")
-    module = importlib.import_module(f"shardctl.making.shards.engines.{ENGINES[name].module}")
+    module = importlib.import_module(f"shardctl.making.shards.engines.{name}")
     engine: Engine = module.start(address, workers, limits, on_line)
     return engine
 
@@ -59,13 +46,9 @@ def start(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Eng
 def is_here(text: str) -> bool:
     """Return whether an engine that `check` has passed works on this machine, and sees the same
     devices as this process."""
-    return ENGINES[text.partition(":")[0]].here
+    return ENGINES[text.partition(":")[0]]
 
 
 def metavar() -> str:
     """Return what --engine takes, as its help says it: local|ray[:ADDRESS]."""
-    return "|".join(name if kind.here else f"{name}[:ADDRESS]" for name, kind in ENGINES.items())
-
-
-def _spellings(name: str) -> list[str]:
-    return [name] if ENGINES[name].here else [name, f"{name}:ADDRESS"]
+    return "|".join(name if here else f"{name}[:ADDRESS]" for name, here in ENGINES.items())

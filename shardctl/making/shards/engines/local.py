@@ -3,17 +3,15 @@ processes that an input may kill."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.making.shards import WORKER
-from shardctl.making.shards.job import Job
+from shardctl.making.shards.job import Job, RetryHints, ShardTask
 from shardctl.making.shards.marker import WorkDone
-from shardctl.making.shards.planned import RetryHints
-from shardctl.making.shards.scan import Found, PrePlanTask, Probe, run_task
+from shardctl.making.shards.scan import ExamineTask, Found, PrePlanTask, Probe, run_task
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
@@ -26,45 +24,53 @@ from shardctl.system.processes.worker_state import (
     WorkerProgress,
 )
 from shardctl.system.text import printable
+from shardctl.transforms.base import Transform
 
 Report = Callable[[WorkDone], None]
 
 OnFound = Callable[[int, Found], None]
 
 
-class Engine(ABC):
-    """Something that builds shards. Most have no processes that run on by themselves."""
+class Engine:
+    """Something that builds shards: by itself, one after the other in this process. That is the
+    easiest to debug, and it dies with the input. It alone imports what workers import."""
 
-    def prepare(self) -> None:  # noqa: B027
+    def prepare(self) -> None:
         """Get ready for work that is coming, beside what this process does meanwhile."""
 
     def at_once(self) -> int:
         """Return how many shards are built at the same time, as far as that is known."""
         return 1
 
-    @abstractmethod
     def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
         """Look at files before there is a plan. `on_found` gets the place of each task and what it
         found, in any order."""
+        for number, task in enumerate(tasks):
+            on_found(number, run_task(task, WorkerProgress(), {}))
 
-    @abstractmethod
     def probe(self, job: Job) -> Probe:
         """Push all records of the plan of a small job through its recipe, on this machine: its
         folder is one for scratch. Raises InputError."""
+        from shardctl.making.shards.probing import probe_records
 
-    @abstractmethod
+        return probe_records(job, WorkerProgress(), RetryHints())
+
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
 
         The job's folder is in that of the dataset: whatever builds a shard must be able to read and
         to write it.
         """
+        from shardctl.making.shards.task import build_shard
 
-    def let_go(self) -> None:  # noqa: B027
+        for shard in shards:
+            build_shard(job, shard, report, WorkerProgress())
+
+    def let_go(self) -> None:
         """Have idle processes end, and do not wait for them: there is no more work as far as is
         known."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Stop, at once if shards are still being built."""
 
 
@@ -80,57 +86,7 @@ def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda li
     The processes start when there is work. `on_line` gets the lines that workers print. There are
     no limits in this process.
     """
-    return LocalPool(workers, limits, on_line) if workers else InProcess()
-
-
-class InProcess(Engine):
-    """Builds one shard after the other in this process: the easiest to debug, and it dies with the
-    input. It alone imports what workers import."""
-
-    def probe(self, job: Job) -> Probe:
-        """Probe the records."""
-        from shardctl.making.shards.probing import probe_records
-
-        return probe_records(job, WorkerProgress(), RetryHints())
-
-    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at the files."""
-        for number, task in enumerate(tasks):
-            on_found(number, run_task(task, WorkerProgress(), {}))
-
-    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build the shards."""
-        from shardctl.making.shards.task import build_shard
-
-        for shard in shards:
-            build_shard(job, shard, report, WorkerProgress())
-
-
-@dataclass(frozen=True)
-class ExamineTask:
-    """A task before there is a plan, its place among others, and what is `lost` of it: what ends
-    every process that looks at it."""
-
-    number: int
-    task: PrePlanTask
-    lost: dict[int, Rejection]
-
-
-@dataclass(frozen=True)
-class ShardTask:
-    """A shard to build of the job in a folder; None: the probe.
-
-    The worker tries the unit `trial` before it builds the shard, and with `on` all units after it.
-    So it does not build the shard from its beginning for every record that ends a worker. `suspect`
-    is (unit, attempt) of a unit that could not be read in time.
-    """
-
-    folder: str
-    shard: int | None
-    hints: RetryHints = field(default_factory=RetryHints)
-    trial: int | None = None
-    on: bool = False
-    suspect: tuple[int, int] | None = None
+    return LocalPool(workers, limits, on_line) if workers else Engine()
 
 
 class LocalPool(Engine):
@@ -140,12 +96,16 @@ class LocalPool(Engine):
         self, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
     ) -> None:
         self._limits, self._workers = limits, most_workers() if workers == "auto" else int(workers)
-        self._pool = Pool(WORKER, workers, limits, on_line, self._use_fewer)
-
-    def _use_fewer(self, possible: int) -> str:
-        if not possible and self._limits.memory:
-            return ""  # 0 workers is work in this process, which has no limit of memory
-        return f"use --workers {possible}, or "
+        # 0 workers is work in this process, which has no limit of memory
+        self._pool = Pool(
+            WORKER,
+            workers,
+            limits,
+            on_line,
+            lambda possible: (
+                "" if limits.memory and not possible else f"use --workers {possible}, or "
+            ),
+        )
 
     def prepare(self) -> None:
         """Have the workers' modules imported."""
@@ -178,18 +138,12 @@ class LocalPool(Engine):
             if not deaths.is_fatal((task.number, place), death, most):
                 return task
             if place is None:
-                raise WorkerError(
-                    f"{FATAL_ACCIDENTS} worker processes in a row {death} while they looked at the "
-                    "files"
-                )
-            error = "timed-out" if death.overtime else "crashed"
-            remedy = (
-                ""
-                if death.overtime or death.from_outside
-                else "; it is likely to be damaged, get it again"
-            )
-            message = f"the process that looked at it {death} every time{remedy}"
-            return replace(task, lost={**task.lost, place: Rejection(death.stage, error, message)})
+                raise WorkerError(_accident("looked at the files", death))
+            message = f"the process that looked at it {death} every time"
+            if not (death.overtime or death.from_outside):
+                message += "; it is likely to be damaged, get it again"
+            reason = Rejection(death.stage, "timed-out" if death.overtime else "crashed", message)
+            return replace(task, lost={**task.lost, place: reason})
 
         self._pool.run(
             LazySequence(len(tasks), lambda number: ExamineTask(number, tasks[number], {})),
@@ -228,12 +182,6 @@ class LocalPool(Engine):
         """End the workers."""
         self._pool.close()
 
-    def __enter__(self) -> LocalPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 # --- which record a worker died of: what is done again after a death, and what is given up ---
 
@@ -248,12 +196,13 @@ HANGING = 3
 each of them is refused."""
 
 
+@dataclass(frozen=True)
 class CrashPolicy:
     """Finds the records that workers die of, and has them rejected where they stand."""
 
-    def __init__(self, job: Job, limits: Limits) -> None:
-        self._job, self._limits = job, limits
-        self._deaths = Deaths()
+    job: Job
+    limits: Limits
+    deaths: Deaths = field(default_factory=Deaths)
 
     def judge(self, task: ShardTask, death: Death) -> ShardTask:
         """Return the task to do after a death: the same again, without the record where it has been
@@ -262,110 +211,105 @@ class CrashPolicy:
         Raises WorkerError if workers keep dying at no record, SourceGoneError if a source does not
         answer.
         """
+        hints, limit = task.hints, f"took longer than {self.limits.seconds or 0:g} s"
         if death.stage == "compare" and death.overtime:
-            raise SourceGoneError(self._no_answer(task, death))
-        unit, hints = None if death.stage == "compare" else death.place, task.hints
+            self._refuse_silent(task, death, limit)
+        unit = None if death.stage == "compare" else death.place
         if death.stage == KEYS and unit not in hints.careful:
             # keys were read together: the number only says how far
             death = replace(death, record=None)
         unread = death.overtime and death.stage in ("read", KEYS)
         together = death.record is not None and death.record <= TOGETHER
-        of_many = unit is not None and death.record is None and not unread and self._has_many(unit)
-        if unit is not None and (of_many or together) and unit not in hints.careful:
-            return replace(task, hints=hints.with_careful(unit), trial=unit)
+        if unit is not None and unit not in hints.careful:
+            of_all = death.record is None and not unread
+            if together or (of_all and self.job.plan["records"][unit].as_py() > 1):
+                return replace(
+                    task, hints=replace(hints, careful=hints.careful | {unit}), trial=unit
+                )
         where = task.shard, unit, TOGETHER if together else death.record, death.from_outside
-        is_fatal = self._deaths.is_fatal(where, death, FATAL_CRASHES)
-        deaths = self._deaths.times[where]
+        is_fatal = self.deaths.is_fatal(where, death, FATAL_CRASHES)
+        deaths = self.deaths.times[where]
         if together and is_fatal:
-            raise WorkerError(self._only_together(death))
+            self._refuse_together(death, limit)
         # A read that took too long tells nothing of the record before another read of its source
         # has not.
         suspect = (unit, deaths - 1) if unread and unit is not None else None
         again = replace(task, suspect=suspect, trial=unit)
         if unit is None:
             if deaths >= FATAL_ACCIDENTS:
-                raise WorkerError(self._accident(task, death))
+                what = (
+                    "tried inputs beforehand" if task.shard is None else f"wrote shard {task.shard}"
+                )
+                raise WorkerError(_accident(f"{what}, and not at one of their inputs", death))
             return replace(again, hints=replace(hints, anew=True))
         if not is_fatal:
             return again
+        # the same death must give the same bytes
+        said = f"its worker process {death} every time it processed it"
+        if death.overtime:
+            reason = "timed-out", f"{limit}; --input-timeout sets the limit"
+        elif death.out_of_memory:
+            reason = "out-of-memory", OUT_OF_MEMORY_MESSAGE
+        elif death.from_outside:
+            reason = "killed", f"{said}, as systems do when memory runs out"
+        else:
+            reason = "crashed" if death.code < 0 else "exited", said
         stage = "encode" if death.stage == "write" else death.stage
-        hints = hints.with_lost({(unit, death.record): Rejection(stage, *self._reason(death))})
+        hints = hints.with_lost({(unit, death.record): Rejection(stage, *reason)})
         if death.overtime and len(hints.lost) == HANGING and task.shard is None:
-            self._refuse_to_hang(hints)
+            self._refuse_to_hang(hints, limit)
         several = len(hints.lost) > 1
         return replace(again, hints=hints, trial=unit if several else None, on=several)
 
-    def _refuse_to_hang(self, hints: RetryHints) -> None:
+    def _refuse_to_hang(self, hints: RetryHints, limit: str) -> None:
         """Raise WorkerError if all that is lost are the very first inputs, and took too long: the
         others would take as long."""
-        first = self._job.planned_at(0).unit.first
-        places = [
-            (0, first + number) if first else (number, None) for number in range(len(hints.lost))
-        ]
-        if list(hints.lost) == places and all(
-            reason.error == "timed-out" for reason in hints.lost.values()
-        ):
-            names = ", ".join(
-                str(step.settings().get("target", step.name))
-                for step in self._job.recipe.sample_transforms
-            )
+        first = self.job.planned_at(0).unit.first
+        places = [(0, first + number) if first else (number, None) for number in range(HANGING)]
+        if list(hints.lost) == places and {reason.error for reason in hints.lost.values()} == {
+            "timed-out"
+        }:
+            names = _names_of(self.job.recipe.sample_transforms)
             within = f" in {names}" if names else ""
             raise WorkerError(
-                f"each of the first {len(places):,} inputs took longer than {self._limits.seconds:g} s"
-                f"{within}; nothing was committed; --input-timeout sets the limit"
+                f"each of the first {HANGING:,} inputs {limit}{within}; nothing was committed; "
+                "--input-timeout sets the limit"
             )
 
-    def _has_many(self, unit: int) -> bool:
-        return int(self._job.plan["records"][unit].as_py()) > 1
-
-    def _accident(self, task: ShardTask, death: Death) -> str:
-        what = "tried inputs beforehand" if task.shard is None else f"wrote shard {task.shard}"
-        ended = "ran out of memory" if death.out_of_memory else str(death)
-        said = f": {death.last_words}" if death.last_words and not death.out_of_memory else ""
-        remedy = "; use fewer --workers, or a higher --worker-memory" if death.out_of_memory else ""
-        return (
-            f"{FATAL_ACCIDENTS} worker processes in a row {ended} while they {what}, and not at "
-            f"one of their inputs{said}; nothing was committed{remedy}"
-        )
-
-    def _only_together(self, death: Death) -> str:
+    def _refuse_together(self, death: Death, limit: str) -> NoReturn:
         assert death.place is not None, "it was calling a model"
-        first = printable(self._job.planned_at(death.place).key())
-        models = ", ".join(
-            str(step.settings().get("target", step.name)) for step in self._job.recipe.models
-        )
-        how = f"took longer than {self._limits.seconds:g} s" if death.overtime else f"{death}"
-        return (
-            f"a worker process {how} every time {models} was called with several inputs, from "
-            f"{first} on, not with each alone; nothing was committed. Set batch lower, or use "
-            "fewer --workers, a higher --worker-memory or --input-timeout"
+        first = printable(self.job.planned_at(death.place).key())
+        raise WorkerError(
+            f"a worker process {limit if death.overtime else death} every time "
+            f"{_names_of(self.job.recipe.models)} was called with several inputs, from {first} on, "
+            "not with each alone; nothing was committed. Set batch lower, or use fewer --workers, a "
+            "higher --worker-memory or --input-timeout"
         )
 
-    def _no_answer(self, task: ShardTask, death: Death) -> str:
-        assert death.place is not None, "it was comparing"
-        assert task.suspect is not None, "it was comparing"
-        planned, other = (
-            self._job.planned_at(task.suspect[0]),
-            self._job.planned_at(death.place).file,
-        )
-        root = printable(self._job.roots[planned.file.root].path)
-        return (
-            f"{root}: the source does not respond: {printable(planned.file.path)}, then "
-            f"{printable(other.path)}, took longer than {self._limits.seconds:g} s; check its disk, "
-            "or raise --input-timeout"
+    def _refuse_silent(self, task: ShardTask, death: Death, limit: str) -> NoReturn:
+        assert death.place is not None and task.suspect is not None, "it was comparing"  # noqa: PT018
+        files = [self.job.planned_at(number).file for number in (task.suspect[0], death.place)]
+        root = printable(self.job.roots[files[0].root].path)
+        raise SourceGoneError(
+            f"{root}: the source does not respond: "
+            f"{', then '.join(printable(file.path) for file in files)}, {limit}; check its disk, or "
+            "raise --input-timeout"
         )
 
-    def _reason(self, death: Death) -> tuple[str, str]:
-        """Return the name of the reason and the sentence. The same death must give the same
-        bytes."""
-        if death.overtime:
-            return (
-                "timed-out",
-                f"took longer than {self._limits.seconds:g} s; --input-timeout sets the limit",
-            )
-        if death.out_of_memory:
-            return "out-of-memory", OUT_OF_MEMORY_MESSAGE
-        said = f"its worker process {death} every time it processed it"
-        if death.from_outside:
-            return "killed", f"{said}, as systems do when memory runs out"
-        return "crashed" if death.code < 0 else "exited", said
+
+def _names_of(steps: Iterable[Transform]) -> str:
+    return ", ".join(str(step.settings().get("target", step.name)) for step in steps)
+
+
+def _accident(what: str, death: Death) -> str:
+    """Say that workers keep ending while they did something."""
+    ended, said, remedy = str(death), "", ""
+    if death.out_of_memory:
+        ended = "ran out of memory"
+        remedy = "; use fewer --workers, or a higher --worker-memory"
+    elif death.last_words:
+        said = f": {death.last_words}"
+    return (
+        f"{FATAL_ACCIDENTS} worker processes in a row {ended} while they {what}{said}; nothing was "
+        f"committed{remedy}"
+    )

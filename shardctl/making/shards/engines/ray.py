@@ -1,6 +1,6 @@
 """Shard tasks on the machines of a Ray cluster.
 
-A task of Ray builds one shard through the agent of its process (agent.py), and yields the agent's
+A task of Ray builds one shard through the agent of its process, and yields the agent's
 messages. So a fatal input is found and rejected on the node, as on this machine; Ray tells of
 processes and nodes that are gone, and their shards are built anew. What is looked at before there
 is a plan, and the probe, is small work, and are done on this machine.
@@ -8,30 +8,41 @@ is a plan, and the probe, is small work, and are done on this machine.
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import os
+import queue
 import secrets
 import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import InstallError, ShardctlError, UsageError, WorkerError, first_line
-from shardctl.making.plan.fingerprint import deciding_versions
-from shardctl.making.shards.engines.agent import BuildOrder
-from shardctl.making.shards.engines.local import Engine, LocalPool, OnFound, Report
+from shardctl.errors import (
+    InstallError,
+    ShardctlError,
+    StorageError,
+    UsageError,
+    WorkerError,
+    first_line,
+)
+from shardctl.format.names import STAGING
+from shardctl.making.plan.fingerprint import deciding_versions, version_changes
+from shardctl.making.shards.engines.local import LocalPool, Report
 from shardctl.making.shards.job import Job
-from shardctl.making.shards.marker import WorkDone
-from shardctl.making.shards.scan import PrePlanTask, Probe
-from shardctl.making.shards.upload import SIGN
+from shardctl.making.shards.marker import SIGN, WorkDone, fetch_job
+from shardctl.system.folders import LocalFolder
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.packages import to_install
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
+from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import counted, printable
 from shardctl.version import __version__
 
@@ -90,28 +101,22 @@ def start(
     return RayCluster(address, workers, limits, on_line)
 
 
-class RayCluster(Engine):
-    """Builds shards on a Ray cluster. It connects to it when work is coming; a connection that is
-    there already is used."""
+class RayCluster(LocalPool):
+    """Builds shards on a Ray cluster; what is small is done in processes of this machine. It
+    connects to it when work is coming; a connection that is there already is used."""
 
     def __init__(self, address: str, workers: int | str, limits: Limits, on_line: OnLine) -> None:
-        self._address, self._workers, self._limits, self._on_line = (
-            address,
-            workers,
-            limits,
-            on_line,
-        )
+        self._most = None if workers == "auto" else int(workers)
         here = most_workers()
-        self._here = LocalPool(
-            here if workers == "auto" else min(here, int(workers)), limits, on_line
-        )
+        super().__init__(min(here, self._most or here), limits, on_line)
+        self._address, self._on_line = address, on_line
         self._ours = False
-        self._run: _Run | None = None
+        self._flights: dict[Any, _Flight] = {}
 
     def prepare(self) -> None:
         """Have the workers' modules imported on this machine, and connect. Raises WorkerError,
         UsageError."""
-        self._here.prepare()
+        super().prepare()
         self._connect()
 
     def at_once(self) -> int:
@@ -119,42 +124,69 @@ class RayCluster(Engine):
         they are fewer."""
         self._connect()
         cpus = max(1, _cpus())
-        return cpus if self._workers == "auto" else min(cpus, int(self._workers))
-
-    def examine(self, tasks: Sequence[PrePlanTask], on_found: OnFound) -> None:
-        """Look at files on this machine."""
-        self._here.examine(tasks, on_found)
-
-    def probe(self, job: Job) -> Probe:
-        """Probe the records on this machine."""
-        return self._here.probe(job)
+        return min(cpus, self._most or cpus)
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build the shards."""
-        self._here.close()
+        """Build the shards: as many at a time as the cluster has use for."""
+        import ray
+
+        super().close()
         self._connect()
-        self._run = _Run(
-            job, shards, self._workers, self._limits, report, self._on_line, self._ours
+        self._report, self._waiting = report, deque(shards)
+        self._losses: Counter[int] = Counter()
+        self._nodes: dict[str, _Node] = {}
+        self._cpus, self._cpus_at, self._counted_at = 0, time.monotonic(), 0.0
+        order = BuildOrder(
+            secrets.token_hex(8),
+            str(job.folder),
+            job.url,
+            (job.folder / SIGN).read_text() if job.url else "",
+            -1,
+            deciding_versions(job.recipe),
+            self._limits.memory,
+            self._limits.seconds,
+            max(1, _cpus()) / MESSAGES_PER_SECOND,
         )
+        sent = {
+            **asdict(order),
+            "shardctl": __version__,
+            # where this process finds modules, and users' functions: nodes look there last of all
+            "path": list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)),
+            # where Ray has its processes look first: the folder of the program, the current one
+            "astray": [str(Path(sys.argv[0]).resolve().parent), str(Path.cwd())]
+            if self._ours
+            else [],
+        }
+        build = ray.remote(
+            num_cpus=1, max_retries=0, scheduling_strategy="SPREAD", num_returns="streaming"
+        )(_builder())
+        due = time.monotonic() + NODES_SECONDS
         try:
-            self._run.until_done()
+            while self._waiting or self._flights:
+                most = self._count()
+                while self._waiting and len(self._flights) < most:
+                    shard = self._waiting.popleft()
+                    self._flights[build.remote({**sent, "shard": shard})] = _Flight(shard)
+                flights = list(self._flights)
+                ready, _ = ray.wait(flights, num_returns=1, timeout=LOOK_SECONDS)
+                if ready:
+                    ready, _ = ray.wait(flights, num_returns=len(flights), timeout=0)
+                for each in ready:
+                    self._attend(each)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + NODES_SECONDS
+                    self._tell_nodes()
         except BaseException:
             self.close()
             raise
-        self._run = None
-
-    def let_go(self) -> None:
-        """Have the processes of this machine end. Those of the cluster end by themselves."""
-        self._here.let_go()
+        self._tell_nodes()
 
     def close(self) -> None:
         """Cancel what is being built, and leave the cluster if this engine has connected to it."""
         try:
-            if self._run is not None:
-                self._run.cancel()
-                self._run = None
+            self._cancel()
         finally:
-            self._here.close()
+            super().close()
             if self._ours:
                 import ray
 
@@ -169,9 +201,7 @@ class RayCluster(Engine):
         if not ray.is_initialized():
             # before it is so: what was begun is ended, also where it is interrupted
             self._ours = True
-            _connect(
-                self._address, most_workers() if self._workers == "auto" else int(self._workers)
-            )
+            _connect(self._address, self._most or most_workers())
         elif self._address and not self._ours:
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
@@ -180,6 +210,107 @@ class RayCluster(Engine):
                     f"{printable(self._address)}; use the engine ray, without an address"
                 )
 
+    def _cancel(self) -> None:
+        """Stop all that is being built, and wait until it has ended, for END_SECONDS at most."""
+        if not self._flights:
+            return
+        import ray
+
+        flights, self._flights = list(self._flights), {}
+        for each in flights:
+            ray.cancel(each, force=True)
+        due = time.monotonic() + END_SECONDS
+        while flights and (left := due - time.monotonic()) > 0:
+            ready, _ = ray.wait(flights, num_returns=1, timeout=left)
+            for each in ready:
+                try:
+                    ray.get(next(each))
+                except (StopIteration, ray.exceptions.RayError):
+                    flights.remove(each)
+
+    def _count(self) -> int:
+        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
+        that builds them."""
+        now = time.monotonic()
+        if now >= self._counted_at + CLUSTER_SECONDS:
+            self._counted_at, self._cpus = now, _cpus()
+        if self._cpus:
+            self._cpus_at = now
+        elif now - self._cpus_at > NO_NODE_SECONDS:
+            raise WorkerError(
+                f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
+            )
+        most = WAITING_PER_CPU * max(1, self._cpus)
+        return min(most, self._most or most)
+
+    def _attend(self, messages: Any) -> None:
+        """Take in the messages of a task that have arrived, or that it is gone. Raises what stopped
+        its shard."""
+        import ray
+
+        flight = self._flights[messages]
+        try:
+            told = ray.get(next(messages))
+        except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
+            cause = getattr(error, "cause", None)  # without Ray's account of where
+            why = printable(first_line(cause if isinstance(cause, BaseException) else error))
+            raise WorkerError(
+                f"a node of the Ray cluster cannot build shards ({why}); install shardctl "
+                f"{__version__} on all nodes"
+            ) from error
+        except (StopIteration, ray.exceptions.RayError) as error:
+            self._lose(messages, error)
+            return
+        for message in told:
+            if "node" in message:
+                flight.node = message["node"]
+                if flight.node not in self._nodes:
+                    self._nodes[flight.node] = _Node(_name(flight.node), time.monotonic())
+                continue
+            node = self._nodes[flight.node]
+            try:
+                raise_faults(message)
+            except ShardctlError as error:
+                raise type(error)(f"node {node.name}: {error}") from None
+            if "line" in message:
+                self._on_line(f"node {node.name}: {message['line']}")
+            elif "progress" in message:
+                progress: WorkDone = message["progress"]
+                flight.told += progress
+                node.records += progress.records
+                self._report(progress)
+            else:
+                del self._flights[messages]
+                self._losses.pop(flight.shard, None)
+                node.shards += 1
+
+    def _lose(self, messages: Any, error: BaseException) -> None:
+        """Have a shard built again whose process or node is gone. Raises WorkerError if that
+        happens too often."""
+        flight = self._flights.pop(messages)
+        self._report(-flight.told)
+        if flight.node:
+            self._nodes[flight.node].records -= flight.told.records
+        self._losses[flight.shard] += 1
+        where = f"node {self._nodes[flight.node].name}" if flight.node else "a node"
+        what = f"{type(error).__name__}: {printable(first_line(error))}"
+        if self._losses[flight.shard] >= FATAL_LOSSES:
+            raise WorkerError(
+                f"shard {flight.shard} was lost {FATAL_LOSSES} times with what built it, the last time "
+                f"on {where} ({what}); nothing was committed. Try fewer --workers"
+            )
+        self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
+        self._waiting.appendleft(flight.shard)
+
+    def _tell_nodes(self) -> None:
+        """Tell what each node has done."""
+        for node in self._nodes.values():
+            rate = node.records / max(time.monotonic() - node.since, 1e-6)
+            self._on_line(
+                f"node {node.name}: {counted(node.shards, 'shard')}, "
+                f"{counted(node.records, 'input')}, {rate:,.0f} inputs/s"
+            )
+
 
 def _connect(address: str, cpus: int) -> None:
     """Connect to the cluster at an address, or to one that is found, or start one. Raises
@@ -187,47 +318,33 @@ def _connect(address: str, cpus: int) -> None:
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    with _keeping_handlers():
-        try:
-            if address:
-                _look_for(address)
-                ray.init(address, **quiet)
-                return
-            try:
-                ray.init("auto", **quiet)
-            except ConnectionError:
-                os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-                sizes = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES}
-                ray.init("local", include_dashboard=False, **sizes, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = f" at {printable(address)}" if address else ""
-            # some of Ray's take several lines
-            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
-            raise WorkerError(
-                f"the Ray cluster{where} cannot be used ({why}); check its address and versions"
-            ) from error
-
-
-def _look_for(address: str) -> None:
-    """Make sure that something answers at HOST:PORT: Ray itself tries for minutes. Raises
-    OSError."""
-    host, _, port = address.rpartition(":")
-    if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-
-
-@contextlib.contextmanager
-def _keeping_handlers() -> Iterator[None]:
-    """Put the handler of SIGTERM back: Ray sets one that ends the process where the command line
-    tidies up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    # Ray sets a handler of SIGTERM that ends the process where the command line tidies up
+    is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     try:
-        yield
+        if address:
+            # that something answers at HOST:PORT: Ray itself tries for minutes
+            host, _, port = address.rpartition(":")
+            if port.isdecimal():
+                socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+            ray.init(address, **quiet)
+            return
+        try:
+            ray.init("auto", **quiet)
+        except ConnectionError:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            sizes = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES}
+            ray.init("local", include_dashboard=False, **sizes, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f" at {printable(address)}" if address else ""
+        # some of Ray's take several lines
+        why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
+        raise WorkerError(
+            f"the Ray cluster{where} cannot be used ({why}); check its address and versions"
+        ) from error
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 @dataclass
@@ -247,185 +364,6 @@ class _Node:
     since: float
     shards: int = 0
     records: int = 0
-
-    def __str__(self) -> str:
-        rate = self.records / max(time.monotonic() - self.since, 1e-6)
-        return (
-            f"{self.name}: {counted(self.shards, 'shard')}, {counted(self.records, 'input')}, "
-            f"{rate:,.0f} inputs/s"
-        )
-
-
-class _Run:
-    """Shards on their way through the cluster: as many as it has use for at a time."""
-
-    def __init__(
-        self,
-        job: Job,
-        shards: Sequence[int],
-        workers: int | str,
-        limits: Limits,
-        report: Report,
-        on_line: OnLine,
-        ours: bool,
-    ) -> None:
-        import ray
-
-        self._ray = ray
-        self._shards, self._workers, self._report, self._on_line = shards, workers, report, on_line
-        self._next, self._again = 0, deque[int]()
-        self._flights: dict[Any, _Flight] = {}
-        self._losses: Counter[int] = Counter()
-        self._nodes: dict[str, _Node] = {}
-        self._cpus, self._cpus_at, self._counted_at = 0, time.monotonic(), 0.0
-        self._nodes_due = time.monotonic() + NODES_SECONDS
-        every = max(1, _cpus()) / MESSAGES_PER_SECOND
-        order = BuildOrder(
-            secrets.token_hex(8),
-            str(job.folder),
-            job.url,
-            (job.folder / SIGN).read_text() if job.url else "",
-            -1,
-            deciding_versions(job.recipe),
-            limits.memory,
-            limits.seconds,
-            every,
-        )
-        self._order = {
-            **asdict(order),
-            "shardctl": __version__,
-            "path": _path(),
-            "astray": _astray() if ours else [],
-        }
-        options = {
-            "num_cpus": 1,
-            "max_retries": 0,
-            "scheduling_strategy": "SPREAD",
-            "num_returns": "streaming",
-        }
-        self._build = ray.remote(**options)(_builder())
-
-    def until_done(self) -> None:
-        """Build all shards. Raises WorkerError, or what stopped a shard."""
-        ray = self._ray
-        while self._hand_out():
-            flights = list(self._flights)
-            ready, _ = ray.wait(flights, num_returns=1, timeout=LOOK_SECONDS)
-            if ready:
-                ready, _ = ray.wait(flights, num_returns=len(flights), timeout=0)
-            for each in ready:
-                self._attend(each)
-            if time.monotonic() >= self._nodes_due:
-                self._tell_nodes()
-        self._tell_nodes()
-
-    def cancel(self) -> None:
-        """Stop all that is being built, and wait until it has ended, for END_SECONDS at most."""
-        ray = self._ray
-        flights, self._flights = list(self._flights), {}
-        for each in flights:
-            ray.cancel(each, force=True)
-        due = time.monotonic() + END_SECONDS
-        while flights and (left := due - time.monotonic()) > 0:
-            ready, _ = ray.wait(flights, num_returns=1, timeout=left)
-            for each in ready:
-                try:
-                    ray.get(next(each))
-                except (StopIteration, ray.exceptions.RayError):
-                    flights.remove(each)
-
-    def _hand_out(self) -> bool:
-        """Give Ray as many shards as it has use for, and return whether it has any. Raises
-        WorkerError."""
-        most = self._most()
-        while len(self._flights) < most and (self._again or self._next < len(self._shards)):
-            if self._again:
-                shard = self._again.popleft()
-            else:
-                shard = self._shards[self._next]
-                self._next += 1
-            self._flights[self._build.remote({**self._order, "shard": shard})] = _Flight(shard)
-        return bool(self._flights)
-
-    def _most(self) -> int:
-        """Return how many shards Ray may have at a time. Raises WorkerError if there is nothing
-        that builds them."""
-        now = time.monotonic()
-        if now >= self._counted_at + CLUSTER_SECONDS:
-            self._counted_at, self._cpus = now, _cpus()
-        if self._cpus:
-            self._cpus_at = now
-        elif now - self._cpus_at > NO_NODE_SECONDS:
-            raise WorkerError(
-                f"the Ray cluster has had no CPU for {NO_NODE_SECONDS:g} s; add a node, run this again"
-            )
-        most = WAITING_PER_CPU * max(1, self._cpus)
-        return most if self._workers == "auto" else min(most, int(self._workers))
-
-    def _attend(self, messages: Any) -> None:
-        """Take in the messages of a task that have arrived, or that it is gone."""
-        ray, flight = self._ray, self._flights[messages]
-        try:
-            told = ray.get(next(messages))
-        except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
-            raise WorkerError(
-                f"a node of the Ray cluster cannot build shards ({printable(_cause(error))}); "
-                f"install shardctl {__version__} on"
-                " all nodes"
-            ) from error
-        except (StopIteration, ray.exceptions.RayError) as error:
-            self._lose(messages, error)
-            return
-        for message in told:
-            self._take(message, flight)
-            if "done" in message:
-                del self._flights[messages]
-                self._losses.pop(flight.shard, None)
-                self._nodes[flight.node].shards += 1
-
-    def _take(self, message: dict[str, Any], flight: _Flight) -> None:
-        """Take in one message. Raises what stopped the shard."""
-        if "node" in message:
-            flight.node = message["node"]
-            if flight.node not in self._nodes:
-                self._nodes[flight.node] = _Node(_name(flight.node), time.monotonic())
-            return
-        node = self._nodes[flight.node]
-        try:
-            raise_faults(message)
-        except ShardctlError as error:
-            raise type(error)(f"node {node.name}: {error}") from None
-        if "line" in message:
-            self._on_line(f"node {node.name}: {message['line']}")
-        if "progress" in message:
-            progress: WorkDone = message["progress"]
-            flight.told += progress
-            node.records += progress.records
-            self._report(progress)
-
-    def _lose(self, messages: Any, error: BaseException) -> None:
-        """Have a shard built again whose process or node is gone. Raises WorkerError if that
-        happens too often."""
-        flight = self._flights.pop(messages)
-        self._report(-flight.told)
-        if flight.node:
-            self._nodes[flight.node].records -= flight.told.records
-        self._losses[flight.shard] += 1
-        where = f"node {self._nodes[flight.node].name}" if flight.node else "a node"
-        what = f"{type(error).__name__}: {printable(first_line(error))}"
-        if self._losses[flight.shard] >= FATAL_LOSSES:
-            raise WorkerError(
-                f"shard {flight.shard} was lost {FATAL_LOSSES} times with what built it, the last time "
-                f"on {where} ({what}); nothing was committed. Try fewer --workers"
-            )
-        self._on_line(f"{where}: shard {flight.shard} is lost and built again ({what})")
-        self._again.append(flight.shard)
-
-    def _tell_nodes(self) -> None:
-        """Tell what each node has done."""
-        self._nodes_due = time.monotonic() + NODES_SECONDS
-        for node in self._nodes.values():
-            self._on_line(f"node {node}")
 
 
 def _builder() -> Any:
@@ -451,23 +389,11 @@ def _builder() -> Any:
             said = f"it has shardctl {here}, and this machine {version}; install the same one"
             yield [{"failed": ["InstallError", said]}]
             return
-        from shardctl.making.shards.engines.agent import AGENT, BuildOrder
+        from shardctl.making.shards.engines.ray import AGENT, BuildOrder
 
         yield from AGENT.build(BuildOrder(**order))
 
     return build
-
-
-def _path() -> list[str]:
-    """Return where this process finds modules, and users' functions: nodes look there too, last of
-    all."""
-    return list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path))
-
-
-def _astray() -> list[str]:
-    """Return the folders that Ray has its processes look for modules in first: that of the program,
-    and the current one."""
-    return [str(Path(sys.argv[0]).resolve().parent), str(Path.cwd())]
 
 
 def _cpus() -> int:
@@ -486,7 +412,126 @@ def _name(node: str) -> str:
     return f"{printable(names.get(node, 'unknown'))} ({node[:8]})"
 
 
-def _cause(error: BaseException) -> str:
-    """Return what a task failed of, without Ray's account of where."""
-    cause = getattr(error, "cause", None)
-    return first_line(cause if isinstance(cause, BaseException) else error)
+Message = dict[str, Any]
+"""{"progress": [...]} or {"line": text} any number of times; then {"done": None}, or {"failed":
+[class, message]} for a fault that has a name, or {"bug": traceback} for one that has none."""
+
+IDLE_SECONDS = 10.0
+"""How long the worker process of an agent waits for the next shard: where it stays, it holds 100
+MB."""
+
+
+@dataclass(frozen=True)
+class BuildOrder:
+    """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`,
+    of a copy of that, with `sign` for who has the right to write.
+
+    All orders of one run of an engine have the same text as `run`: what an agent knows of the job
+    of another run may not be so any more. `versions` are those of the machine that gives the order.
+    `memory` and `seconds` are limits (pool.py). `every` is the shortest time between two messages
+    in seconds.
+    """
+
+    run: str
+    folder: str
+    url: str
+    sign: str
+    shard: int
+    versions: str
+    memory: int | None
+    seconds: float | None
+    every: float
+
+
+class Agent:
+    """Builds one shard at a time. It keeps its worker process for the next order, for
+    IDLE_SECONDS."""
+
+    def __init__(self) -> None:
+        self._run = ""
+        self._job: Job | None = None
+        self._copies = ExitStack()
+        atexit.register(self._copies.close)
+        self._pool: LocalPool | None = None
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._busy = threading.Lock()
+        self._end_when_idle = threading.Timer(0, self._end)
+
+    def build(self, order: BuildOrder) -> Iterator[list[Message]]:
+        """Build a shard, and yield messages about it, those together that come within a short
+        time."""
+        messages = self._messages = queue.SimpleQueue[Message]()
+        threading.Thread(target=self._answer, args=(order, messages), daemon=True).start()
+        is_last = False
+        while not is_last:
+            together, due = [messages.get()], time.monotonic() + order.every
+            with suppress(queue.Empty):
+                while not (is_last := not together[-1].keys() & {"progress", "line"}):
+                    together.append(messages.get(timeout=max(0.0, due - time.monotonic())))
+            yield together
+
+    def _answer(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
+        """Build a shard, and say how it ended."""
+        self._end_when_idle.cancel()
+        try:
+            with self._busy:
+                self._build(order, messages)
+            answer: Message = {"done": None}
+        except ShardctlError as error:
+            answer = {"failed": [type(error).__name__, str(error)]}
+        except BaseException:  # noqa: BLE001 - whatever it is, the engine raises it: it waits for the last message
+            answer = {"bug": traceback.format_exc()}
+        self._end_when_idle = threading.Timer(IDLE_SECONDS, self._end)
+        self._end_when_idle.daemon = True
+        self._end_when_idle.start()
+        messages.put(answer)
+
+    def _build(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
+        if self._pool is None or self._job is None or order.run != self._run:
+            if self._pool is not None:
+                self._pool.close()
+            self._copies.close()
+            self._run, self._job = order.run, _job_of(order, self._copies)
+            # the pool says which of its workers printed a line, and there is one
+            self._pool = LocalPool(
+                1,
+                Limits(order.memory, order.seconds),
+                lambda line: self._messages.put({"line": line.partition(": ")[2]}),
+            )
+        self._pool.run(
+            self._job, [order.shard], lambda progress: messages.put({"progress": progress})
+        )
+
+    def _end(self) -> None:
+        """End the worker process; the next order starts another one."""
+        with self._busy:
+            if self._pool is not None:
+                self._pool.close()
+
+
+def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
+    """Read the job, if this machine may build shards of it. Raises StorageError, DatasetError,
+    UsageError, InstallError.
+
+    A copy of it is there until `copies` are closed.
+    """
+    folder = Path(order.folder)
+    if order.url:
+        folder = copies.enter_context(scratch_folder()) / "out" / STAGING / folder.name
+        fetch_job(order.url, folder)
+        (folder / SIGN).write_text(order.sign)
+    if not JobFolder(folder).is_begun():
+        raise StorageError(
+            f"{printable(str(folder.parent.parent))}: this machine does not see the folder of the "
+            "dataset; write to a path that all nodes share"
+        )
+    job = Job.load(LocalFolder(folder))
+    versions = deciding_versions(job.recipe)
+    if versions != order.versions:
+        changes = version_changes(order.versions, versions)
+        raise InstallError(f"it has other versions ({changes}); install the same ones on all nodes")
+    return job
+
+
+AGENT = Agent()
+"""The agent of this process: a cluster hands the next order to the same process where it can."""
