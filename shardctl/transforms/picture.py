@@ -11,6 +11,9 @@ from shardctl.images.codecs.resampling import pixels_of, resampled
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 
+Shape = tuple[int, int, int]
+"""Height, width and channels of an image."""
+
 
 class Picture:
     """An image of which only is known what is to be seen of it, until its pixels are asked for.

@@ -47,7 +47,7 @@ from shardctl.system.files import copy_file, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import counted, printable
-from shardctl.transforms.pipeline.functions import Shape
+from shardctl.transforms.picture import Shape
 from shardctl.version import __version__
 
 

@@ -475,13 +475,12 @@ class Repair:
                 self.unrepaired.append(Unrepaired(name, self._differs()))
 
     def _write_tables(self, job: DatasetJob) -> dict[str, Any]:
-        state = self.state
+        state, manifest = self.state, self.manifest
         outcomes = Outcomes(self.dataset, job, self.intact, state)
-        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
-        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
-        if state is None:
-            return join_markers(job, *given)
-        return join_markers(job, *given, state.files, state.digest_beside, state.pruned)
+        of_update = (state.files, state.digest_beside, state.pruned) if state else ()
+        has_jpegs = manifest.jpeg is not None
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, has_jpegs)
+        return join_markers(job, *given, *of_update)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be

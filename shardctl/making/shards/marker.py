@@ -21,7 +21,7 @@ from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.store_lease import LeaseToken
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
-from shardctl.transforms.pipeline.functions import Shape
+from shardctl.transforms.picture import Shape
 
 
 @dataclass(frozen=True)

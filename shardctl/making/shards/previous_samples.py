@@ -19,7 +19,7 @@ from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.tables import open_table
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.pipeline.functions import Shape
+from shardctl.transforms.picture import Shape
 
 Numbers = npt.NDArray[np.int64]
 

@@ -26,7 +26,8 @@ from shardctl.making.shards.records import RecordChoice, TableImages
 from shardctl.system.files import HashingFile
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
-from shardctl.transforms.pipeline.functions import MadeSample, Shape
+from shardctl.transforms.picture import Shape
+from shardctl.transforms.pipeline.functions import MadeSample
 from shardctl.transforms.pipeline.samples import SamplePipeline
 
 

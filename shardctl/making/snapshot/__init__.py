@@ -150,10 +150,10 @@ def snapshot(
         listener=listener or log.listener(),
     )
     if stored:
-        from shardctl.making.convert.targets.store import on_store  # an extra
+        from shardctl.making.convert.targets.store import place_on_store  # an extra
 
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-        with on_store(str(dst)) as store:
+        with place_on_store(str(dst)) as store:
             make(replace(request, folder=store.folder), target=store, store=store).settle()
     else:
         target = Target(LocalFolder(request.folder.root))

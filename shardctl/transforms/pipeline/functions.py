@@ -15,6 +15,7 @@ from shardctl.errors import Rejection
 from shardctl.format.roles import Sample
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.transforms.base import GroupTransform, SampleTransform
+from shardctl.transforms.picture import Shape
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import DEEPEST, describe
 
@@ -298,9 +299,6 @@ def _is_same(value: Any, wanted: str | int) -> bool:
     """Return whether a function has left a value as it was; what it may have put there need not
     even be comparable."""
     return isinstance(value, type(wanted)) and not isinstance(value, bool) and value == wanted
-
-
-Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)

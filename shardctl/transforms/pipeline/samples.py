@@ -25,7 +25,7 @@ from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
 from shardctl.transforms.base import Rng, judge
-from shardctl.transforms.picture import Picture
+from shardctl.transforms.picture import Picture, Shape
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
 from shardctl.transforms.pipeline.functions import (
     Applied,
@@ -33,7 +33,6 @@ from shardctl.transforms.pipeline.functions import (
     Functions,
     Given,
     MadeSample,
-    Shape,
     unshared,
 )
 from shardctl.transforms.recipe import Recipe

@@ -39,9 +39,9 @@ def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> Iterator[Target
     if not isinstance(dst, str | Path) or not str(dst):
         raise UsageError(f"the destination is a path; it is {dst!r}")
     if is_url(dst):
-        from shardctl.making.convert.targets.store import on_store  # an extra
+        from shardctl.making.convert.targets.store import place_on_store  # an extra
 
-        with on_store(str(dst)) as place:
+        with place_on_store(str(dst)) as place:
             place.look_at_jobs()
             yield place
     else:

@@ -79,7 +79,7 @@ a person's."""
 
 
 @contextmanager
-def on_store(url: str) -> Iterator[StoreTarget]:
+def place_on_store(url: str) -> Iterator[StoreTarget]:
     """Yield the place at a URL, with what is known of its dataset. Its jobs, whose plans are large,
     are not fetched, for who may only wait for the dataset: `look_at_jobs` does that, and so do
     `lease` and `lease_beside_parts`. Raises StoreError, InstallError, UsageError.
