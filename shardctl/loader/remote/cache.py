@@ -539,17 +539,18 @@ def _entries_of(folder: Path) -> tuple[int, int] | None:
         return None
     own = others = 0
     try:
-        for entry in os.scandir(folder):
-            if entry.name in _OWN_FOLDERS:
-                fits = entry.is_dir(follow_symlinks=False)
-            elif _OWN_FILE.fullmatch(entry.name):
-                fits = entry.is_file(follow_symlinks=False)
-            else:
-                others += 1
-                continue
-            if not fits:
-                return None
-            own += 1
+        with os.scandir(folder) as found:
+            for entry in found:
+                if entry.name in _OWN_FOLDERS:
+                    fits = entry.is_dir(follow_symlinks=False)
+                elif _OWN_FILE.fullmatch(entry.name):
+                    fits = entry.is_file(follow_symlinks=False)
+                else:
+                    others += 1
+                    continue
+                if not fits:
+                    return None
+                own += 1
     except OSError:
         return None
     return own, others
