@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import CROP
+from in_this_process import convert
 from PIL import Image
 from text_to_blocks import assert_decodes_to, convert_thrice
 
@@ -28,15 +29,15 @@ from shardctl.system.folders import LocalFolder
 pytestmark = pytest.mark.corpus
 
 
-def test_all_photos_convert_verify_and_open_in_hugging_face(corpus, tmp_path):
+def test_all_photos_convert_verify_and_open_in_hugging_face(corpus, tmp_path, out):
     import datasets
 
-    result = shardctl.convert(corpus / "photos", tmp_path / "out", workers=2)
+    result = shardctl.convert(corpus / "photos", out, workers=2)
     assert (result.samples, result.rejected) == (515, 0)
-    assert shardctl.verify(tmp_path / "out").findings == ()
-    ds = shardctl.open(tmp_path / "out")
+    assert shardctl.verify(out).findings == ()
+    ds = shardctl.open(out)
     assert {"wnid", "width", "height", "mode", "format", "label"} <= set(ds.schema.names)
-    files = sorted(str(path) for path in (tmp_path / "out").glob("train-*.arrow"))
+    files = sorted(str(path) for path in out.glob("train-*.arrow"))
     theirs = datasets.load_dataset(
         "arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache")
     )
@@ -61,13 +62,13 @@ def test_photos_give_the_same_bytes_with_any_number_of_workers(corpus, tmp_path)
     assert len(sums) == 1
 
 
-def test_nested_class_folders_with_splits(corpus, tmp_path):
+def test_nested_class_folders_with_splits(corpus, out):
     cifar = corpus / "small" / "cifar10"
     result = shardctl.convert(
-        cifar, tmp_path / "out", recipe={**CROP, "transform": [{"name": "resize", "size": "32x32"}]}
+        cifar, out, recipe={**CROP, "transform": [{"name": "resize", "size": "32x32"}]}
     )
     assert result.samples == 10_000
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.classes == tuple(sorted(path.name for path in next(iter(cifar.iterdir())).iterdir()))
     batch = ds.take([0, 5000, 9999])
     assert [ds.classes[label] for label in batch["label"]] == [
@@ -75,16 +76,13 @@ def test_nested_class_folders_with_splits(corpus, tmp_path):
     ]
 
 
-def test_huggingface_metadata(corpus, tmp_path):
+def test_huggingface_metadata(corpus, out):
     folder = corpus / "captions" / "hf_imagefolder"
     lines = (folder / "train" / "metadata.jsonl").read_text().splitlines()
     images = {path.name for path in (folder / "train").iterdir()}
     lenient = {json.loads(line)["file_name"] for line in lines} != images - {"metadata.jsonl"}
-    shardctl.convert(folder, tmp_path / "out", lenient_labels=lenient)
-    found = {
-        sample["key"].split("/")[-1]: sample["objects"]
-        for sample in shardctl.open(tmp_path / "out")
-    }
+    shardctl.convert(folder, out, lenient_labels=lenient)
+    found = {sample["key"].split("/")[-1]: sample["objects"] for sample in shardctl.open(out)}
     for line in lines:
         record = json.loads(line)
         if record["file_name"] in found:
@@ -95,13 +93,13 @@ def test_huggingface_metadata(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("name", "lines"), [("text/gsm8k", None), ("text/jsonl", None), ("text/movie_reviews", 400)]
 )
-def test_texts(corpus, tmp_path, name, lines):
-    result = shardctl.convert(corpus / name, tmp_path / "out")
+def test_texts(corpus, out, name, lines):
+    result = shardctl.convert(corpus / name, out)
     expected = lines or sum(
         len(path.read_bytes().splitlines()) for path in (corpus / name).glob("*.jsonl")
     )
     assert (result.samples, result.rejected) == (expected, 0)
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     first = ds[0]
     if lines:
         assert first["text"] == (corpus / name / first["key"]).read_text()
@@ -111,13 +109,11 @@ def test_texts(corpus, tmp_path, name, lines):
         assert {field: first[field] for field in record} == record
 
 
-def test_every_text_is_converted_or_rejected_for_its_encoding(corpus, tmp_path):
+def test_every_text_is_converted_or_rejected_for_its_encoding(corpus, out):
     files = [path for path in (corpus / "text" / "encodings").rglob("*.txt") if path.is_file()]
-    result = shardctl.convert(
-        corpus / "text" / "encodings", tmp_path / "out", labels="none", max_rejects="100%"
-    )
+    result = shardctl.convert(corpus / "text" / "encodings", out, labels="none", max_rejects="100%")
     assert result.samples + result.rejected == len(files)
-    for reject in read_rejects(LocalFolder(tmp_path / "out")):
+    for reject in read_rejects(LocalFolder(out)):
         data = (corpus / "text" / "encodings" / reject.source).read_bytes()
         if b"\0" not in data:  # UTF-16 may be valid UTF-8, with NUL bytes
             with pytest.raises(UnicodeDecodeError):
@@ -177,20 +173,19 @@ def test_both_ways_to_decode_a_jpeg_give_the_same_pixels(corpus):
 
 
 def texts_of(source: Path, out: Path, **recipe: Any) -> list[str]:
-    result = shardctl.convert(source, out, recipe, workers=0, labels="none", split="none")
+    result = convert(source, out, recipe, labels="none", split="none")
     assert (result.rejected, result.warnings) == (0, ())
     return [sample["text"] for sample in shardctl.open(out)]
 
 
-def test_a_csv_without_a_header(corpus, tmp_path):
+def test_a_csv_without_a_header(corpus, out):
     import csv
 
     recipe = {"columns": "label,title,text", "kind": "table"}
-    result = shardctl.convert(
+    result = convert(
         corpus / "text" / "ag_news",
-        tmp_path / "out",
+        out,
         recipe,
-        workers=0,
         split="none",
         labels="none",
     )
@@ -199,7 +194,7 @@ def test_a_csv_without_a_header(corpus, tmp_path):
     for path in sorted((corpus / "text" / "ag_news").glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
             expected += [[int(label), title, text] for label, title, text in csv.reader(file)]
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert [[sample["label"], sample["title"], sample["text"]] for sample in ds] == expected
 
 
@@ -211,18 +206,18 @@ def test_lines_in_gbk_are_those_of_the_twin_in_utf8(corpus, tmp_path):
     assert len(ours) > 1000
 
 
-def test_encodings_are_detected(corpus, tmp_path):
+def test_encodings_are_detected(corpus, tmp_path, out):
     pytest.importorskip("charset_normalizer")
     files = [path for path in (corpus / "text" / "udhr").rglob("*") if path.is_file()]
     (tmp_path / "in").mkdir()
     for path in files:
         shutil.copy(path, tmp_path / "in" / f"{path.name}.txt")
     result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", {"encoding": "detect"}, workers=2, labels="none"
+        tmp_path / "in", out, {"encoding": "detect"}, workers=2, labels="none"
     )
     assert result.samples > 150
     assert result.samples + result.rejected == len(files)
-    texts = {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "out")}
+    texts = {sample["key"]: sample["text"] for sample in shardctl.open(out)}
     sources = {f"{path.name}.txt": path.read_bytes() for path in files}
     utf8 = [key for key in texts if key.endswith("-UTF8.txt")]
     assert [key for key in utf8 if texts[key] != sources[key].decode("utf-8-sig")] == []
@@ -242,7 +237,7 @@ def test_parquet_of_other_tools(corpus, tmp_path):
     for path in sorted((corpus / "interop" / "parquet").rglob("*.parquet")):
         out = tmp_path / str(converted) / path.name
         try:
-            result = shardctl.convert(path, out, {"kind": "table"}, workers=0, labels="none")
+            result = convert(path, out, {"kind": "table"}, labels="none")
         except (InputError, TooManyRejectsError):
             continue
         metadata = parquet.ParquetFile(path).metadata
@@ -344,7 +339,7 @@ def expected_interop(corpus: Path) -> dict[str, Any]:
 
 def converted(path: Path, out: Path) -> tuple[shardctl.Dataset, list[Any]]:
     """Convert a file as a table, and return the dataset and its rejects."""
-    result = shardctl.convert(path, out, {"kind": "table"}, workers=0, labels="none")
+    result = convert(path, out, {"kind": "table"}, labels="none")
     assert shardctl.verify(out).findings == ()
     rejects = list(read_rejects(LocalFolder(out)))
     assert len(rejects) == result.rejected
@@ -388,9 +383,7 @@ def test_webdatasets_of_other_tools(corpus, tmp_path):
         assert (len(ds), rejects) == (facts["samples"], []), name
         assert set(ds.schema.names) == {"key", "__key__", *facts["extensions"]}
         assert ds[0]["__key__"] == facts["first"].partition(".")[0]
-    photos = shardctl.convert(
-        corpus / "interop" / "webdataset" / "clip_image1.tar", tmp_path / "photos", workers=0
-    )
+    photos = convert(corpus / "interop" / "webdataset" / "clip_image1.tar", tmp_path / "photos")
     assert (photos.samples, photos.rejected) == (4, 0)
     assert shardctl.open(tmp_path / "photos")[0]["image"].ndim == 3
 
@@ -409,17 +402,12 @@ def test_mds_of_another_tool_raw_and_compressed(corpus, tmp_path):
     ]
 
 
-def test_recordio_of_mxnet(corpus, tmp_path):
+def test_recordio_of_mxnet(corpus, out):
     path = corpus / "interop" / "recordio" / "benz_train.rec"
     facts = expected_interop(corpus)["recordio/benz_train.rec"]
-    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    result = convert(path, out)
     assert (result.samples, result.rejected) == (facts["records"], 0)
-    first = (
-        pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow")
-        .get_batch(0)
-        .slice(0, 1)
-        .to_pylist()[0]
-    )
+    first = pa.ipc.open_file(out / "train-00000.arrow").get_batch(0).slice(0, 1).to_pylist()[0]
     label = np.array(first["label"], "<f4")  # the boxes of an image, as MXNet has them
     stored = (
         struct.pack("<IfQQ", len(label), 0, first["id"], 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import convert
 
 import shardctl
 from shardctl.benchmark.measure import Listener as BenchListener
@@ -24,15 +25,11 @@ def texts_beside(out: Path) -> Path:
 
 CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], str]] = {
     "convert": (
-        lambda photos, _, out, stop: shardctl.convert(
-            photos, out, listener=Listener(progress=stop), workers=0
-        ),
+        lambda photos, _, out, stop: convert(photos, out, listener=Listener(progress=stop)),
         r"^interrupted; \d of \d shards are done; run the same command again to continue$",
     ),
     "convert, while it lists inputs": (
-        lambda photos, _, out, stop: shardctl.convert(
-            photos, out, listener=Listener(listing=stop), workers=0
-        ),
+        lambda photos, _, out, stop: convert(photos, out, listener=Listener(listing=stop)),
         r"^interrupted; run the same command again to continue$",
     ),
     "verify": (

@@ -25,6 +25,7 @@ from conftest import examples
 from forged_datasets import signed
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import export, repair
 from places import place_of
 
 import shardctl
@@ -140,7 +141,7 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "up to date": lambda here: convert(here / "raw", here / "out"),
     "dry run of an "
     "update": lambda here: convert(here / "raw", here / "out", update=True, dry_run=True),
-    "repair": lambda here: shardctl.repair(here / "out", workers=0),
+    "repair": lambda here: repair(here / "out"),
     "compact": lambda here: shardctl.compact(here / "out"),
     "prune": lambda here: shardctl.prune(here / "out", "label == 1"),
     "update": lambda here: convert(here / "raw", here / "out", update=True, keep_generations=1),
@@ -151,9 +152,9 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "write": lambda here: shardctl.write(here / "out", [{"x": 1}], overwrite=True),
     "write "
     "parts": lambda here: shardctl.write(here / "out", parts_of, parts=[1, 2], overwrite=True),
-    "export": lambda here: shardctl.export(here / "out", here / "ex", "mds", workers=0),
+    "export": lambda here: export(here / "out", here / "ex", "mds"),
     "export "
-    "again": lambda here: shardctl.export(here / "out", here / "ex", "files", workers=0, overwrite=True),
+    "again": lambda here: export(here / "out", here / "ex", "files", overwrite=True),
     "open": lambda here: [len(batch["key"]) for batch in shardctl.open(here / "out").loader(batch_size=7)],
     "inspect": lambda here: overview(LocalFolder(here / "out")),
     "verify": lambda here: shardctl.verify(here / "out"),
@@ -255,7 +256,7 @@ def test_a_destination_that_is_a_link_to_a_folder_is_that_folder(here):
 
 
 WRITERS: dict[str, Callable[[Path, Path], Any]] = {
-    "repair": lambda raw, out: shardctl.repair(out, workers=0),
+    "repair": lambda raw, out: repair(out),
     "compact": lambda raw, out: shardctl.compact(out),
     "prune": lambda raw, out: shardctl.prune(out, keys=["1.jsonl#1"]),
     "update": lambda raw, out: convert(raw, out, update=True, keep_generations=1),
@@ -660,7 +661,7 @@ def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here, name)
     said = run_commands(here, READING)
     if name == "train-00000.arrow":
         assert f"{name}: not a readable Arrow file (not an ordinary file)" in said
-        assert shardctl.repair(here / "out", workers=0).repaired == (name,)
+        assert repair(here / "out").repaired == (name,)
 
 
 def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here, monkeypatch):

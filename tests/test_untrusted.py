@@ -16,6 +16,7 @@ from conftest import examples
 from forged_datasets import signed
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 from places import file_at
 
 import shardctl
@@ -76,7 +77,7 @@ def whole(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("untrusted")
     shutil.copytree(demo / "photos", root / "in")
     (root / "in" / "forest" / "bad.jpg").write_bytes(b"bad")
-    shardctl.convert(root / "in", root / "out", workers=0)
+    convert(root / "in", root / "out")
     return root / "out"
 
 
@@ -214,9 +215,7 @@ def left(tmp_path: Path) -> Path:
     (tmp_path / "raw.jsonl").write_text(
         '{"text": "a"}\n' * 2 + "{bad\n" * 2 + '{"text": "b"}\n' * 2
     )
-    shardctl.convert(
-        tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"
-    )
+    convert(tmp_path / "raw.jsonl", tmp_path / "out", samples_per_shard=2, part="1/1")
     (tmp_path / "victim").mkdir()
     for number in range(3):
         (tmp_path / "victim" / f"train-{number:05d}.arrow").write_text("mine")
@@ -239,7 +238,7 @@ def left(tmp_path: Path) -> Path:
     ],
 )
 def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
-    tmp_path, left, changed
+    tmp_path, out, left, changed
 ):
     change_json(
         left / "job.json", **json.loads(json.dumps(changed).replace("{here}", str(tmp_path)))
@@ -247,10 +246,8 @@ def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
     for number in range(3):
         (left / "new" / f"train-{number:05d}.arrow").unlink(missing_ok=True)
     for command in (
-        lambda: shardctl.finish(tmp_path / "out"),
-        lambda: shardctl.convert(
-            tmp_path / "raw.jsonl", tmp_path / "out", workers=0, samples_per_shard=2, part="1/1"
-        ),
+        lambda: shardctl.finish(out),
+        lambda: convert(tmp_path / "raw.jsonl", out, samples_per_shard=2, part="1/1"),
     ):
         with pytest.raises(
             DatasetError, match=r"job\.json: (not a job of|this job is for a dataset on a store)"
@@ -264,7 +261,7 @@ def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
     "changed", [{"split": "../../../../victim/train"}, {"entries": [{"path": "../victim"}]}]
 )
 def test_a_part_of_written_samples_that_leads_out_of_the_dataset_is_refused(
-    tmp_path, monkeypatch, changed
+    out, monkeypatch, changed
 ):
     def stop(*given: Any) -> None:
         raise KeyboardInterrupt
@@ -272,17 +269,17 @@ def test_a_part_of_written_samples_that_leads_out_of_the_dataset_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr("shardctl.making.write.copy_shard", stop)
         with pytest.raises(KeyboardInterrupt):
-            shardctl.write(tmp_path / "out", samples_of_part, parts=[1, 2])
-    (marker,) = (tmp_path / "out" / ".shardctl").glob("write-*/done/00000.json")
+            shardctl.write(out, samples_of_part, parts=[1, 2])
+    (marker,) = (out / ".shardctl").glob("write-*/done/00000.json")
     (of_split,) = json.loads(marker.read_text())["splits"]
     change_json(marker, splits=[{**of_split, **changed}])
     keys = next(marker.parents[1].glob("parts/00000/*.keys"))
-    victim = tmp_path / "out" / "victim" / "train-00000.arrow"
+    victim = out / "victim" / "train-00000.arrow"
     victim.parent.mkdir()
     victim.write_text("mine")
     shutil.copy(keys, victim.with_name("train.keys"))
     with pytest.raises(DatasetError, match=r"00000\.json: not written by shardctl"):
-        shardctl.write(tmp_path / "out", samples_of_part, parts=[1, 2])
+        shardctl.write(out, samples_of_part, parts=[1, 2])
     assert victim.read_text() == "mine"
 
 
@@ -343,14 +340,14 @@ def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path):
 
 
 def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_its_functions_is_imported(
-    photos, tmp_path, monkeypatch
+    photos, tmp_path, out, monkeypatch
 ):
     """At a destination that came from elsewhere, job.json may name any module."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evil.py").write_text(
         f"open({str(tmp_path / 'ran')!r}, 'w')\ndef function(sample):\n    return sample\n"
     )
-    left = tmp_path / "out" / ".shardctl" / "x"
+    left = out / ".shardctl" / "x"
     (left / "done").mkdir(parents=True)
     (left / "done" / "0000000.arrow").write_bytes(b"")
     recipe = {
@@ -365,5 +362,5 @@ def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_it
         with pytest.raises(
             DatasetError, match=r"holds an unfinished conversion .*: 1 of 2 shards are done"
         ):
-            shardctl.convert(photos, tmp_path / "out", workers=0, dry_run=dry_run)
+            convert(photos, out, dry_run=dry_run)
     assert not (tmp_path / "ran").exists()

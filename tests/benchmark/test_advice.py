@@ -91,7 +91,7 @@ def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_
 
 
 @pytest.mark.thorough
-def test_text_is_tried_with_every_compression(cli, demo, tmp_path):
+def test_text_is_tried_with_every_compression(cli, demo, tmp_path, out):
     recipe = tmp_path / "recipe.toml"
     found = cli(
         "advise",
@@ -102,16 +102,8 @@ def test_text_is_tried_with_every_compression(cli, demo, tmp_path):
     assert found.code == 0
     assert "20 of 50 inputs tried" in found.out
     assert all(name in found.out for name in ("none", "lz4", "zstd:1", "zstd:3", "zstd:9"))
-    assert (
-        cli(
-            "convert", demo / "lines.jsonl", tmp_path / "out", "--recipe", recipe, "--workers", 0
-        ).code
-        == 0
-    )
-    assert (
-        shardctl.open(tmp_path / "out").manifest.recipe["compression"]
-        == load_recipe(recipe)["compression"]
-    )
+    assert cli("convert", demo / "lines.jsonl", out, "--recipe", recipe, "--workers", 0).code == 0
+    assert shardctl.open(out).manifest.recipe["compression"] == load_recipe(recipe)["compression"]
 
 
 @pytest.mark.parametrize(

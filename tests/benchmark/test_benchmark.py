@@ -13,6 +13,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 
 import shardctl
 from shardctl.benchmark.measure import BenchOptions, Listener, compare
@@ -144,9 +145,9 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     assert np.diff([*dropped, sum(heard)]).max() <= 60
 
 
-def test_a_cold_measurement_drops_the_dataset_first(raw_dataset, tmp_path):
-    shutil.copytree(raw_dataset, tmp_path / "out")
-    result = shardctl.bench(tmp_path / "out", cold=True, runs=2)
+def test_a_cold_measurement_drops_the_dataset_first(raw_dataset, out):
+    shutil.copytree(raw_dataset, out)
+    result = shardctl.bench(out, cold=True, runs=2)
     assert (result.samples, result.epochs) == (120, 2)
     assert result.page_cache["after_drop"] is not None
     if result.environment["file_system"] not in ("tmpfs", "overlay"):
@@ -181,14 +182,14 @@ def test_a_split_is_read_alone(raw_dataset):
     assert shardctl.bench(raw_dataset, split="val", epochs=1, runs=1).samples == val.samples
 
 
-def test_an_empty_split_is_refused(photos, tmp_path):
+def test_an_empty_split_is_refused(photos, tmp_path, out):
     (tmp_path / "in" / "train").mkdir(parents=True)
     (tmp_path / "in" / "val").mkdir()
     (tmp_path / "in" / "train" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     (tmp_path / "in" / "val" / "bad.jpg").write_bytes(b"bad")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    convert(tmp_path / "in", out)
     with pytest.raises(DatasetError, match="there is no sample to read in split val"):
-        shardctl.bench(tmp_path / "out", split="val")
+        shardctl.bench(out, split="val")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_stages_tell_decoding_from_decompressing(demo, tmp_path):
             {"store": "raw", "transform": [{"name": "resize", "size": "40x40"}]},
         ),
     ):
-        shardctl.convert(source, tmp_path / name, recipe=recipe, workers=0)
+        convert(source, tmp_path / name, recipe=recipe)
         loader = shardctl.open(tmp_path / name).loader(16, shuffle=True, repeat=5, profile=True)
         assert sum(len(batch["key"]) for batch in loader) > 0
         stats = loader.stats()
@@ -312,30 +313,32 @@ def test_a_conversion_pays_for_itself_when_its_time_is_saved():
 
 
 @pytest.mark.thorough
-def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(photos, tmp_path):
+def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
+    photos, tmp_path, out
+):
     shutil.copytree(photos, tmp_path / "in")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=CROP, workers=0)
+    convert(tmp_path / "in", out, recipe=CROP)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True, "batch_size": 16}
     first, *others = sorted((tmp_path / "in").rglob("*.*"))
     first.write_bytes(b"changed")
-    found = shardctl.bench(tmp_path / "out", **options).baseline
+    found = shardctl.bench(out, **options).baseline
     assert found is not None
     assert found.rejected == 1
     for path in others:
         path.write_bytes(b"changed")
     with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
-        shardctl.bench(tmp_path / "out", **options)
+        shardctl.bench(out, **options)
 
 
-def test_a_baseline_needs_its_raw_inputs(photos, tmp_path):
+def test_a_baseline_needs_its_raw_inputs(photos, tmp_path, out):
     shutil.copytree(photos, tmp_path / "in")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    convert(tmp_path / "in", out)
     shutil.rmtree(tmp_path / "in")
     with pytest.raises(InputError, match="is gone, and baseline=True reads the raw inputs"):
-        shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)
+        shardctl.bench(out, epochs=1, runs=1, baseline=True)
 
 
-def test_a_baseline_runs_no_code_that_only_the_dataset_names(photos, tmp_path, monkeypatch):
+def test_a_baseline_runs_no_code_that_only_the_dataset_names(photos, tmp_path, out, monkeypatch):
     (tmp_path / "marking.py").write_text(
         "def mark(sample):\n    sample['mark'] = 7\n    return sample\n"
     )
@@ -347,15 +350,15 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(photos, tmp_path, m
             {"name": "custom", "target": "marking:mark"},
         ],
     }
-    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
+    convert(photos, out, recipe=recipe)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
     with pytest.raises(
         UsageError,
         match=r"a baseline runs those that you name: .* add "
         r"transforms=\['marking:mark'\]",
     ):
-        shardctl.bench(tmp_path / "out", **options)
-    found = shardctl.bench(tmp_path / "out", **options, transforms=("marking:mark",)).baseline
+        shardctl.bench(out, **options)
+    found = shardctl.bench(out, **options, transforms=("marking:mark",)).baseline
     assert found is not None
     assert found.rejected == 0
 
@@ -506,12 +509,10 @@ def test_the_record_tells_what_it_was_measured_on(cli, raw_dataset):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("split", [None, "val"])
-def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, split):
+def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, out, split):
     """The lines of one unit are in both splits: only those of the split that is measured count."""
     shutil.copyfile(demo / "lines.jsonl", tmp_path / "lines.jsonl")
-    shardctl.convert(
-        tmp_path / "lines.jsonl", tmp_path / "out", workers=0, split="train=0.6,val=0.4"
-    )
+    convert(tmp_path / "lines.jsonl", out, split="train=0.6,val=0.4")
     options: dict[str, Any] = {
         "epochs": 1,
         "runs": 1,
@@ -520,19 +521,19 @@ def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, sp
         "split": split,
         "cold": True,
     }
-    found = shardctl.bench(tmp_path / "out", **options).baseline
+    found = shardctl.bench(out, **options).baseline
     assert found is not None
     assert (found.raw_samples_per_s > 0, found.rejected) == (True, 0)
     (tmp_path / "lines.jsonl").write_text(
         (tmp_path / "lines.jsonl").read_text().replace("demo", "else")
     )
     with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
-        shardctl.bench(tmp_path / "out", **options)
+        shardctl.bench(out, **options)
 
 
-def test_a_dataset_without_a_source_has_no_baseline(tmp_path):
-    shardctl.write(tmp_path / "out", ({"number": number} for number in range(20)))
+def test_a_dataset_without_a_source_has_no_baseline(out):
+    shardctl.write(out, ({"number": number} for number in range(20)))
     with pytest.raises(
         InputError, match=r"has no raw inputs \(its samples were written by shardctl.write\)"
     ):
-        shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)
+        shardctl.bench(out, epochs=1, runs=1, baseline=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_this_process import convert
 from token_samples import EOS, block_of, write_packed
 
 import shardctl
@@ -140,13 +141,11 @@ def test_a_preset_of_images_is_a_rate_of_samples(raw_dataset):
     assert "NVIDIA" in found.notes[0]
 
 
-def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path):
+def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path, out):
     rows = [f'{{"tokens": {list(range(length))}}}' for length in (100, 200, 300, 400)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
-    shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
-    found = shardctl.bench(
-        tmp_path / "out", runs=1, seconds=0.2, batch_size=2, consumer="mpt-1b-h100"
-    ).consumer
+    convert(tmp_path / "rows.jsonl", out)
+    found = shardctl.bench(out, runs=1, seconds=0.2, batch_size=2, consumer="mpt-1b-h100").consumer
     assert found is not None
     assert found.consumer_rate == pytest.approx(45_455 / 250, abs=0.01)
     assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]
@@ -188,14 +187,14 @@ def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset):
     assert shardctl.bench(raw_dataset, **RUN).tokens_per_s is None
 
 
-def test_a_preset_must_fit_the_dataset(raw_dataset, demo, tmp_path):
+def test_a_preset_must_fit_the_dataset(raw_dataset, demo, out):
     with pytest.raises(
         UsageError, match=r"mpt-7b-h100 takes tokens, but .* has no tokens and no text"
     ):
         shardctl.bench(raw_dataset, consumer="mpt-7b-h100")
-    shardctl.convert(demo / "texts", tmp_path / "out", workers=0)
+    convert(demo / "texts", out)
     with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, but .* has none"):
-        shardctl.bench(tmp_path / "out", consumer="vit-b16-rtx3090")
+        shardctl.bench(out, consumer="vit-b16-rtx3090")
     with pytest.raises(
         UsageError, match="consumer 'resnet-a100' is not known; did you mean resnet50-a100"
     ):

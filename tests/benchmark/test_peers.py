@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import convert
 from tars import write_numbered_tar
 
 import shardctl
@@ -49,14 +50,13 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("peers") / "dataset"
-    shardctl.convert(
+    convert(
         photos,
         root,
         recipe={
             "store": "png",
             "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 24}],
         },
-        workers=0,
     )
     return root
 
@@ -231,7 +231,7 @@ def tars_of_others(dataset: Path, folder: Path) -> Path:
 @pytest.mark.thorough
 def test_records_are_converted_as_convert_does_by_itself(dataset, tmp_path):
     shards = tars_of_others(dataset, tmp_path / "tars")
-    shardctl.convert(shards, tmp_path / "whole", workers=0, labels="none")
+    convert(shards, tmp_path / "whole", labels="none")
     with scratch_folder() as scratch:
         tried = shardctl.open(convert_some(shards, 30, scratch)[0])
         whole = shardctl.open(tmp_path / "whole")

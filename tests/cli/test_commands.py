@@ -44,17 +44,17 @@ INSPECT_KEYS = {"samples", "shards", "bytes", "splits", "schema", "recipe", "fin
 FINDING_KEYS = {"severity", "shard", "block", "row", "key", "kind", "message", "source"}
 
 
-def test_the_whole_way(cli, tmp_path):
+def test_the_whole_way(cli, tmp_path, out):
     assert cli("demo", tmp_path / "demo", "--images", 30, "--texts", 10).code == 0
     recipe = "--resize 32 --crop 24x16 --store raw --workers 1".split()
-    convert = ("convert", tmp_path / "demo" / "photos", tmp_path / "out", *recipe)
+    convert = ("convert", tmp_path / "demo" / "photos", out, *recipe)
     made = cli(*convert)
     assert made.code == 0
     assert "30 samples in 3 shards" in made.out
     assert "6 classes from the folder" in made.err
-    assert "is whole (level full): 3 shards, 30 samples" in cli("verify", tmp_path / "out").out
-    assert "raw image, 16x24x3" in cli("inspect", tmp_path / "out").out
-    assert "samples/s" in cli("bench", tmp_path / "out", "--epochs", 1).out
+    assert "is whole (level full): 3 shards, 30 samples" in cli("verify", out).out
+    assert "raw image, 16x24x3" in cli("inspect", out).out
+    assert "samples/s" in cli("bench", out, "--epochs", 1).out
     assert "is up to date" in cli(*convert).out
 
 
@@ -78,9 +78,8 @@ def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(cli, 
     assert checked.out.endswith("60 samples; 1 warning\n")
 
 
-def test_repair_says_what_it_mended_and_what_is_lost(cli, photos, tmp_path):
+def test_repair_says_what_it_mended_and_what_is_lost(cli, photos, tmp_path, out):
     shutil.copytree(photos, tmp_path / "in")
-    out = tmp_path / "out"
     assert cli("convert", tmp_path / "in", out, "--workers", 0).code == 0
     (out / "train-00001.arrow").unlink()
     mended = cli("repair", out)
@@ -100,14 +99,14 @@ def test_repair_says_what_it_mended_and_what_is_lost(cli, photos, tmp_path):
     assert cli("verify", out).code == 0
 
 
-def test_a_recipe_file_and_options_join(cli, photos, tmp_path):
+def test_a_recipe_file_and_options_join(cli, photos, tmp_path, out):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('store = "png"\nseed = 3\n[[transform]]\nname = "resize"\nsize = "8x6"\n')
     assert (
         cli(
             "convert",
             photos,
-            tmp_path / "out",
+            out,
             "--recipe",
             recipe,
             "--store",
@@ -117,7 +116,7 @@ def test_a_recipe_file_and_options_join(cli, photos, tmp_path):
         ).code
         == 0
     )
-    made = cli("inspect", tmp_path / "out", "--json").json["recipe"]
+    made = cli("inspect", out, "--json").json["recipe"]
     assert (made["store"], made["seed"], made["transform"]) == (
         "webp:70",
         3,
@@ -377,10 +376,10 @@ def test_a_command_whose_output_nobody_reads_keeps_its_exit_code(
 
 
 @pytest.mark.thorough
-def test_a_conversion_whose_notes_nobody_reads_goes_on(photos, tmp_path):
-    ran = with_a_closed_pipe("stderr", "convert", photos, tmp_path / "out")
+def test_a_conversion_whose_notes_nobody_reads_goes_on(photos, out):
+    ran = with_a_closed_pipe("stderr", "convert", photos, out)
     assert (ran.returncode, ran.stdout.split()[0]) == (0, "created")
-    assert shardctl.verify(tmp_path / "out").ok
+    assert shardctl.verify(out).ok
 
 
 @pytest.mark.thorough

@@ -103,8 +103,7 @@ def test_tokenizer(check, tmp_path):
     check("tokenizer show", [made], ["bytes"])
 
 
-def test_convert(check, source, tmp_path, cli):
-    out = tmp_path / "out"
+def test_convert(check, source, tmp_path, out, cli):
     followed = tmp_path / "followed"
     assert cli("convert", source, followed, "--workers", 0).code == 0
     next(path for path in source.rglob("*") if path.is_file()).touch()
@@ -122,8 +121,7 @@ def test_convert(check, source, tmp_path, cli):
     )
 
 
-def test_verify_and_repair(check, source, tmp_path, cli):
-    out = tmp_path / "out"
+def test_verify_and_repair(check, source, out, cli):
     assert cli("convert", source, out, "--workers", 0).code == 0
     next(iter(out.glob("train-*"))).unlink()
     check("verify", [out])
@@ -131,8 +129,7 @@ def test_verify_and_repair(check, source, tmp_path, cli):
     check("repair", [out, "--workers", 0])
 
 
-def test_compact_and_prune(check, source, tmp_path, cli):
-    out = tmp_path / "out"
+def test_compact_and_prune(check, source, out, cli):
     assert cli("convert", source, out, "--workers", 0).code == 0
     check("prune", [out, "--where", "label == 0", "--dry-run"])
     assert cli("prune", out, "--where", "label == 0").code == 0
@@ -211,7 +208,7 @@ def test_advise(check, photos, monkeypatch):
     check("advise", [*given, "--bandwidth", "1MB"])
 
 
-def test_recipe(check, photos, tmp_path, cli):
+def test_recipe(check, photos, tmp_path, out, cli):
     (tmp_path / "good.toml").write_text('[[transform]]\nname = "crop"\nsize = 8\n')
     (tmp_path / "bad.toml").write_text("seed = -1\n")
     check("recipe check", [tmp_path / "good.toml"], [tmp_path / "bad.toml"])
@@ -219,7 +216,7 @@ def test_recipe(check, photos, tmp_path, cli):
         cli(
             "convert",
             photos,
-            tmp_path / "out",
+            out,
             "--recipe",
             tmp_path / "good.toml",
             "--shuffle",
@@ -229,7 +226,7 @@ def test_recipe(check, photos, tmp_path, cli):
         ).code
         == 0
     )
-    check("recipe show", [tmp_path / "out"], ["@imagenet"])
+    check("recipe show", [out], ["@imagenet"])
     check("recipe list", [])
     check("recipe steps", [], ["resize"])
 

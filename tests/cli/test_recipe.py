@@ -105,19 +105,19 @@ def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli, tmp_path):
     assert "cannot be read (Is a directory)" in ran.err
 
 
-def test_show_prints_a_recipe_that_makes_the_same_dataset(cli, recipe, photos, tmp_path):
+def test_show_prints_a_recipe_that_makes_the_same_dataset(cli, recipe, photos, tmp_path, out):
     options = ("--workers", 0, "--split", "train=0.5,val=0.5", "--shuffle", 3)
-    assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *options).code == 0
-    shown = cli("recipe", "show", tmp_path / "out")
+    assert cli("convert", photos, out, "--recipe", recipe, *options).code == 0
+    shown = cli("recipe", "show", out)
     assert (shown.code, shown.err) == (0, "")
     first, second = shown.out.splitlines()[:2]
     assert first.startswith(f"# The recipe of {tmp_path}/out, made 20")
     assert second.startswith("# Again: shardctl convert ")
     assert second.endswith(" DST --recipe FILE --split train=0.5,val=0.5 --shuffle 3")
     recipe.write_text(shown.out)
-    ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *options)
+    ran = cli("convert", photos, out, "--recipe", recipe, *options)
     assert (ran.code, "is up to date" in ran.out) == (0, True)
-    record = cli("recipe", "show", tmp_path / "out", "--json").json
+    record = cli("recipe", "show", out, "--json").json
     assert record["toml"] == shown.out
     assert record["recipe"]["transform"][1] == {
         "name": "maybe",
@@ -132,7 +132,7 @@ def test_the_schema_is_one_json_object(cli):
     assert cli("recipe", "schema", "--json").json == json.loads(ran.out)
 
 
-def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
+def test_an_option_wins_over_the_file(cli, recipe, photos, out):
     arguments = (
         "--resize",
         48,
@@ -146,8 +146,8 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
         "random_rotation degrees=5",
     )
     arguments += ("--kind", "auto", "--store", "jpeg:70", "--seed", 9, "--workers", 0)
-    assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments).code == 0
-    made = Manifest.load(LocalFolder(tmp_path / "out")).recipe
+    assert cli("convert", photos, out, "--recipe", recipe, *arguments).code == 0
+    made = Manifest.load(LocalFolder(out)).recipe
     assert (made["kind"], made["store"], made["seed"]) == ("image", "jpeg:70", 9)
     rotation = {
         "name": "random_rotation",
@@ -194,25 +194,25 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, tmp_path):
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(
-    cli, recipe, photos, tmp_path, more, arguments, sentence
+    cli, recipe, photos, out, more, arguments, sentence
 ):
     recipe.write_text(RECIPE + more)
-    ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments)
+    ran = cli("convert", photos, out, "--recipe", recipe, *arguments)
     assert sentence in ran.err
     assert ran.code == 2
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
-def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli, photos, tmp_path):
+def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli, photos, tmp_path, out):
     listed = cli("recipe", "list", "--json").json["recipes"]
     assert "@imagenet" in listed
     assert [
         line.split()[0] for line in cli("recipe", "list").out.splitlines() if line.startswith("@")
     ] == list(listed)
     options = "--variants 1 --random-crop 8 --workers 0".split()
-    assert cli("convert", photos, tmp_path / "out", "--recipe", "@imagenet", *options).code == 0
+    assert cli("convert", photos, out, "--recipe", "@imagenet", *options).code == 0
     again = shardctl.convert(photos, tmp_path / "again", recipe="@imagenet", workers=0)
-    assert again.samples == 2 * shardctl.open(tmp_path / "out").manifest.samples
+    assert again.samples == 2 * shardctl.open(out).manifest.samples
     assert cli("recipe", "check", "@detection").out.startswith("@detection: no problems found")
 
 

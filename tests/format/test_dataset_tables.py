@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 from guarded_memory import astray
+from in_this_process import convert
 from places import place_of
 
 import shardctl
@@ -62,7 +63,7 @@ def lines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     root = tmp_path_factory.mktemp("lines")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardctl.making.shards.rows.SHUFFLED_BYTES", 5000)
-        shardctl.convert(write_lines(root / "in"), root / "out", workers=0, **WAYS[request.param])
+        convert(write_lines(root / "in"), root / "out", **WAYS[request.param])
     return root / "out"
 
 
@@ -147,75 +148,71 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines, wrong):
     assert others[found] == changed
 
 
-def test_records_in_another_order_are_found_where_order_is_promised(tmp_path):
-    shardctl.convert(write_lines(tmp_path / "in"), tmp_path / "out", workers=0)
-    rewrite_keys(tmp_path / "out", "train-00000.arrow", lambda keys: keys.insert(3, keys.pop(4)))
-    sign(tmp_path / "out")
-    (finding,) = shardctl.verify(tmp_path / "out").findings
+def test_records_in_another_order_are_found_where_order_is_promised(tmp_path, out):
+    convert(write_lines(tmp_path / "in"), out)
+    rewrite_keys(out, "train-00000.arrow", lambda keys: keys.insert(3, keys.pop(4)))
+    sign(out)
+    (finding,) = shardctl.verify(out).findings
     assert (finding.kind, finding.row) == ("keys-differ", 4)
 
 
-def test_units_that_share_records_are_found(tmp_path):
-    shardctl.convert(
-        write_lines(tmp_path / "in"), tmp_path / "out", workers=0, samples_per_shard=30
-    )
+def test_units_that_share_records_are_found(tmp_path, out):
+    convert(write_lines(tmp_path / "in"), out, samples_per_shard=30)
     second = next(
         unit
-        for unit, first in enumerate(
-            read_table(tmp_path / "out" / "plan.arrow")["first"].to_pylist()
-        )
+        for unit, first in enumerate(read_table(out / "plan.arrow")["first"].to_pylist())
         if first > 1
     )
-    edit_unit(tmp_path / "out", second, first=2)
-    sign(tmp_path / "out")
-    found = {(finding.kind, finding.key) for finding in shardctl.verify(tmp_path / "out").findings}
+    edit_unit(out, second, first=2)
+    sign(out)
+    found = {(finding.kind, finding.key) for finding in shardctl.verify(out).findings}
     assert ("duplicate-key", "f0.jsonl#2") in found
 
 
 def test_a_damaged_block_names_the_file_and_its_records_where_none_was_left_out(
     tmp_path,
+    out,
 ):
     (tmp_path / "in").mkdir()
     lines = "".join(json.dumps({"n": n}) + "\n" for n in range(30))
     (tmp_path / "in" / "a.jsonl").write_text(lines)
     options = {"recipe": {"compression": "none"}, "samples_per_shard": 30, "workers": 0}
-    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
-    shard = tmp_path / "out" / "train-00000.arrow"
+    shardctl.convert(tmp_path / "in", out, **options)
+    shard = out / "train-00000.arrow"
     data = bytearray(shard.read_bytes())
     data[data.index(b"a.jsonl#17")] ^= 1
     shard.write_bytes(data)
-    (finding,) = shardctl.verify(tmp_path / "out").findings
+    (finding,) = shardctl.verify(out).findings
     assert (finding.kind, finding.block, finding.key) == ("wrong-checksum", 0, "a.jsonl#1")
     assert finding.source == str(tmp_path / "in" / "a.jsonl")
     assert "it holds 30 samples, from a.jsonl#1 to a.jsonl#30" in finding.message
 
 
-def test_variants_of_lines_are_found_together(tmp_path, monkeypatch):
+def test_variants_of_lines_are_found_together(tmp_path, out, monkeypatch):
     (tmp_path / "noise.py").write_text(
         "def add(sample, rng):\n    return {**sample, 'r': float(rng.random())}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    shardctl.convert(
+    convert(
         write_lines(tmp_path / "in"),
-        tmp_path / "out",
+        out,
         recipe={"variants": 3, "transform": [{"name": "custom", "target": "noise:add"}]},
-        workers=0,
     )
-    assert shardctl.verify(tmp_path / "out").findings == ()
-    found = samples_of_key(LocalFolder(tmp_path / "out"), "f1.jsonl#7")
+    assert shardctl.verify(out).findings == ()
+    found = samples_of_key(LocalFolder(out), "f1.jsonl#7")
     assert [record.values["variant"] for record in found] == [0, 1, 2]
 
 
 def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path):
     source = write_lines(tmp_path / "in")
-    shardctl.convert(source, tmp_path / "a", workers=0, samples_per_shard=50)
-    shardctl.convert(source, tmp_path / "same", workers=0, samples_per_shard=70, shuffle=5)
+    convert(source, tmp_path / "a", samples_per_shard=50)
+    convert(source, tmp_path / "same", samples_per_shard=70, shuffle=5)
     found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "same"))
     assert (found.same_samples, found.in_both) == (True, FILES * (LINES - 2))
     changed = (source / "f3.jsonl").read_text().replace("3 and 20 ", "3 and XX ")
     (source / "f3.jsonl").write_text(changed.replace('"n": 40', '"n": 41'))
     for name, shuffle in (("b", None), ("c", 5)):
-        shardctl.convert(source, tmp_path / name, workers=0, samples_per_shard=50, shuffle=shuffle)
+        convert(source, tmp_path / name, samples_per_shard=50, shuffle=shuffle)
         found = differences(place_of(tmp_path / "a"), place_of(tmp_path / name))
         assert (found.only_in_a, found.only_in_b, found.changed) == (0, 0, 2)
         assert found.changed_fields == {"text": 1, "n": 1}
@@ -236,8 +233,7 @@ def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path):
         ("records", 2**62),
     ],
 )
-def test_a_plan_that_leads_astray_is_refused(lines, tmp_path, name, value):
-    out = tmp_path / "out"
+def test_a_plan_that_leads_astray_is_refused(lines, out, name, value):
     shutil.copytree(lines, out)
     shard = DatasetTables(LocalFolder(out)).shard_of_unit(1)
     edit_unit(out, 1, **{name: value})
@@ -259,7 +255,7 @@ def test_what_labels_say_is_looked_at_before_it_is_compared(photos, tmp_path):
     for out in ("a", "b"):
         rows = [f"{name},what {out} has on {name}\n" for name in images]
         (tmp_path / f"{out}.csv").write_text("".join(["file,caption\n", *rows]))
-        shardctl.convert(photos, tmp_path / out, labels=tmp_path / f"{out}.csv", workers=0)
+        convert(photos, tmp_path / out, labels=tmp_path / f"{out}.csv")
     files = read_table(tmp_path / "a" / "files.arrow").combine_chunks()
     said = files["columns"].chunk(0)
     place = files.schema.get_field_index("columns")
@@ -277,12 +273,10 @@ def test_numbers_are_read_from_the_ends_of_keys(first):
     assert number_at_end(pa.array([], pa.string())).dtype == np.int64
 
 
-def test_a_dataset_that_has_no_files_is_searched_by_its_shards(tmp_path):
-    shardctl.write(
-        tmp_path / "out", [{"key": f"sample-{number}", "n": number} for number in range(50)]
-    )
-    (record,) = samples_of_key(LocalFolder(tmp_path / "out"), "sample-7")
+def test_a_dataset_that_has_no_files_is_searched_by_its_shards(out):
+    shardctl.write(out, [{"key": f"sample-{number}", "n": number} for number in range(50)])
+    (record,) = samples_of_key(LocalFolder(out), "sample-7")
     assert (record.index, record.values["n"], record.source) == (7, 7, None)
     with pytest.raises(InputError, match=r"no key 'sample-77'; did you mean sample-7"):
-        samples_of_key(LocalFolder(tmp_path / "out"), "sample-77")
-    assert shardctl.verify(tmp_path / "out", "deep").findings == ()
+        samples_of_key(LocalFolder(out), "sample-77")
+    assert shardctl.verify(out, "deep").findings == ()

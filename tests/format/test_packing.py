@@ -16,6 +16,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, repair
 
 import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
@@ -327,7 +328,7 @@ def test_a_long_document_is_not_copied_for_each_of_its_pieces(
     assert pa.Table.from_batches(parts).select(table.schema.names).equals(table)
 
 
-def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path):
+def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path, out):
     """3 MB in 3,000 pieces are 9 GB."""
     texts = ["a b", "word " * 600_000, "", "c"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -335,12 +336,10 @@ def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path):
         {"name": "tokenize", "tokenizer": "bytes", "keep_text": True},
         {"name": "pack", "length": 1000, "method": "none"},
     ]
-    result = shardctl.convert(
-        tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0
-    )
-    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a b", "c"]
+    result = convert(tmp_path / "in.jsonl", out, recipe={"transform": steps})
+    assert [sample["text"] for sample in shardctl.open(out)] == ["a b", "c"]
     assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
-    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
+    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(out))}
     assert "8.4 GiB in its some 3,000 pieces; leave them out" in rejects["in.jsonl#2"]
 
 
@@ -419,7 +418,7 @@ def converted(source: Path, out: Path, shard: int | None = None, **settings: Any
     """Pack the source, and return what the conversion says."""
     step = {"name": "pack", "length": 32, "eos": EOS, "pad": PAD, **settings}
     given = {"samples_per_shard": shard} if shard else {}
-    return shardctl.convert(source, out, recipe={"transform": [step]}, workers=0, **given)
+    return convert(source, out, recipe={"transform": [step]}, **given)
 
 
 def wanted_documents(documents: Documents) -> dict[str, list[int]]:
@@ -465,18 +464,18 @@ def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     assert ds.classes is None
 
 
-def test_how_well_documents_fill_blocks_is_printed(source, tmp_path, cli):
-    result = converted(source, tmp_path / "out", method="bfd")
+def test_how_well_documents_fill_blocks_is_printed(source, out, cli):
+    result = converted(source, out, method="bfd")
     step = next(step for step in result.steps or () if step["name"] == "pack")
     share = step["padding"] / (step["padding"] + step["tokens"])
-    said = cli("inspect", tmp_path / "out").out
+    said = cli("inspect", out).out
     assert f"{step['documents']:,} documents in {step['blocks']:,} blocks" in said
     assert f"padding {share:.2%}" in said
 
 
-def test_pieces_keep_the_other_columns_and_are_verified(source, documents, tmp_path):
-    converted(source, tmp_path / "out", method="none", stride=8)
-    ds = shardctl.open(tmp_path / "out")
+def test_pieces_keep_the_other_columns_and_are_verified(source, documents, out):
+    converted(source, out, method="none", stride=8)
+    ds = shardctl.open(out)
     assert ds.schema.names == ["key", "tokens", "loss_mask", "label", "variant"]
     assert len(ds) > len(documents)
     for key, tokens in list(wanted_documents(documents).items())[:40]:
@@ -485,34 +484,33 @@ def test_pieces_keep_the_other_columns_and_are_verified(source, documents, tmp_p
         assert [
             t for p in pieces for t, once in zip(p["tokens"], p["loss_mask"], strict=True) if once
         ] == tokens
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
-def test_packed_shards_that_were_deleted_are_made_again(source, tmp_path):
-    out = tmp_path / "out"
+def test_packed_shards_that_were_deleted_are_made_again(source, out):
     converted(source, out, 100, method="bfd")
     before = {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))}
     (out / "train-00001.arrow").unlink()
     assert shardctl.verify(out).findings != ()
-    shardctl.repair(out, workers=0)
+    repair(out)
     assert {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))} == before
     assert shardctl.verify(out).findings == ()
 
 
-def test_samples_that_were_dropped_are_not_counted_by_steps(source, tmp_path):
+def test_samples_that_were_dropped_are_not_counted_by_steps(source, tmp_path, out):
     """`inspect` takes the bytes of text for each token from these counts."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in/in.parquet").write_bytes(source.read_bytes())
-    converted(tmp_path / "in", tmp_path / "out", 100)
+    converted(tmp_path / "in", out, 100)
     (tmp_path / "in/in.parquet").unlink()
     (tmp_path / "out/train-00001.arrow").unlink()
-    assert shardctl.repair(tmp_path / "out", workers=0, drop_lost=True).status == "dropped"
+    assert repair(out, drop_lost=True).status == "dropped"
     assert "steps" not in json.loads((tmp_path / "out/manifest.json").read_text())
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 def test_a_document_for_which_memory_runs_out_takes_no_other_along(
-    source, documents, tmp_path, monkeypatch
+    source, documents, out, monkeypatch
 ):
     def not_for_long_ones(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
         if lengths.max() == 60:
@@ -520,15 +518,13 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
         return concat(lengths, size)
 
     monkeypatch.setitem(METHODS, "concat", not_for_long_ones)
-    result = converted(source, tmp_path / "out", 100)
+    result = converted(source, out, 100)
     wanted = {
         key: document for key, document in wanted_documents(documents).items() if len(document) < 60
     }
     assert 0 < result.rejected == len(documents) - len(wanted)
-    assert {reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))} == {
-        "out-of-memory"
-    }
-    assert documents_in(table_of(tmp_path / "out")) == wanted
+    assert {reject.error for reject in read_rejects(LocalFolder(out))} == {"out-of-memory"}
+    assert documents_in(table_of(out)) == wanted
     assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
 
 
@@ -545,22 +541,22 @@ def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_
         converted(source, tmp_path / "out", method="bfd")
 
 
-def test_estimates_of_blocks_are_near_what_comes(source, tmp_path, cli):
+def test_estimates_of_blocks_are_near_what_comes(source, out, cli):
     step = f"pack length=32 eos={EOS}"
-    dry = cli("convert", source, tmp_path / "out", "--step", step, "--dry-run", "--json")
-    result = converted(source, tmp_path / "out")
+    dry = cli("convert", source, out, "--step", step, "--dry-run", "--json")
+    result = converted(source, out)
     assert dry.json["samples"] == pytest.approx(result.samples, rel=0.1)
 
 
-def test_block_length_alone_means_concat_and_comes_after_other_steps(source, tmp_path, cli):
-    ran = cli("convert", source, tmp_path / "out", "--block-length", 32, "--workers", 0, "--json")
+def test_block_length_alone_means_concat_and_comes_after_other_steps(source, tmp_path, out, cli):
+    ran = cli("convert", source, out, "--block-length", 32, "--workers", 0, "--json")
     assert ran.code == 2
     assert "its number is not known" in ran.json["error"]
     file = tmp_path / "recipe.toml"
     file.write_text('[[transform]]\nname = "pack"\nlength = 8\neos = false\n')
     options = ("--recipe", file, *"--block-length 32 --pack bfd --workers 0".split())
-    assert cli("convert", source, tmp_path / "out", *options).code == 0
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert cli("convert", source, out, *options).code == 0
+    manifest = json.loads((out / "manifest.json").read_text())
     (step,) = manifest["recipe"]["transform"]
     assert (step["length"], step["method"], step["eos"]) == (32, "bfd", False)
     ran = cli("convert", source, tmp_path / "no", "--pack", "bfd", "--workers", 0)
@@ -571,7 +567,7 @@ def test_block_length_alone_means_concat_and_comes_after_other_steps(source, tmp
 def test_packing_must_be_the_last_step(source, tmp_path):
     twice = [{"name": "pack", "method": "none", "eos": 1}, {"name": "pack", "length": 8, "eos": 1}]
     with pytest.raises(UsageError, match="pack must be the last step; pack comes after it"):
-        shardctl.convert(source, tmp_path / "out", recipe={"transform": twice}, workers=0)
+        convert(source, tmp_path / "out", recipe={"transform": twice})
 
 
 @pytest.mark.parametrize(
@@ -580,8 +576,6 @@ def test_packing_must_be_the_last_step(source, tmp_path):
 def test_each_field_that_blocks_cannot_have_is_named(names, tmp_path):
     line = json.dumps({"text": "a b", **{name: [name] for name in names}})
     (tmp_path / "in.jsonl").write_text(f"{line}\n" * 3)
-    result = shardctl.convert(
-        tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", block_length=4, workers=0
-    )
+    result = convert(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", block_length=4)
     (notice,) = (notice for notice in result.notices if notice.startswith("left out: "))
     assert notice.removeprefix("left out: ").partition(", as ")[0].split(", ") == list(names)

@@ -1,4 +1,4 @@
-"""Conversions and repairs in this process, without workers, as most tests make them; and shardctl
+"""Conversions, repairs and exports in this process, without workers, as most tests make them; and shardctl
 started in another one."""
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ def convert(*given: Any, **options: Any) -> Any:
 
 def repair(*given: Any, **options: Any) -> Any:
     return shardctl.repair(*given, **{"workers": 0, **options})
+
+
+def export(*given: Any, **options: Any) -> Any:
+    return shardctl.export(*given, **{"workers": 0, **options})
 
 
 def command_line(*words: object) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from guarded_memory import run_checked
+from in_this_process import convert
 from lossless import lossless_jpeg
 from pictures import Pixels, scene_pixels
 from PIL import Image, ImageFile
@@ -195,25 +196,27 @@ def damaged_png() -> bytes:
 
 
 @pytest.mark.parametrize("options", [[], ["--crop", "16"]], ids=["source", "pixels"])
-def test_a_png_with_one_wrong_byte_becomes_a_reject(cli, tmp_path, options):
+def test_a_png_with_one_wrong_byte_becomes_a_reject(cli, tmp_path, out, options):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
-    assert cli("convert", tmp_path / "in", tmp_path / "out", "--workers", "0", *options).code == 0
-    assert [reject.source for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["bad.png"]
+    assert cli("convert", tmp_path / "in", out, "--workers", "0", *options).code == 0
+    assert [reject.source for reject in read_rejects(LocalFolder(out))] == ["bad.png"]
 
 
-def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(cli, tmp_path, monkeypatch):
+def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
+    cli, tmp_path, out, monkeypatch
+):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     with monkeypatch.context() as unchecked:
         unchecked.setattr("shardctl.images.codecs.image.check", lambda opened: None)
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    found = shardctl.verify(tmp_path / "out", level="deep").findings
+        convert(tmp_path / "in", out)
+    found = shardctl.verify(out, level="deep").findings
     assert [finding.kind for finding in found] == ["does-not-decode"]
     with pytest.raises(DatasetError, match="does not decode"):
-        shardctl.open(tmp_path / "out")[0]
-    drawn = cli("inspect", tmp_path / "out", "--images", tmp_path / "sheet.png")
+        shardctl.open(out)[0]
+    drawn = cli("inspect", out, "--images", tmp_path / "sheet.png")
     assert drawn.code == 0
     sheet = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
     assert (sheet == (200, 60, 60)).all(axis=-1).any(), "a damaged image is drawn as a cross"
@@ -269,7 +272,7 @@ def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smalle
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_losslessly_coded_jpeg_is_read(grey, tmp_path):
+def test_losslessly_coded_jpeg_is_read(grey, tmp_path, out):
     pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
     data, expected = lossless_jpeg(pixels), np.broadcast_to(pixels, (17, 23, 3))
     assert np.array_equal(image.decode(data), expected)
@@ -277,8 +280,8 @@ def test_losslessly_coded_jpeg_is_read(grey, tmp_path):
     assert small(data).shape == (3, 3, 3)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(data)
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).rejected == 0
-    assert np.array_equal(shardctl.open(tmp_path / "out")[0]["image"], expected)
+    assert convert(tmp_path / "in", out).rejected == 0
+    assert np.array_equal(shardctl.open(out)[0]["image"], expected)
 
 
 def with_fewer_scans(data: bytes) -> list[bytes]:
@@ -318,13 +321,13 @@ def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says():
     assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(23, 17), -1))
 
 
-def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path):
+def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path, out):
     data = as_441(96, 24)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(data)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    convert(tmp_path / "in", out)
     expected = np.asarray(Image.open(io.BytesIO(data)))
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert np.array_equal(ds[0]["image"], expected)
     batch = next(iter(ds.loader(batch_size=1, threads=1)))
     assert np.array_equal(batch["image"][0], expected)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -45,12 +46,12 @@ def window(values: Any, low: float, high: float) -> Any:
 
 @pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("given", ["range", "0:4095", "-1000:400.5"])
-def test_values_are_scaled_as_it_is_said(tmp_path, name, given):
+def test_values_are_scaled_as_it_is_said(tmp_path, out, name, given):
     values = IMAGES[name][0]
     source = saved(tmp_path / "in", name)
-    result = shardctl.convert(source, tmp_path / "out", gray16=given, store="png", workers=0)
+    result = convert(source, out, gray16=given, store="png")
     low, high = (values.min(), values.max()) if given == "range" else map(float, given.split(":"))
-    (sample,) = shardctl.open(tmp_path / "out")
+    (sample,) = shardctl.open(out)
     assert np.abs(sample["image"] - window(values, low, high)[..., None]).max() <= 0.51
     assert result.warnings == ()
 
@@ -68,27 +69,23 @@ def test_values_are_scaled_as_it_is_said(tmp_path, name, given):
 )
 @pytest.mark.parametrize("store", ["source", "png"])
 def test_images_that_lose_most_of_their_levels_are_named(tmp_path, names, little, store):
-    result = shardctl.convert(
-        saved(tmp_path / "in", *names), tmp_path / "out", store=store, workers=0
-    )
+    result = convert(saved(tmp_path / "in", *names), tmp_path / "out", store=store)
     assert [("gray16" in said, little) for said in result.warnings] == (
         [(True, little)] if little else []
     )
     assert all(str(little) in said for said in result.warnings)
 
 
-def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(tmp_path):
+def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(tmp_path, out):
     (tmp_path / "in").mkdir()
     pixels = np.random.default_rng(0).integers(0, 60, (20, 30, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "in" / "a.png")
     Image.fromarray(pixels[..., 0]).save(tmp_path / "in" / "b.png")
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", gray16="range", workers=0, recipe={"store": "png"}
-    )
-    colour, grey = (sample["image"] for sample in shardctl.open(tmp_path / "out"))
+    convert(tmp_path / "in", out, gray16="range", recipe={"store": "png"})
+    colour, grey = (sample["image"] for sample in shardctl.open(out))
     assert np.array_equal(colour, pixels)
     assert np.array_equal(grey, pixels[..., :1].repeat(3, -1))
-    shardctl.convert(tmp_path / "in", tmp_path / "by-default", gray16="range", workers=0)
+    convert(tmp_path / "in", tmp_path / "by-default", gray16="range")
     assert shardctl.open(tmp_path / "by-default").manifest.recipe["store"] == "jpeg:90"
     for gray16, store in (
         ("4095:0", None),
@@ -98,9 +95,7 @@ def test_the_range_changes_no_other_images_and_asks_for_pixels_that_are_stored(t
         ("range", "source"),
     ):
         with pytest.raises(UsageError, match="gray16"):
-            shardctl.convert(
-                tmp_path / "in", tmp_path / "no", gray16=gray16, store=store, workers=0
-            )
+            convert(tmp_path / "in", tmp_path / "no", gray16=gray16, store=store)
 
 
 def test_look_alikes_are_compared_as_they_are_stored(tmp_path):
@@ -109,7 +104,5 @@ def test_look_alikes_are_compared_as_they_are_stored(tmp_path):
     for number in range(3):
         coarse = np.random.default_rng(number).integers(0, 256, (8, 8)).astype(np.uint16)
         Image.fromarray(coarse.repeat(8, 0).repeat(8, 1)).save(tmp_path / "in" / f"{number}.png")
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", gray16="0:255", duplicates="similar", workers=0
-    )
+    result = convert(tmp_path / "in", tmp_path / "out", gray16="0:255", duplicates="similar")
     assert result.samples == 3

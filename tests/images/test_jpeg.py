@@ -19,6 +19,7 @@ from conftest import examples
 from forged_datasets import read_table, sign, write_table
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 from lossless import lossless_jpeg
 from pictures import scene_pixels
 from PIL import Image
@@ -86,7 +87,7 @@ def odd_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kept(odd_images: Path) -> Path:
     """A dataset of their original bytes, which tests only read."""
     out = odd_images.parent / "out"
-    shardctl.convert(odd_images, out, labels="none", workers=0)
+    convert(odd_images, out, labels="none")
     return out
 
 
@@ -176,7 +177,7 @@ def test_images_of_several_sizes_have_the_pixels_of_the_slow_way(tmp_path, optio
         )
     for store in ("source", "jpeg:95"):
         out = tmp_path / store
-        shardctl.convert(tmp_path / "in", out, {"store": store}, labels="none", workers=0)
+        convert(tmp_path / "in", out, {"store": store}, labels="none")
         whole = [pixels[:, ::-1] if "flip" in options else pixels for pixels in slowly(out)]
         whole = [
             pixels.transpose(2, 0, 1) if "channels_first" in options else pixels for pixels in whole
@@ -200,9 +201,7 @@ def test_nothing_is_asked_of_images_that_are_known_to_be_plain(tmp_path, options
         (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
     stores = ("source", "jpeg:90")
     for store in stores:
-        shardctl.convert(
-            tmp_path / "in", tmp_path / store, {"store": store}, labels="none", workers=0
-        )
+        convert(tmp_path / "in", tmp_path / store, {"store": store}, labels="none")
     before = [loaded(tmp_path / store, **options) for store in stores]
 
     def asked(*_: Any) -> None:
@@ -232,7 +231,7 @@ def test_nothing_is_asked_of_them_in_worker_processes_either(tmp_path, monkeypat
     for quality in (50, 90):
         (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
     kept, older = tmp_path / "kept", tmp_path / "older"
-    shardctl.convert(tmp_path / "in", kept, {"store": "source"}, labels="none", workers=0)
+    convert(tmp_path / "in", kept, {"store": "source"}, labels="none")
     with_record(Path(shutil.copytree(kept, older)), lambda _: None)
     (tmp_path / "sitecustomize.py").write_text(REFUSING)
     monkeypatch.syspath_prepend(tmp_path)
@@ -388,9 +387,8 @@ def test_the_record_follows_the_order_of_the_rows(records_of_images, tmp_path, s
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("older", [False, True], ids=["with a record", "without"])
 @pytest.mark.parametrize("lost", ["shards.arrow", "manifest.json", "train-00001.arrow"])
-def test_repair_gives_back_the_record_that_there_was(odd_images, tmp_path, lost, older):
-    out = tmp_path / "out"
-    shardctl.convert(odd_images, out, labels="none", workers=0, samples_per_shard=3)
+def test_repair_gives_back_the_record_that_there_was(odd_images, out, lost, older):
+    convert(odd_images, out, labels="none", samples_per_shard=3)
     if older:
         with_record(out, lambda _: None)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -407,8 +405,7 @@ def test_repair_gives_back_the_record_that_there_was(odd_images, tmp_path, lost,
     assert shardctl.verify(out, "deep").findings == ()
 
 
-def test_what_images_cost_is_said(odd_images, tmp_path, cli):
-    out = tmp_path / "out"
+def test_what_images_cost_is_said(odd_images, tmp_path, out, cli):
     result = cli("convert", odd_images, out, "--labels", "none", "--workers", "0")
     progressive = (
         "2 of 10 images are progressive JPEG: --store jpeg:90 would make them 3.3 times "
@@ -450,13 +447,13 @@ SIDE_DATA: dict[str, dict[str, Any]] = {
     ("store", "form", "options"), [("png", "PNG", {}), ("jpeg:90", "JPEG", {"quality": 90})]
 )
 def test_an_image_that_is_encoded_again_keeps_what_pillow_keeps(
-    side, store, form, options, tmp_path
+    side, store, form, options, tmp_path, out
 ):
     source = saved(**SIDE_DATA[side])
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(source)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", {"store": store}, labels="none", workers=0)
-    (batch,) = shardctl.open(tmp_path / "out").loader(batch_size=1, decode=False)
+    convert(tmp_path / "in", out, {"store": store}, labels="none")
+    (batch,) = shardctl.open(out).loader(batch_size=1, decode=False)
     assert batch["image"][0] == saved(Image.open(io.BytesIO(source)), form, **options)
 
 

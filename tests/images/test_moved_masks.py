@@ -141,7 +141,7 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
 
 
 @pytest.mark.parametrize("keep", [0, 0.1, CENTRE])
-def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path, keep):
+def test_the_loader_judges_and_measures_masks_as_a_conversion_does(out, keep):
     width, height = 48, 40
     rng = np.random.default_rng(0)
     samples, given_objects = [], []
@@ -166,8 +166,8 @@ def test_the_loader_judges_and_measures_masks_as_a_conversion_does(tmp_path, kee
                 "objects": objects,
             }
         )
-    shardctl.write(tmp_path / "out", samples, roles={"objects": "objects"})
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.write(out, samples, roles={"objects": "objects"})
+    ds = shardctl.open(out)
     options: dict[str, Any] = {
         "crop": (20, 24),
         "crop_from": "random",

@@ -70,16 +70,16 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
         assert "[116, 101, 120, 116, 256]" in shown.out
 
 
-def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(tmp_path):
+def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(out):
     lists = pa.list_(pa.uint16())
     schema = pa.schema([("key", pa.string()), ("tokens", lists), ("other", lists)])
     roles = {
         "tokens": Tokens(VOCABULARY, EOS, None, "bytes"),
         "other": Tokens(tokenizer="words.txt"),
     }
-    write_dataset(tmp_path / "out", schema, [("a", [104, 105], [0, 1])], 4, roles=roles)
-    decoder = Decoder(LocalFolder(tmp_path / "out"))
-    (record,) = decoder.decoded(samples_of_key(LocalFolder(tmp_path / "out"), "a"))
+    write_dataset(out, schema, [("a", [104, 105], [0, 1])], 4, roles=roles)
+    decoder = Decoder(LocalFolder(out))
+    (record,) = decoder.decoded(samples_of_key(LocalFolder(out), "a"))
     assert record.texts == {"tokens": "hi"}
     assert "words.txt" in (decoder.why_not or "")
 
@@ -204,12 +204,12 @@ def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path, cli):
     )
 
 
-def test_tokens_of_another_type_are_shown_as_they_are(tmp_path, cli):
+def test_tokens_of_another_type_are_shown_as_they_are(out, cli):
     fields = pa.schema([("key", pa.string()), ("tokens", pa.string())])
-    write_dataset(tmp_path / "out", fields, [("a", "no numbers")], 9, roles={"tokens": PACKED})
-    shown = cli("inspect", tmp_path / "out", "--head", 1)
+    write_dataset(out, fields, [("a", "no numbers")], 9, roles={"tokens": PACKED})
+    shown = cli("inspect", out, "--head", 1)
     assert (shown.code, "no numbers" in shown.out) == (0, True)
-    shown = cli("inspect", tmp_path / "out")
+    shown = cli("inspect", out)
     assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
 
 
@@ -255,13 +255,11 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
-def test_each_document_of_a_conversion_leads_to_its_text(source, tmp_path, method):
-    convert(
-        source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3
-    )
-    decoder = Decoder(LocalFolder(tmp_path / "out"))
+def test_each_document_of_a_conversion_leads_to_its_text(source, out, method):
+    convert(source, out, method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)
+    decoder = Decoder(LocalFolder(out))
     for key, text in texts_in(source).items():
-        records = list(decoder.decoded(samples_of_key(LocalFolder(tmp_path / "out"), key)))
+        records = list(decoder.decoded(samples_of_key(LocalFolder(out), key)))
         assert {record.source for record in records} == {str(source)}
         parts = [
             (piece.start, record.values["tokens"][piece.first : piece.first + piece.length])
@@ -272,12 +270,11 @@ def test_each_document_of_a_conversion_leads_to_its_text(source, tmp_path, metho
         if method == "none":
             parts = [(record.values["variant"], record.values["tokens"]) for record in records]
         tokens = [token for _, part in sorted(parts) for token in part]
-        assert shardctl.open(tmp_path / "out").tokenizer.decode(tokens) == f"{text}<eos>"
+        assert shardctl.open(out).tokenizer.decode(tokens) == f"{text}<eos>"
     assert decoder.why_not is None
 
 
-def test_only_the_shards_that_may_have_a_document_are_read(source, tmp_path):
-    out = tmp_path / "out"
+def test_only_the_shards_that_may_have_a_document_are_read(source, out):
     convert(source, out, "bfd", samples_per_shard=8)
     shards = sorted(out.glob("train-*.arrow"))
     assert len(shards) > 3
@@ -288,18 +285,16 @@ def test_only_the_shards_that_may_have_a_document_are_read(source, tmp_path):
     }
 
 
-def test_a_document_that_is_in_no_block_is_told_why(tmp_path, cli):
+def test_a_document_that_is_in_no_block_is_told_why(tmp_path, out, cli):
     (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": "no good"}\n{"text": "three"}\n')
     steps = [
         {"name": "filter_length", "min_chars": 4},
         {"name": "tokenize", "tokenizer": "bytes"},
         {"name": "pack", "length": 32},
     ]
-    shardctl.convert(
-        tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0
-    )
-    ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#1")
+    shardctl.convert(tmp_path / "in.jsonl", out, recipe={"transform": steps}, workers=0)
+    ran = cli("inspect", out, "--key", "in.jsonl#1")
     assert (ran.code, "was rejected when the dataset was made" in ran.err) == (3, True), ran.err
-    assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out
-    ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#9")
+    assert "filter_length: kept 2 of 3" in cli("inspect", out).out
+    ran = cli("inspect", out, "--key", "in.jsonl#9")
     assert (ran.code, "no key 'in.jsonl#9'" in ran.err) == (3, True), ran.err

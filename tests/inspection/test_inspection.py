@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from PIL import Image
 from places import file_at, place_of
 
@@ -66,19 +67,18 @@ def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset):
     assert overview(LocalFolder(dataset)).classes_by_split == before.classes_by_split
 
 
-def test_samples_without_a_label_are_counted_as_such(photos, tmp_path):
+def test_samples_without_a_label_are_counted_as_such(photos, tmp_path, out):
     keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
     (tmp_path / "labels.csv").write_text(
         "file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n"
     )
-    shardctl.convert(
+    convert(
         photos,
-        tmp_path / "out",
+        out,
         labels=str(tmp_path / "labels.csv"),
         lenient_labels=True,
-        workers=0,
     )
-    assert overview(LocalFolder(tmp_path / "out")).classes == {"cat": 20, "(no label)": 40}
+    assert overview(LocalFolder(out)).classes == {"cat": 20, "(no label)": 40}
 
 
 def test_a_key_leads_to_its_record_and_its_source(raw_dataset, photos):
@@ -106,15 +106,15 @@ def test_a_key_leads_to_its_record_and_its_source(raw_dataset, photos):
         assert (placed.index, placed.source) == (record.index, record.source)
 
 
-def test_a_key_has_all_its_variants(photos, tmp_path):
+def test_a_key_has_all_its_variants(photos, out):
     recipe = {
         "store": "raw",
         "variants": 3,
         "transform": [{"name": "random_resized_crop", "size": 8}],
     }
-    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0, shuffle=1)
-    key = shardctl.open(tmp_path / "out")[5]["key"]
-    records = samples_of_key(LocalFolder(tmp_path / "out"), key)
+    convert(photos, out, recipe=recipe, shuffle=1)
+    key = shardctl.open(out)[5]["key"]
+    records = samples_of_key(LocalFolder(out), key)
     assert sorted(record.values["variant"] for record in records) == [0, 1, 2]
     assert {record.values["key"] for record in records} == {key}
 
@@ -126,16 +126,16 @@ def test_an_unknown_key_suggests_near_ones(raw_dataset):
         samples_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
 
 
-def test_the_key_of_a_reject_tells_why(tmp_path, photos):
+def test_the_key_of_a_reject_tells_why(tmp_path, out, photos):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    convert(tmp_path / "in", out)
     with pytest.raises(
         DatasetError, match=r"bad.jpg: was rejected when the dataset was made \(not an image"
     ):
-        samples_of_key(LocalFolder(tmp_path / "out"), "bad.jpg")
-    assert overview(LocalFolder(tmp_path / "out")).reject_reasons == {"decode: not-an-image": 1}
+        samples_of_key(LocalFolder(out), "bad.jpg")
+    assert overview(LocalFolder(out)).reject_reasons == {"decode: not-an-image": 1}
 
 
 def test_a_damaged_record_is_shown_and_said(dataset):
@@ -208,7 +208,7 @@ def test_some_records_come_from_everywhere_and_none_twice(raw_dataset, count):
 
 
 def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
-    shardctl.convert(demo / "lines.jsonl", tmp_path / "lines", workers=0)
+    convert(demo / "lines.jsonl", tmp_path / "lines")
     texts = [shardctl.open(tmp_path / "lines")[index]["text"] for index in range(50)]
     found = statistics_of(place_of(tmp_path / "lines"), blocks=100)
     assert found.samples == 50
@@ -224,17 +224,16 @@ def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
     assert stored < whole, "metadata comes on top"
 
 
-def test_statistics_of_images_come_from_their_headers(photos, tmp_path):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_statistics_of_images_come_from_their_headers(photos, out):
+    convert(photos, out)
     found = {
-        spread.what: spread
-        for spread in statistics_of(place_of(tmp_path / "out"), blocks=100).distributions
+        spread.what: spread for spread in statistics_of(place_of(out), blocks=100).distributions
     }
-    shapes = [sample["image"].shape for sample in shardctl.open(tmp_path / "out")]
+    shapes = [sample["image"].shape for sample in shardctl.open(out)]
     assert found["image width"].low == min(width for _, width, _ in shapes)
     assert found["image height"].high == max(height for height, _, _ in shapes)
     assert found["image, bytes"].high == max(path.stat().st_size for path in photos.rglob("*.*"))
-    formats = statistics_of(place_of(tmp_path / "out"), blocks=100).formats
+    formats = statistics_of(place_of(out), blocks=100).formats
     assert formats == {
         "JPEG": len(list(photos.rglob("*.jpg"))),
         "PNG": len(list(photos.rglob("*.png"))),
@@ -242,13 +241,13 @@ def test_statistics_of_images_come_from_their_headers(photos, tmp_path):
     assert distribution("none", Counter()).counts == ()
 
 
-def test_statistics_keep_no_block_in_memory(tmp_path):
+def test_statistics_keep_no_block_in_memory(out):
     texts = ({"text": f"{number:05d}" * 2000} for number in range(4000))
-    shardctl.write(tmp_path / "out", texts, pa.schema({"text": pa.string()}), compression="zstd:1")
+    shardctl.write(out, texts, pa.schema({"text": pa.string()}), compression="zstd:1")
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
-        found = statistics_of(place_of(tmp_path / "out"), blocks=1024)
+        found = statistics_of(place_of(out), blocks=1024)
     finally:
         pa.set_memory_pool(before)
     whole = sum(column.raw_bytes for column in found.columns) * found.samples
@@ -257,13 +256,13 @@ def test_statistics_keep_no_block_in_memory(tmp_path):
 
 
 @pytest.mark.parametrize("store", ["source", "raw"])
-def test_saved_records_are_ordinary_files(photos, tmp_path, store):
+def test_saved_records_are_ordinary_files(photos, tmp_path, out, store):
     recipe = {
         "store": store,
         "transform": [] if store == "source" else [{"name": "resize", "size": "16x12"}],
     }
-    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
-    written = save(head(place_of(tmp_path / "out"), None, 5), tmp_path / "saved")
+    convert(photos, out, recipe=recipe)
+    written = save(head(place_of(out), None, 5), tmp_path / "saved")
     images = [path for path in written if path.suffix != ".json"]
     assert len(images) == 5
     for path in images:
@@ -271,18 +270,18 @@ def test_saved_records_are_ordinary_files(photos, tmp_path, store):
         if store == "source":
             assert path.read_bytes() == (photos / key).read_bytes()
         else:
-            (record,) = samples_of_key(LocalFolder(tmp_path / "out"), key)
+            (record,) = samples_of_key(LocalFolder(out), key)
             assert np.array_equal(pixels_of(path), record.values["image"])
     (rest, *_) = [path for path in written if path.suffix == ".json"]
     assert json.loads(rest.read_text()) == {"label": 0, "label_name": "dunes"}
     with pytest.raises(StorageError, match="exists already; give a folder that is new or empty"):
-        save(head(place_of(tmp_path / "out"), None, 1), tmp_path / "saved")
+        save(head(place_of(out), None, 1), tmp_path / "saved")
 
 
-def test_saved_texts_keep_their_names_and_fields(tmp_path):
+def test_saved_texts_keep_their_names_and_fields(tmp_path, out):
     (tmp_path / "rows.jsonl").write_text('{"text": "Größe", "answer": 42, "ids": [1, 2]}\n')
-    shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
-    save(head(place_of(tmp_path / "out"), None, 1), tmp_path / "saved")
+    convert(tmp_path / "rows.jsonl", out)
+    save(head(place_of(out), None, 1), tmp_path / "saved")
     assert (tmp_path / "saved" / "rows.jsonl#1.txt").read_text(encoding="utf-8") == "Größe"
     assert json.loads((tmp_path / "saved" / "rows.jsonl#1.json").read_text()) == {
         "answer": 42,
@@ -313,11 +312,11 @@ def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path, key):
 
 def test_a_diff_names_samples_fields_and_settings(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "in")
-    shardctl.convert(tmp_path / "in", tmp_path / "a", workers=0, shuffle=1)
+    convert(tmp_path / "in", tmp_path / "a", shuffle=1)
     (tmp_path / "in" / "snow" / "snow-0047.jpg").rename(tmp_path / "in" / "snow" / "new.jpg")
     changed, other = sorted((tmp_path / "in" / "dunes").glob("*.jpg"))[:2]
     shutil.copy(other, changed)
-    shardctl.convert(tmp_path / "in", tmp_path / "b", workers=0, shuffle=2)
+    convert(tmp_path / "in", tmp_path / "b", shuffle=2)
     found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
     assert not found.same_samples
     assert (found.only_in_a, found.only_in_a_examples) == (1, ("snow/snow-0047.jpg",))
@@ -329,14 +328,11 @@ def test_a_diff_names_samples_fields_and_settings(photos, tmp_path):
 
 def test_a_diff_of_other_recipes_compares_what_both_have(photos, tmp_path):
     resize = [{"name": "resize", "size": "16x12"}]
-    shardctl.convert(
-        photos, tmp_path / "a", recipe={"store": "raw", "transform": resize}, workers=0
-    )
-    shardctl.convert(
+    convert(photos, tmp_path / "a", recipe={"store": "raw", "transform": resize})
+    convert(
         photos,
         tmp_path / "b",
         recipe={"store": "png", "transform": resize},
-        workers=0,
         split="a=0.5,b=0.5",
     )
     heard: list[tuple[int, int]] = []
@@ -431,7 +427,7 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_pat
         cli("inspect", raw_dataset, "--images", tmp_path / "no.png", "--where", "label == 17").code
         == 2
     )
-    shardctl.convert(demo / "texts", tmp_path / "texts", workers=0)
+    convert(demo / "texts", tmp_path / "texts")
     refused = cli("inspect", tmp_path / "texts", "--images", tmp_path / "no.png")
     assert (refused.code, "its samples have no images to draw" in refused.err) == (2, True)
     assert not (tmp_path / "no.png").exists()
@@ -458,7 +454,7 @@ def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path):
             for n, value in enumerate(values)
         ]
         (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        shardctl.convert(tmp_path / "lines.jsonl", tmp_path / name, workers=0)
+        convert(tmp_path / "lines.jsonl", tmp_path / name)
     found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
     assert (found.in_both, found.changed, found.changed_fields) == (5, 2, {"rows": 2})
     assert differences(place_of(tmp_path / "a"), place_of(tmp_path / "a")).changed == 0

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from annotated import write_annotated
 from damage import flip
+from in_this_process import convert
 from PIL import Image
 from places import place_of
 
@@ -167,8 +168,8 @@ def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     root = tmp_path_factory.mktemp("browse")
     shutil.copytree(demo / "photos", root / "photos")
     (root / "photos" / "snow" / "<b>bad.jpg").write_bytes(b"bad")
-    shardctl.convert(root / "photos", root / "images", workers=0, split="train=0.8,val=0.2")
-    shardctl.convert(demo / "lines.jsonl", root / "texts", workers=0)
+    convert(root / "photos", root / "images", split="train=0.8,val=0.2")
+    convert(demo / "lines.jsonl", root / "texts")
     for name in ("images", "texts"):
         (root / f"{name}.html").write_text(dataset_page(place_of(root / name)), encoding="utf-8")
     return root / "images.html", root / "texts.html"
@@ -235,7 +236,7 @@ def test_the_page_of_texts_shows_how_they_begin(browser, dataset_report):
     seen.context.close()
 
 
-def test_what_says_nothing_is_not_drawn(tmp_path):
+def test_what_says_nothing_is_not_drawn(tmp_path, out):
     from shardctl.inspection.pages.dataset import dataset_page
 
     (tmp_path / "in").mkdir()
@@ -246,10 +247,8 @@ def test_what_says_nothing_is_not_drawn(tmp_path):
         )
         lines.append(f"{number}.png,class {number},{'RGB' if number else 'L'}")
     (tmp_path / "in" / "labels.csv").write_text("\n".join(lines))
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", workers=0, labels=tmp_path / "in" / "labels.csv"
-    )
-    made = dataset_page(place_of(tmp_path / "out"))
+    convert(tmp_path / "in", out, labels=tmp_path / "in" / "labels.csv")
+    made = dataset_page(place_of(out))
     assert "classes: 6, 1 sample each" in made
     assert "mode, bytes" not in made, "how long short words are"
     assert "image width" in made

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from conftest import CROP, without_privileges
 from damage import DAMAGE, SHARD, edit_manifest, flip, middle
+from in_this_process import convert, repair
 from PIL import Image
 
 import shardctl
@@ -148,7 +149,7 @@ def undecodable(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     victim = sorted((tmp_path / "in").rglob("*.jpg"))[20]
     victim.write_bytes(victim.read_bytes()[:700])
     monkeypatch.setattr("shardctl.images.codecs.image.check", lambda opened: None)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    convert(tmp_path / "in", tmp_path / "out")
     return tmp_path / "out", victim.relative_to(tmp_path / "in").as_posix()
 
 
@@ -216,8 +217,8 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(dataset, tmp_path, mo
     assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
 
 
-def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, monkeypatch):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, out, monkeypatch):
+    convert(photos, out)
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.inspection.verify.shard_checks as s\n"
         "real = s._decode_fault\n"
@@ -230,7 +231,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, monkey
         for path in photos.rglob("*.*")
         if path.stat().st_size % 7 == 3
     }
-    found = shardctl.verify(tmp_path / "out", "deep").findings
+    found = shardctl.verify(out, "deep").findings
     assert {finding.key for finding in found} == fatal
     assert {finding.message for finding in found} == {
         "the image has not changed since it was written, and does not decode: its decoder crashes; "
@@ -249,9 +250,7 @@ def test_a_file_that_does_not_belong_is_a_warning(dataset):
 
 
 def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset, demo, tmp_path):
-    shardctl.convert(
-        demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"}, workers=0
-    )
+    convert(demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"})
     shutil.copy(tmp_path / "other" / SHARD, dataset / SHARD)
     assert {finding.kind for finding in shardctl.verify(dataset, "quick").findings} == {
         "wrong-size"
@@ -259,20 +258,17 @@ def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset, demo, t
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_two_swapped_shards_of_one_size_are_found(tmp_path, level):
+def test_two_swapped_shards_of_one_size_are_found(tmp_path, out, level):
     for name in ("1.png", "2.png"):
         (tmp_path / "in").mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), int(name[0])).save(tmp_path / "in" / name)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=CROP, workers=0, samples_per_shard=1)
-    one, other = sorted((tmp_path / "out").glob("train-*"))
+    convert(tmp_path / "in", out, recipe=CROP, samples_per_shard=1)
+    one, other = sorted(out.glob("train-*"))
     assert one.stat().st_size == other.stat().st_size
     data = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(data)
-    found = {
-        (finding.shard, finding.kind)
-        for finding in shardctl.verify(tmp_path / "out", level).findings
-    }
+    found = {(finding.shard, finding.kind) for finding in shardctl.verify(out, level).findings}
     assert found == {(one.name, "wrong-shard"), (other.name, "wrong-shard")}
 
 
@@ -428,31 +424,29 @@ def test_processes_that_are_killed_again_and_again_end_the_check(dataset, killed
 
 
 @pytest.mark.thorough
-def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(
-    photos, tmp_path, killed
-):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(photos, out, killed):
+    convert(photos, out)
     log = killed(100, "_decode_fault", "True")
     with pytest.raises(WorkerError, match="was ended by SIGKILL, 16 times"):
-        shardctl.verify(tmp_path / "out", "deep")
+        shardctl.verify(out, "deep")
     assert len(list(log.iterdir())) < 40
 
 
 @pytest.mark.thorough
-def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(photos, tmp_path, killed):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(photos, out, killed):
+    convert(photos, out)
     size = min(path.stat().st_size for path in photos.rglob("*.jpg"))
     log = killed(FATAL_KILLS - 1, "_decode_fault", f"len(given[0]) == {size}")
-    assert shardctl.verify(tmp_path / "out", "deep").findings == ()
+    assert shardctl.verify(out, "deep").findings == ()
     assert len(list(log.iterdir())) == FATAL_KILLS - 1
 
 
 @pytest.mark.thorough
-def test_an_image_whose_process_is_killed_every_time_is_a_finding(photos, tmp_path, killed):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_an_image_whose_process_is_killed_every_time_is_a_finding(photos, out, killed):
+    convert(photos, out)
     smallest = min(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size)
     killed(100, "_decode_fault", f"len(given[0]) == {smallest.stat().st_size}")
-    (finding,) = shardctl.verify(tmp_path / "out", "deep").findings
+    (finding,) = shardctl.verify(out, "deep").findings
     assert (finding.kind, finding.key) == (
         "does-not-decode",
         smallest.relative_to(photos).as_posix(),
@@ -478,7 +472,7 @@ def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(datase
     os.mkfifo(dataset / name)
     kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
     assert [finding.kind for finding in shardctl.verify(dataset).findings] == [kind]
-    assert shardctl.repair(dataset, [photos], workers=0).ok
+    assert repair(dataset, [photos]).ok
     assert shardctl.verify(dataset).findings == ()
 
 
@@ -514,6 +508,6 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
             DatasetError,
             match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it",
         ):
-            shardctl.repair(dataset, workers=0)
+            repair(dataset)
     assert kinds == ["unreadable-file"]
     assert (dataset / "manifest.json").read_bytes() == before

@@ -62,11 +62,11 @@ WRONG: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_objects_that_are_wrong_are_found_with_their_place(tmp_path):
+def test_objects_that_are_wrong_are_found_with_their_place(out):
     good = struct([thing([1, 2, 3, 4], 2), thing(BOX)])
     objects = [value for _, wrong in WRONG for value in (good, None, wrong)]
-    shard = written(tmp_path / "out", objects)
-    for target in (shard, tmp_path / "out"):
+    shard = written(out, objects)
+    for target in (shard, out):
         found = [each for each in shardctl.verify(target).findings if each.kind == "bad-annotation"]
         places = [(row // 2, row, f"k{row}") for row in range(2, len(objects), 3)]
         assert [(each.block, each.row, each.key) for each in found] == places
@@ -92,25 +92,21 @@ def test_an_rle_that_is_no_mask_of_its_size_is_found_at_deep(tmp_path):
     )
 
 
-def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(tmp_path):
+def test_what_the_loader_refuses_and_sends_to_verify_is_found_there(out):
     refused = WRONG[:2] + WRONG[7:9]
-    written(tmp_path / "out", [value for _, value in refused])
-    dataset = shardctl.open(tmp_path / "out")
+    written(out, [value for _, value in refused])
+    dataset = shardctl.open(out)
     for row in range(len(refused)):
         with pytest.raises(DatasetError, match="shardctl verify"):
             dataset.take([row], columns=["objects"])
     assert [
-        each.row
-        for each in shardctl.verify(tmp_path / "out").findings
-        if each.kind == "bad-annotation"
+        each.row for each in shardctl.verify(out).findings if each.kind == "bad-annotation"
     ] == [0, 1, 2, 3]
 
 
-def test_objects_that_can_be_read_are_no_finding(tmp_path):
-    write(tmp_path / "out", SAMPLES)
-    assert not [
-        each for each in shardctl.verify(tmp_path / "out").findings if each.kind == "bad-annotation"
-    ]
+def test_objects_that_can_be_read_are_no_finding(tmp_path, out):
+    write(out, SAMPLES)
+    assert not [each for each in shardctl.verify(out).findings if each.kind == "bad-annotation"]
     unnamed = struct([thing(BOX, 99, keypoints=[[1, 1, 2]] * 5), thing(BOX, keypoints=[[1, 1, 2]])])
     assert shardctl.verify(
         written(tmp_path / "unnamed", [None, unnamed], Objects()), level="deep"
@@ -120,10 +116,10 @@ def test_objects_that_can_be_read_are_no_finding(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_column_that_is_not_one_of_objects_is_found(tmp_path):
+def test_a_column_that_is_not_one_of_objects_is_found(out):
     fields = pa.schema([("key", pa.string()), ("objects", pa.list_(pa.float32()))])
-    write_dataset(tmp_path / "out", fields, [("k", [1.0])], 2, roles={"objects": ROLE})
-    (shard,) = (tmp_path / "out").glob("*-0*.arrow")
+    write_dataset(out, fields, [("k", [1.0])], 2, roles={"objects": ROLE})
+    (shard,) = out.glob("*-0*.arrow")
     (found,) = shardctl.verify(shard).findings
     assert found.message.startswith(
         "objects is not a column of objects: it is not a struct of lists"

@@ -105,13 +105,13 @@ def test_what_is_as_it_should_be_is_no_finding(tmp_path, role):
 
 
 @pytest.mark.thorough
-def test_columns_that_are_not_those_of_tokens_are_found(tmp_path):
+def test_columns_that_are_not_those_of_tokens_are_found(tmp_path, out):
     fields = pa.schema(
         [("key", pa.string()), ("tokens", pa.list_(pa.uint16())), ("other", pa.string())]
     )
     rows = [("k", [1, None], "text"), ("l", [1], "text")]
-    write_dataset(tmp_path / "out", fields, rows, 9, roles={"tokens": PACKED})
-    assert [message.partition(";")[0] for *_, message in findings(tmp_path / "out")] == [
+    write_dataset(out, fields, rows, 9, roles={"tokens": PACKED})
+    assert [message.partition(";")[0] for *_, message in findings(out)] == [
         "tokens: a number in a list is missing"
     ]
     write_dataset(tmp_path / "packed", fields, [("k", [1], "text")], 9, roles={"tokens": PACKED})

@@ -226,39 +226,39 @@ def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(tmp_pa
         (200_000, pa.uint32(), "int32"),
     ],
 )
-def test_megatron_has_the_type_that_its_own_tool_takes(tmp_path, vocabulary, type_, dtype):
+def test_megatron_has_the_type_that_its_own_tool_takes(tmp_path, out, vocabulary, type_, dtype):
     given_ = [[vocabulary - 1, 1], [0]]
     made = write_ragged(
         tmp_path / "in", {"train": given_}, type_, {**ROLE, "vocabulary": vocabulary}
     )
-    shardctl.export(made, tmp_path / "out", "megatron")
-    assert read_megatron(tmp_path / "out") == [[*document, EOS] for document in given_]
-    assert json.loads((tmp_path / "out" / "shardctl.json").read_text())["dtype"] == dtype
+    shardctl.export(made, out, "megatron")
+    assert read_megatron(out) == [[*document, EOS] for document in given_]
+    assert json.loads((out / "shardctl.json").read_text())["dtype"] == dtype
 
 
-def test_megatron_core_reads_the_files(tmp_path):
+def test_megatron_core_reads_the_files(tmp_path, out):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own imports
         reader = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
     given_ = [[1, 2, 3], [400], list(range(8, 300))]
     made = write_ragged(tmp_path / "in", {"train": given_})
-    shardctl.export(made, tmp_path / "out", "megatron")
-    read = reader.IndexedDataset(str(tmp_path / "out" / "train"))
+    shardctl.export(made, out, "megatron")
+    read = reader.IndexedDataset(str(out / "train"))
     assert [document.tolist() for document in read] == [[*document, EOS] for document in given_]
     assert read.document_indices.tolist() == [0, 1, 2, 3]
 
 
-def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, cli):
+def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, out, cli):
     made = write_ragged(tmp_path / "in", {"train": [[1, 2], []], "val": [[3]]})
-    ran = cli("export", made, tmp_path / "out", "--to", "nanogpt", "--split", "train", "--json")
+    ran = cli("export", made, out, "--to", "nanogpt", "--split", "train", "--json")
     assert (ran.code, ran.err) == (0, "")
     assert ran.json["counts"] == {"train": {"documents": 1, "tokens": 3, "empty": 1}}
     assert (ran.json["samples"], ran.json["bytes"], ran.json["files"]) == (2, 6, {"train.bin": 6})
-    meta = json.loads((tmp_path / "out" / "shardctl.json").read_text())
-    digest = hashlib.sha256((tmp_path / "out" / "train.bin").read_bytes()).hexdigest()
+    meta = json.loads((out / "shardctl.json").read_text())
+    digest = hashlib.sha256((out / "train.bin").read_bytes()).hexdigest()
     assert meta["files"] == {"train.bin": {"bytes": 6, "sha256": digest}}
     assert (meta["vocabulary"], meta["eos"], meta["dtype"]) == (500, EOS, "uint16")
-    assert sorted(os.listdir(tmp_path / "out")) == ["SHA256SUMS", "shardctl.json", "train.bin"]
+    assert sorted(os.listdir(out)) == ["SHA256SUMS", "shardctl.json", "train.bin"]
     ran = cli("export", made, tmp_path / "other", "--to", "nanogpt")
     assert "train: 1 document, 3 tokens (1 empty document left out)" in ran.out
 
@@ -401,7 +401,7 @@ def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(tmp_path, monk
     assert change > 5
 
 
-def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path, monkeypatch):
+def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path, out, monkeypatch):
     made = write_ragged(tmp_path / "in", {"train": [[1]]})
     real = Source.check_unchanged
 
@@ -413,8 +413,8 @@ def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path, monkeypatch)
     with pytest.raises(
         DatasetError, match="was changed while it was exported; run the same command again"
     ):
-        shardctl.export(made, tmp_path / "out", "megatron")
-    assert not (tmp_path / "out").exists()
+        shardctl.export(made, out, "megatron")
+    assert not out.exists()
 
 
 def test_a_full_disk_is_said_and_nothing_stays(disk, tmp_path):
@@ -441,20 +441,20 @@ def converted(folder: Path, texts: list[str], pack: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
-def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path, method):
+def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path, out, method):
     texts = [f"{number} {'long ' * (number % 7)}" for number in range(40)]
     pack = {"method": method, **({} if method == "none" else {"length": 16})}
-    shardctl.export(converted(tmp_path, texts, pack), tmp_path / "out", "megatron")
-    read = read_megatron(tmp_path / "out")
+    shardctl.export(converted(tmp_path, texts, pack), out, "megatron")
+    read = read_megatron(out)
     assert {document[-1] for document in read} == {256}
     assert sorted(bytes(document[:-1]).decode() for document in read) == sorted(texts)
 
 
-def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path):
+def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path, out):
     """Pieces may overlap, and as documents of their own they would have an end in the middle."""
     made = converted(
         tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2}
     )
     with pytest.raises(InputError, match=r"cut into rows \(pack none\)"):
-        shardctl.export(made, tmp_path / "out", "megatron")
-    assert not (tmp_path / "out").exists()
+        shardctl.export(made, out, "megatron")
+    assert not out.exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from in_this_process import export
 from PIL import Image
 from pyarrow import parquet
 from tars import write_numbered_tar
@@ -97,7 +98,7 @@ def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path):
 
 def test_the_hashes_of_an_index_are_compared(dataset, tmp_path):
     shardctl.write(tmp_path / "texts", [{"text": f"text {n}"} for n in range(9)])
-    shardctl.export(tmp_path / "texts", tmp_path / "mds", "mds", workers=0)
+    export(tmp_path / "texts", tmp_path / "mds", "mds")
     (tmp_path / "mds" / "shardctl.json").unlink()  # it has checksums of its own
     assert check(tmp_path / "mds", 0).ok
     shard = tmp_path / "mds" / "train" / "shard.00000.mds"
@@ -133,7 +134,7 @@ def test_the_commands_take_them(tars, capsys):
 @pytest.mark.thorough
 def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos, tmp_path, cli):
     shardctl.convert(photos, tmp_path / "in", recipe={"store": "jpeg:90"}, workers=0)
-    shardctl.export(tmp_path / "in", tmp_path / "tars", "webdataset", workers=0)
+    export(tmp_path / "in", tmp_path / "tars", "webdataset")
     (tmp_path / "tars" / "shardctl.json").unlink()
     (tmp_path / "tars" / "SHA256SUMS").unlink()
     drawn = cli(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 from doc_snippets import ROOT, snippets
+from in_this_process import convert
 
 import shardctl
 from shardctl.format.layout import Layout
@@ -26,11 +27,10 @@ from shardctl.system.files import replacing
 
 @pytest.fixture
 def encoded(photos: Path, tmp_path: Path) -> list[str]:
-    shardctl.convert(
+    convert(
         photos,
         tmp_path / "out",
         recipe={"store": "jpeg:90", "transform": [{"name": "resize", "size": 24}]},
-        workers=0,
     )
     return sorted(str(path) for path in (tmp_path / "out").glob("train-*.arrow"))
 
@@ -51,7 +51,7 @@ def with_columns(photos: Path, tmp_path: Path) -> list[str]:
         for n, path in enumerate(sorted(photos.rglob("*.*")))
     ]
     (tmp_path / "labels.jsonl").write_text("\n".join(lines))
-    shardctl.convert(photos, tmp_path / "cols", labels=str(tmp_path / "labels.jsonl"), workers=0)
+    convert(photos, tmp_path / "cols", labels=str(tmp_path / "labels.jsonl"))
     return sorted(str(path) for path in (tmp_path / "cols").glob("train-*.arrow"))
 
 
@@ -201,9 +201,9 @@ def test_polars_and_pandas_read_raw_shards(raw_dataset):
     assert np.array_equal(np.asarray(pandas["image"][0]).reshape(32, 32, 3), first["image"])
 
 
-def test_polars_and_pandas_read_text_shards(demo, tmp_path):
-    shardctl.convert(demo / "lines.jsonl", tmp_path / "out", workers=0, samples_per_shard=50)
-    (path,) = (tmp_path / "out").glob("train-*.arrow")
+def test_polars_and_pandas_read_text_shards(demo, out):
+    convert(demo / "lines.jsonl", out, samples_per_shard=50)
+    (path,) = out.glob("train-*.arrow")
     lines = [json.loads(line) for line in (demo / "lines.jsonl").read_text().splitlines()]
     assert pl.read_ipc(path).drop("key").to_dicts() == lines
     assert pd.read_feather(path)["text"].tolist() == [line["text"] for line in lines]

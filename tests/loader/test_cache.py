@@ -324,16 +324,14 @@ def test_a_cache_that_is_removed_while_it_is_read(plain, bucket, folder):
     assert shardctl.open(url, cache=folder)[0]["key"] == first
 
 
-def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(plain, folder, tmp_path):
+def test_a_local_dataset_is_not_a_cache_and_keeps_its_files(plain, folder, out):
     """Whatever the limit is: it may be the only copy (mosaicml/streaming#988)."""
-    shutil.copytree(plain, tmp_path / "out")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    shutil.copytree(plain, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
     for limit in (0, "1 MB"):
         for _ in range(2):
-            assert all_same(
-                read(str(tmp_path / "out"), cache=folder, cache_limit=limit), read(str(plain))
-            )
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+            assert all_same(read(str(out), cache=folder, cache_limit=limit), read(str(plain)))
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert not folder.exists()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from PIL import Image
 from pyarrow import parquet
 
@@ -41,38 +42,33 @@ def keyed(folder: Path, lines: list[dict[str, Any]]) -> Any:
     """Convert lines whose keys are their id, and return what the conversion says."""
     (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     recipe = {"kind": "table", "key_field": "id"}
-    return shardctl.convert(folder / "in.jsonl", folder / "out", recipe=recipe, workers=0)
+    return convert(folder / "in.jsonl", folder / "out", recipe=recipe)
 
 
-def test_fields_are_chosen_and_renamed(table, tmp_path):
-    made = shardctl.convert(
-        table, tmp_path / "out", recipe={"fields": "image=photo,label=class,n"}, workers=0
-    )
+def test_fields_are_chosen_and_renamed(table, out):
+    made = convert(table, out, recipe={"fields": "image=photo,label=class,n"})
     assert made.samples == 6
-    dataset = shardctl.open(tmp_path / "out")
+    dataset = shardctl.open(out)
     assert dataset.schema.names == ["key", "image", "n", "label"]
     assert dataset.classes == ("a", "b")
     assert [sample["label"] for sample in dataset] == [0, 1, 0, 1, 0, 1]
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["recipe"]["fields"] == "image=photo,label=class,n=n"
 
 
-def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(table, tmp_path):
+def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(table, out):
     with pytest.raises(InputError, match="no field odd; they have id, n, photo, class"):
-        shardctl.convert(
-            table, tmp_path / "out", recipe={"kind": "table", "fields": "n=odd"}, workers=0
-        )
+        convert(table, out, recipe={"kind": "table", "fields": "n=odd"})
     for wrong in ("", "a=", "=a", "a=x,a=y", "a=x,b=x"):
         with pytest.raises(UsageError, match="fields"):
-            shardctl.convert(table, tmp_path / "out", recipe={"fields": wrong}, workers=0)
+            convert(table, out, recipe={"fields": wrong})
 
 
 @pytest.mark.parametrize("choice", [{"key_field": "id"}, {"fields": "key=id,n,photo"}])
 @pytest.mark.parametrize("kind", ["table", "image"])
-def test_keys_are_those_of_the_records(table, tmp_path, kind, choice):
-    out = tmp_path / "out"
+def test_keys_are_those_of_the_records(table, out, kind, choice):
     recipe = {"kind": kind, **choice, **({"image_field": "photo"} if kind == "image" else {})}
-    shardctl.convert(table, out, recipe=recipe, workers=0, samples_per_shard=2, shuffle=3)
+    convert(table, out, recipe=recipe, samples_per_shard=2, shuffle=3)
     found = samples(out)
     assert sorted(sample["key"] for sample in found) == [row["id"] for row in ROWS]
     assert {sample["key"]: sample["n"] for sample in found} == {row["id"]: row["n"] for row in ROWS}
@@ -100,15 +96,13 @@ def test_lists_are_no_keys(tmp_path):
         keyed(tmp_path, [{"id": [1]}])
 
 
-def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path):
+def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path, out):
     (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1, "image": [2, 3], "variant": true}\n')
-    made = shardctl.convert(
-        tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0
-    )
+    made = convert(tmp_path / "in.jsonl", out, recipe={"kind": "table"})
     (notice,) = [notice for notice in made.notices if "are kept as" in notice]
     for name in ("key", "image", "variant"):
         assert f"__{name}__" in notice
-    (sample,) = samples(tmp_path / "out")
+    (sample,) = samples(out)
     assert {name: sample[name] for name in ("key", "__key__", "x", "__variant__")} == {
         "key": "in.jsonl#1",
         "__key__": "a",
@@ -123,12 +117,10 @@ def test_only_files_of_the_format_that_is_named_are_read(table, tmp_path):
     folder.mkdir()
     table.rename(folder / table.name)
     (folder / "other.csv").write_text("a\n1\n")
-    made = shardctl.convert(
-        folder, tmp_path / "out", recipe={"format": "parquet", "kind": "table"}, workers=0
-    )
+    made = convert(folder, tmp_path / "out", recipe={"format": "parquet", "kind": "table"})
     assert made.samples == 6
     with pytest.raises(InputError, match="holds no mds"):
-        shardctl.convert(folder, tmp_path / "other", recipe={"format": "mds"}, workers=0)
+        convert(folder, tmp_path / "other", recipe={"format": "mds"})
     assert run(["convert", str(folder), str(tmp_path / "cli"), "--kind", "parquet", "-q"]) == 0
 
 

@@ -228,18 +228,18 @@ def test_no_text_does_anything_but_be_refused_or_understood(text):
         return
 
 
-def test_width_height_and_place_can_be_asked_without_being_columns(photos, raw_dataset, tmp_path):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_width_height_and_place_can_be_asked_without_being_columns(photos, raw_dataset, out):
+    shardctl.convert(photos, out, workers=0)
 
     def found(root: Path, where: str, split: str | None = None) -> list[Any]:
         return list(matching(place_of(root), split, where))
 
-    samples = list(shardctl.open(tmp_path / "out"))
+    samples = list(shardctl.open(out))
     sizes = {sample["key"]: (photos / sample["key"]).stat().st_size for sample in samples}
     wide = {sample["key"] for sample in samples if sample["image"].shape[1] > 500}
     large = {key for key, size in sizes.items() if size > 9000}
     for where, keys in (("width > 500", wide), ("image_bytes > 9000", large)):
-        assert {record.values["key"] for record in found(tmp_path / "out", where)} == keys
+        assert {record.values["key"] for record in found(out, where)} == keys
     assert len(found(raw_dataset, "width == 32 and height == 32")) == 60
     assert [record.index for record in found(raw_dataset, "index in [3, 41]")] == [3, 41]
     val = found(raw_dataset, "split == 'val'")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -16,9 +17,9 @@ def keys_of(samples: Any) -> list[str]:
     return [sample["key"] for sample in samples]
 
 
-def test_every_input_comes_out_as_it_went_in(photos, tmp_path):
-    shardctl.convert(photos, tmp_path / "out", workers=0, shuffle=5)
-    ds = shardctl.open(tmp_path / "out")
+def test_every_input_comes_out_as_it_went_in(photos, out):
+    convert(photos, out, shuffle=5)
+    ds = shardctl.open(out)
     assert len(ds) == 60
     assert {sample["key"] for sample in ds} == {
         str(path.relative_to(photos)) for path in photos.rglob("*.*")
@@ -71,7 +72,7 @@ def half_labelled(tmp_path: Path) -> Path:
     for name in ("a", "b", "c"):
         Image.new("RGB", (8, 8)).save(tmp_path / "in" / f"{name}.png")
     (tmp_path / "in" / "labels.csv").write_text("filename,label\na.png,cat\nc.png,dog\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, lenient_labels=True)
+    convert(tmp_path / "in", tmp_path / "out", lenient_labels=True)
     return tmp_path / "out"
 
 
@@ -177,9 +178,9 @@ def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset):
     assert len(turned.filter("split == 'train'")) == len(train)
 
 
-def test_a_filter_may_ask_for_the_size_of_encoded_images(photos, tmp_path):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+def test_a_filter_may_ask_for_the_size_of_encoded_images(photos, out):
+    convert(photos, out)
+    ds = shardctl.open(out)
     expected = [
         sample["key"]
         for sample in ds

@@ -23,6 +23,7 @@ import pytest
 from annotated import png
 from conftest import CROP
 from handmade import repeat_shard, write_dataset
+from in_this_process import convert
 from PIL import Image
 from programs import run_python
 
@@ -88,20 +89,18 @@ def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path, shuffle, mmap):
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missing_value(
-    tmp_path, mmap
-):
+def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missing_value(out, mmap):
     """Arrow itself collects the values of all blocks of a batch then: the process would end where
     it follows them."""
     rows = (
         (f"k{n:03d}", None if n == 2 else f"text of {n} " * 20, np.full(64, n, np.uint8))
         for n in range(120)
     )
-    write_dataset(tmp_path / "out", ROWS, rows, 40, sample_bytes=400_000)
-    shard = tmp_path / "out" / "train-00001.arrow"
+    write_dataset(out, ROWS, rows, 40, sample_bytes=400_000)
+    shard = out / "train-00001.arrow"
     offsets, _ = place_of(shard, 1, "text")
     overwrite(shard, offsets + 4 * 3, (2**31 - 1).to_bytes(4, "little"))
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     with pytest.raises(
         DatasetError, match=r"train-00001.arrow, block 1 cannot be read .*out of bounds"
     ):
@@ -124,14 +123,14 @@ def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path):
 
 
 @pytest.mark.parametrize("pad", [None, {"tokens": 0}, {"tokens": 0, "boxes": 0}])
-def test_a_batch_of_which_every_sample_is_skipped_does_not_come(tmp_path, pad):
+def test_a_batch_of_which_every_sample_is_skipped_does_not_come(out, pad):
     """Whatever its columns are: one that is filled up has no longest sample then."""
     columns = [("key", pa.string()), ("image", ENCODED_IMAGE), ("tokens", pa.list_(pa.int32()))]
     schema = pa.schema([*columns, ("boxes", pa.list_(pa.list_(pa.float32())))])
     good = png(np.zeros((9, 9, 3), np.uint8))
     rows = ((f"k{n}", (b"no image" if n < 4 else good, "x.png"), [n], [[1.0]]) for n in range(6))
-    write_dataset(tmp_path / "out", schema, rows, 6)
-    ds = shardctl.open(tmp_path / "out")
+    write_dataset(out, schema, rows, 6)
+    ds = shardctl.open(out)
     for source in (ds, shardctl.mix([ds[:4], ds[4:]], [2, 1], 6)):
         loader = source.loader(2, on_error="skip", pad=pad)
         keys = keys_of(loader)
@@ -176,19 +175,15 @@ def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(tmp_path,
 
 
 @pytest.mark.parametrize("store", ["jpeg:90", "png", "webp:80"])
-def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(
-    tmp_path, store, monkeypatch
-):
+def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(out, store, monkeypatch):
     """Nothing limits the size of what a program or a recipe makes, even if hardly any bytes are
     left of it."""
     from shardctl.loader.blocks import pictures
 
     monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
     sizes = [(900, 1000), (1000, 900)]
-    shardctl.write(
-        tmp_path / "out", ({"image": np.zeros((*size, 3), np.uint8)} for size in sizes), store=store
-    )
-    (batch,) = shardctl.open(tmp_path / "out").loader(2)
+    shardctl.write(out, ({"image": np.zeros((*size, 3), np.uint8)} for size in sizes), store=store)
+    (batch,) = shardctl.open(out).loader(2)
     assert [pixels.shape[:2] for pixels in batch["image"]] == sizes
 
 
@@ -323,12 +318,10 @@ with open(sys.argv[2], 'w+b') as file:
 
 
 @pytest.mark.thorough
-def test_a_dataset_replaced_under_a_running_loader_is_named(photos, tmp_path):
-    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "png"}, workers=0)
-    ds = shardctl.open(tmp_path / "out")
-    shardctl.convert(
-        photos, tmp_path / "out", recipe={**CROP, "store": "jpeg"}, workers=0, overwrite=True
-    )
+def test_a_dataset_replaced_under_a_running_loader_is_named(photos, out):
+    convert(photos, out, recipe={**CROP, "store": "png"})
+    ds = shardctl.open(out)
+    convert(photos, out, recipe={**CROP, "store": "jpeg"}, overwrite=True)
     with pytest.raises(
         DatasetError, match=r"replaced by another dataset while it was read; open it again"
     ):
@@ -336,10 +329,10 @@ def test_a_dataset_replaced_under_a_running_loader_is_named(photos, tmp_path):
 
 
 @pytest.mark.thorough
-def test_many_shards_with_few_open_files(tmp_path):
+def test_many_shards_with_few_open_files(out):
     columns = pa.schema({"key": pa.string(), "n": pa.int64()})
-    write_dataset(tmp_path / "out", columns, ((f"k{n}", n) for n in range(4)), 4)
-    repeat_shard(tmp_path / "out", 1000)
+    write_dataset(out, columns, ((f"k{n}", n) for n in range(4)), 4)
+    repeat_shard(out, 1000)
     code = """
 import shardctl, sys, collections
 for options in ({}, {'shuffle': True}, {'shuffle': 'window'}, {'mmap': False}):
@@ -348,7 +341,7 @@ for options in ({}, {'shuffle': True}, {'shuffle': 'window'}, {'mmap': False}):
     assert counts == dict.fromkeys(range(4), 1000), (options, counts)
 """
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
-    ran = run_python(limit + code, tmp_path / "out")
+    ran = run_python(limit + code, out)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -589,10 +582,10 @@ print(whole)
 """
 
 
-def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path):
+def test_an_interrupt_at_any_moment_ends_the_threads(out):
     """Where Python may raise KeyboardInterrupt: when one of its functions begins, or when a call
     has returned."""
-    make(tmp_path / "out", samples=40)
-    ran = run_python(INTERRUPTED, tmp_path / "out")
+    make(out, samples=40)
+    ran = run_python(INTERRUPTED, out)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) > 20

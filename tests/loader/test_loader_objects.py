@@ -523,7 +523,7 @@ def test_objects_move_with_the_main_image_or_not_at_all(tmp_path):
         ds.loader(1, crop=13, columns=["objects"])
 
 
-def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path):
+def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(out):
     images = [png(16, 12), (b"no image", "x.png"), png(6, 6), png(16, 12), png(16, 12)]
     objects: list[Any] = [struct([thing([5, 4, 2, 2])]) for _ in images]
     objects[3]["id"] = [1, 2]
@@ -536,8 +536,8 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path):
         (f"k{n}", image, png(16, 12, grey=True), each)
         for n, (image, each) in enumerate(zip(images, objects, strict=True))
     ]
-    write_dataset(tmp_path / "out", FIELDS, rows, 2, roles={"mask": Mask("png"), "objects": ROLE})
-    ds = shardctl.open(tmp_path / "out")
+    write_dataset(out, FIELDS, rows, 2, roles={"mask": Mask("png"), "objects": ROLE})
+    ds = shardctl.open(out)
     for number, why in enumerate(
         [
             "image: it does not decode",
@@ -576,18 +576,18 @@ def test_a_column_that_is_not_one_of_objects_is_refused(tmp_path):
             shardctl.open(tmp_path / str(number)).loader(1)
 
 
-def test_values_that_are_missing_in_a_list_of_objects(tmp_path):
+def test_values_that_are_missing_in_a_list_of_objects(out):
     whole = struct([thing([1, 2, 3, 4]), thing([1, 2, 3, 4])])
     assert whole is not None
     holes = {**whole, "id": [None, 3], "area": [None, 2.0], "iscrowd": [True, None]}
     write_dataset(
-        tmp_path / "out",
+        out,
         FIELDS,
         [("k", png(16, 12), png(16, 12, grey=True), holes)],
         3,
         roles={"objects": ROLE},
     )
-    objects = shardctl.open(tmp_path / "out")[0]["objects"]
+    objects = shardctl.open(out)[0]["objects"]
     assert objects["id"].tolist() == [-1, 3]
     assert np.array_equal(objects["area"], [np.nan, 2], equal_nan=True)
     assert objects["iscrowd"].tolist() == [True, False]
@@ -661,7 +661,7 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("orientation", [None, 3, 6])
 @pytest.mark.parametrize("read", [["objects"], ["image", "objects"]])
-def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path, orientation, read):
+def test_the_size_of_an_image_is_that_of_the_upright_one(out, orientation, read):
     """The centre of 8 x 8 of a photo of 16 x 12 begins at (4, 2), of one of 12 x 16 at (2, 4)."""
     exif = Pictures.Exif()
     if orientation is not None:
@@ -670,8 +670,8 @@ def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path, orientation, 
     Pictures.fromarray(NOISE[:12, :16]).save(target, "JPEG", exif=exif)
     image = (target.getvalue(), "x.jpg")
     rows = [("a", image, png(16, 12, grey=True), struct([thing([5, 5, 2, 2])]))]
-    write_dataset(tmp_path / "out", FIELDS, rows, 3, roles={"mask": Mask("png"), "objects": ROLE})
-    (batch,) = shardctl.open(tmp_path / "out").loader(1, crop=8, columns=read)
+    write_dataset(out, FIELDS, rows, 3, roles={"mask": Mask("png"), "objects": ROLE})
+    (batch,) = shardctl.open(out).loader(1, crop=8, columns=read)
     assert batch["objects"][0]["bbox"].tolist() == [
         [3, 1, 2, 2] if orientation == 6 else [1, 3, 2, 2]
     ]
@@ -696,11 +696,11 @@ def test_differences_of_objects_between_datasets_are_found(tmp_path, cli):
 )
 @pytest.mark.parametrize("option", [{"resize": 8}, {"flip": 0.5}])
 def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
-    tmp_path, field, value, named, option
+    out, field, value, named, option
 ):
     image = np.zeros((12, 16, 3), np.uint8)
-    shardctl.write(tmp_path / "out", [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.write(out, [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
+    ds = shardctl.open(out)
     (name,) = option
     with pytest.raises(
         UsageError,

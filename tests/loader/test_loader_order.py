@@ -527,13 +527,13 @@ def test_samples_that_fill_up_a_batch_say_so(numbers, samples, batch, ranks, opt
     assert sorted(seen) == list(range(samples)), "without the repeated ones each comes once"
 
 
-def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers, tmp_path):
+def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers, out):
     ds = shardctl.open(numbers)
     assert "repeated" not in next(iter(ds.loader(64, remainder="pad")))
     assert not any(batch["repeated"].any() for batch in ds.loader(64, repeated=True))
-    shardctl.write(tmp_path / "out", [{"repeated": True}])
+    shardctl.write(out, [{"repeated": True}])
     with pytest.raises(UsageError, match="repeated=True adds a field"):
-        shardctl.open(tmp_path / "out").loader(1, repeated=True)
+        shardctl.open(out).loader(1, repeated=True)
 
 
 def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path):

@@ -544,12 +544,12 @@ Then it begins to where none may be.
 
 
 @pytest.mark.thorough
-def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_path):
+def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(out):
     wide = pa.fixed_shape_tensor(pa.uint16(), [WIDE])
     fields = pa.schema({"key": pa.string(), "one": wide, "two": wide})
     rows = ((f"k{n}", *[np.full(WIDE, n, np.uint16)] * 2) for n in range(80))
-    write_dataset(tmp_path / "out", fields, rows, 80, sample_bytes=100_000)
-    ran = run_python(FEW_FILES, tmp_path / "out", env=environment())
+    write_dataset(out, fields, rows, 80, sample_bytes=100_000)
+    ran = run_python(FEW_FILES, out, env=environment())
     found = ran.stdout.splitlines()
     assert ran.stderr == ""
     assert (found[0], found[3]) == ("40", "40")

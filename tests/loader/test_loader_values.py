@@ -17,6 +17,7 @@ from conftest import CROP, examples
 from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 from PIL import Image
 from programs import run_python
 from pyarrow import feather
@@ -244,7 +245,7 @@ def jpegs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "store": "jpeg:90",
         "transform": [{"name": "resize", "size": 48}, {"name": "crop", "size": 40}],
     }
-    shardctl.convert(photos, root, recipe=recipe, workers=0)
+    convert(photos, root, recipe=recipe)
     return root
 
 
@@ -371,12 +372,12 @@ def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path, size):
     assert np.allclose(normal["x"], (stored - mean) / std, atol=1e-4)
 
 
-def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path):
+def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path, out):
     (tmp_path / "in").mkdir()
     for number in range(5):
         Image.new("RGB", (30 + number, 40), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    convert(tmp_path / "in", out)
+    ds = shardctl.open(out)
     (batch,) = ds.loader(5)
     assert [image.shape for image in batch["image"]] == [
         (40, 30 + number, 3) for number in range(5)
@@ -406,13 +407,11 @@ def test_decoded_images_are_kept_within_their_bound(jpegs):
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_preloaded_dataset_needs_its_files_no_more(photos, tmp_path, compression):
-    shardctl.convert(
-        photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0
-    )
-    loader = shardctl.open(tmp_path / "out").loader(8, preload=True, shuffle=True)
+def test_a_preloaded_dataset_needs_its_files_no_more(photos, out, compression):
+    convert(photos, out, recipe={**CROP, "compression": compression})
+    loader = shardctl.open(out).loader(8, preload=True, shuffle=True)
     expected = {key for batch in loader for key in batch["key"]}
-    for shard in (tmp_path / "out").glob("*-0*.arrow"):
+    for shard in out.glob("*-0*.arrow"):
         shard.unlink()
     for _ in range(3):
         assert {key for batch in loader for key in batch["key"]} == expected
@@ -605,13 +604,11 @@ def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path, compres
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
-def test_images_are_mirrored_with_the_probability_that_was_given(tmp_path, share):
+def test_images_are_mirrored_with_the_probability_that_was_given(out, share):
     columns = pa.schema({"key": pa.string(), "image": pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3])})
     image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
-    write_dataset(
-        tmp_path / "out", columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3)
-    )
-    ds = shardctl.open(tmp_path / "out")
+    write_dataset(out, columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3))
+    ds = shardctl.open(out)
 
     def mirrored(flip: Any) -> list[bool]:
         return [
@@ -659,10 +656,8 @@ def test_resized_images_are_those_of_a_conversion(photos, tmp_path, size):
     """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the
     command line."""
     step = {"name": "resize", "size": size if isinstance(size, int) else "36x24"}
-    shardctl.convert(
-        photos, tmp_path / "resized", recipe={"store": "png", "transform": [step]}, workers=0
-    )
-    shardctl.convert(photos, tmp_path / "source", workers=0)
+    convert(photos, tmp_path / "resized", recipe={"store": "png", "transform": [step]})
+    convert(photos, tmp_path / "source")
     expected = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "resized")}
     for batch in shardctl.open(tmp_path / "source").loader(16, resize=size, cache=10**6):
         assert isinstance(batch["image"], np.ndarray) == (not isinstance(size, int))
@@ -687,16 +682,14 @@ def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpe
 @pytest.mark.parametrize("store", ["source", "png", "jpeg:90"])
 def test_a_resized_crop_is_that_of_a_conversion(photos, tmp_path, size, store):
     steps = [{"name": "resize", "size": size}, {"name": "crop", "size": 24}]
-    shardctl.convert(photos, tmp_path / "source", recipe={"store": store}, workers=0)
+    convert(photos, tmp_path / "source", recipe={"store": store})
     images = tmp_path / "images"
     images.mkdir()
     stored = shardctl.open(tmp_path / "source")
     taken = stored.take(range(len(stored)), columns=["key", "image"], decode=False)
     for number, data in enumerate(taken["image"]):
         (images / f"{number:03}{'.jpg' if data[0] == 0xFF else '.png'}").write_bytes(data)
-    shardctl.convert(
-        images, tmp_path / "cut", recipe={"store": "png", "transform": steps}, workers=0
-    )
+    convert(images, tmp_path / "cut", recipe={"store": "png", "transform": steps})
     expected = [sample["image"] for sample in shardctl.open(tmp_path / "cut")]
     found = [image for batch in stored.loader(16, resize=size, crop=24) for image in batch["image"]]
     assert np.array_equal(found, expected)
@@ -859,7 +852,7 @@ def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs, mo
     assert loader.stats().skipped == 1
 
 
-def test_times_that_python_cannot_hold_are_exact(tmp_path, cli):
+def test_times_that_python_cannot_hold_are_exact(tmp_path, out, cli):
     """Python's times end at microseconds and at the year 9999; what numpy's are taken for depends
     on the type alone, for ns."""
     number, late = 1_234_567_891, 10**12
@@ -878,12 +871,12 @@ def test_times_that_python_cannot_hold_are_exact(tmp_path, cli):
     }  # fmt: skip
     table = pa.table({name: pa.array(given, type_) for name, (type_, given, _) in columns.items()})
     feather.write_feather(table, str(tmp_path / "in.feather"))
-    shardctl.convert(tmp_path / "in.feather", tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    convert(tmp_path / "in.feather", out)
+    ds = shardctl.open(out)
     (batch,) = ds.loader(batch_size=3)
     for name, (_, _, wanted) in columns.items():
         for found in (batch[name], [sample[name] for sample in ds]):
             assert found == wanted, name
             assert [type(value) for value in found] == [type(value) for value in wanted], name
-    shown = cli("inspect", tmp_path / "out", "--head", "1")
+    shown = cli("inspect", out, "--head", "1")
     assert (shown.code, "1234567891 nanoseconds" in shown.out) == (0, True), shown.err

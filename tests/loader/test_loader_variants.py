@@ -131,7 +131,7 @@ def test_what_cannot_be_is_refused(augmented, whole_dataset):
         ds.loader(4, variant="each")
 
 
-def test_inspect_says_how_different_variants_are(augmented, tmp_path, cli):
+def test_inspect_says_how_different_variants_are(augmented, out, cli):
     found = cli("inspect", augmented, "--json").json["variants"]
     assert (found["compared"], found["each"]) == (32, VARIANTS)
     assert found["difference"] > 0
@@ -141,8 +141,8 @@ def test_inspect_says_how_different_variants_are(augmented, tmp_path, cli):
         .startswith("variants: 3.0 of each of 32 inputs that were compared")
     )
     shardctl.write(
-        tmp_path / "out",
+        out,
         [{"key": f"{n // 2}", "variant": n % 2, "text": "the same"} for n in range(10)],
     )
-    alike = cli("inspect", tmp_path / "out", "--json").json["variants"]
+    alike = cli("inspect", out, "--json").json["variants"]
     assert (alike["alike"], alike["difference"]) == (alike["compared"], None)

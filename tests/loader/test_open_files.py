@@ -48,25 +48,25 @@ print("read")
 @pytest.mark.thorough
 @pytest.mark.parametrize("limit", [128, 256])
 @pytest.mark.parametrize("options", ["{}", "{'mmap': False}", "{'on_error': 'skip'}"])
-def test_many_datasets_share_the_descriptors_of_a_process(tmp_path, limit, options):
+def test_many_datasets_share_the_descriptors_of_a_process(out, limit, options):
     write_dataset(
-        tmp_path / "out",
+        out,
         COLUMNS,
         ((f"k{n}", n) for n in range(4)),
         4,
         "none" if "mmap" in options else "zstd",
     )
-    repeat_shard(tmp_path / "out", 60)
-    command = [sys.executable, "-c", READ, str(tmp_path / "out"), str(limit), options]
+    repeat_shard(out, 60)
+    command = [sys.executable, "-c", READ, str(out), str(limit), options]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.stdout == "read\n", ran.stderr
 
 
 @pytest.mark.thorough
-def test_only_one_thread_at_a_time_looks_for_descriptors(tmp_path, monkeypatch):
+def test_only_one_thread_at_a_time_looks_for_descriptors(out, monkeypatch):
     """Else each one that looks is granted as many as all may have together."""
-    write_dataset(tmp_path / "out", COLUMNS, ((f"k{n}", n) for n in range(4)), 4, "zstd")
-    repeat_shard(tmp_path / "out", 60)
+    write_dataset(out, COLUMNS, ((f"k{n}", n) for n in range(4)), 4, "zstd")
+    repeat_shard(out, 60)
     two, alone = threading.Barrier(2), []
 
     def look(more: int) -> bool:
@@ -77,6 +77,6 @@ def test_only_one_thread_at_a_time_looks_for_descriptors(tmp_path, monkeypatch):
         return True
 
     monkeypatch.setattr(shards, "allow_open_files", look)
-    loader = shardctl.open(tmp_path / "out").loader(4, mmap=False, threads=4)
+    loader = shardctl.open(out).loader(4, mmap=False, threads=4)
     assert sum(len(batch["n"]) for batch in loader) == 240
     assert len(alone) >= 3, "two looked at the same time"

@@ -164,13 +164,11 @@ def test_each_block_comes_once_and_only_once_in_an_epoch(root, bucket, object_se
     assert stats.requests == len([r for r in object_server.log() if is_shard(r["key"])]) + 2
 
 
-def test_a_rank_reads_its_own_part_of_the_shards(tmp_path, bucket, object_server):
-    remote = shardctl.open(
-        upload(make(tmp_path / "out", samples=1200), f"{bucket}/out"), cache=False
-    )
+def test_a_rank_reads_its_own_part_of_the_shards(out, bucket, object_server):
+    remote = shardctl.open(upload(make(out, samples=1200), f"{bucket}/out"), cache=False)
     object_server.clear()
     keys_of(remote.loader(4, shuffle="block", rank=0, world_size=4))
-    assert 0 < len(block_reads(object_server, tmp_path / "out")) < blocks_of(tmp_path / "out") / 2
+    assert 0 < len(block_reads(object_server, out)) < blocks_of(out) / 2
 
 
 def test_blocks_are_requested_before_they_are_needed(plain, bucket, object_server):
@@ -426,14 +424,14 @@ def test_bench_says_what_came_over_the_network(plain, bucket, tmp_path):
             shardctl.bench(url, **{option: True})
 
 
-def test_packed_tokens_and_their_tokenizer(demo, tmp_path, bucket, cache):
+def test_packed_tokens_and_their_tokenizer(demo, out, bucket, cache):
     recipe = {
         "kind": "text",
         "record": "line",
         "transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 64}],
     }
-    shardctl.convert(demo / "lines.jsonl", tmp_path / "out", recipe=recipe, workers=0)
-    opened = both(tmp_path / "out", bucket, cache=cache)
+    shardctl.convert(demo / "lines.jsonl", out, recipe=recipe, workers=0)
+    opened = both(out, bucket, cache=cache)
     assert all_same(*(ds.loader(8, shuffle="window", seed=4) for ds in opened))
     remote, local = (ds.tokenizer.decode(ds[3]["tokens"]) for ds in opened)
     assert remote == local

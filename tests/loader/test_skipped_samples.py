@@ -65,12 +65,12 @@ def test_what_happens_to_a_whole_dataset_is_never_skipped(tmp_path, end, compres
 
 
 @pytest.mark.thorough
-def test_a_dataset_is_told_to_be_moved_and_not_replaced(tmp_path):
-    ds = shardctl.open(photos(tmp_path / "out", 40, ()))
-    ENDS["moved"](tmp_path / "out")
+def test_a_dataset_is_told_to_be_moved_and_not_replaced(out):
+    ds = shardctl.open(photos(out, 40, ()))
+    ENDS["moved"](out)
     with pytest.raises(DatasetError, match="out: moved, renamed or removed"):
         keys_of(ds.loader(8))
-    photos(tmp_path / "out", 44, ())
+    photos(out, 44, ())
     with pytest.raises(DatasetError, match="out: replaced by another dataset"):
         keys_of(ds.loader(8))
 

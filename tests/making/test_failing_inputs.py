@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from PIL import Image
 from pyarrow import parquet
 
@@ -80,9 +81,9 @@ def test_nothing_is_guessed_of_bytes_that_are_no_text():
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--part", "1/2"]])
-def test_lines_in_another_encoding_stop_the_conversion(cli, tmp_path, options):
+def test_lines_in_another_encoding_stop_the_conversion(cli, tmp_path, out, options):
     source = lines(tmp_path / "in.txt", CHINESE, "gbk")
-    ran = cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0, *options)
+    ran = cli("convert", source, out, "--record", "line", "--workers", 0, *options)
     assert (ran.code, ran.out) == (1, "")
     assert (
         "40 of the 40 inputs that were tried cannot be converted, and nothing was written"
@@ -93,12 +94,12 @@ def test_lines_in_another_encoding_stop_the_conversion(cli, tmp_path, options):
         "(Chinese): add --encoding" in ran.err
     )
     assert f"--encoding gb18030. A line reads then: '{CHINESE}0'. To convert" in ran.err
-    assert not list((tmp_path / "out").glob("*"))
+    assert not list(out.glob("*"))
     assert (
         cli(
             "convert",
             source,
-            tmp_path / "out",
+            out,
             "--record",
             "line",
             "--workers",
@@ -124,51 +125,47 @@ def test_lines_in_another_encoding_stop_the_conversion(cli, tmp_path, options):
         ("a.txt", CHINESE.encode("gbk")),
     ],
 )
-def test_the_encoding_is_said_of_all_forms_of_text(tmp_path, name, data):
+def test_the_encoding_is_said_of_all_forms_of_text(tmp_path, out, name, data):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(
         TooManyRejectsError,
         match=r"1 of the 1 input .* looks like GBK \(Chinese\): add encoding='gb18030'",
     ):
-        shardctl.convert(tmp_path / name, tmp_path / "out", workers=0)
-    assert (
-        shardctl.convert(
-            tmp_path / name, tmp_path / "out", {"encoding": "gb18030"}, workers=0
-        ).samples
-        == 1
-    )
+        convert(tmp_path / name, out)
+    assert convert(tmp_path / name, out, {"encoding": "gb18030"}).samples == 1
 
 
-def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path):
+def test_json_lines_in_utf_16_are_told_from_what_is_no_json(tmp_path, out):
     (tmp_path / "a.jsonl").write_bytes('{"a": 1}\n{"a": 2}\n'.encode("utf-16-le"))
     with pytest.raises(TooManyRejectsError, match="looks like UTF-16-LE: add encoding='utf-16-le'"):
-        shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+        convert(tmp_path / "a.jsonl", out)
     (tmp_path / "b.jsonl").write_text("no JSON\n" * 3 + '{"a": 1}\n')
     with pytest.raises(
         TooManyRejectsError, match=r"3 of the 4 inputs .* b.jsonl#1: not a line of JSON"
     ) as raised:
-        shardctl.convert(tmp_path / "b.jsonl", tmp_path / "out", workers=0)
+        convert(tmp_path / "b.jsonl", out)
     assert "encoding" not in str(raised.value)
 
 
 def test_images_that_do_not_decode_stop_the_conversion_where_they_are_more_than_half(
     tmp_path,
+    out,
 ):
     (tmp_path / "in").mkdir()
     Image.new("RGB", (4, 4)).save(tmp_path / "in" / "1.png")
     (tmp_path / "in" / "2.png").write_bytes(b"bad")
-    assert shardctl.convert(tmp_path / "in", tmp_path / "half", workers=0).rejected == 1
+    assert convert(tmp_path / "in", tmp_path / "half").rejected == 1
     (tmp_path / "in" / "3.png").write_bytes(b"")
     (tmp_path / "in" / "4.png").write_bytes(b"bad, too")
     with pytest.raises(TooManyRejectsError) as raised:
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=1)
+        shardctl.convert(tmp_path / "in", out, workers=1)
     assert str(raised.value).startswith(
         "3 of the 4 inputs that were tried cannot be converted, and nothing was written. Most "
         "frequent (2): decode:"
         " not-an-image. For instance 2.png: not an image"
     )
-    assert not (tmp_path / "out").exists()
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, max_rejects=3)
+    assert not out.exists()
+    result = convert(tmp_path / "in", out, max_rejects=3)
     assert (result.samples, result.rejected) == (1, 3)
 
 
@@ -177,30 +174,30 @@ def test_what_filters_leave_out_does_not_stop_a_conversion(tmp_path):
         "".join(f'{{"text": "{"x" * size}"}}\n' for size in (1, 1, 1, 1, 100))
     )
     recipe = {"transform": [{"name": "filter_length", "min_chars": 50}]}
-    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe, workers=0)
+    result = convert(tmp_path / "in.jsonl", tmp_path / "out", recipe)
     assert (result.samples, result.rejected) == (1, 4)
     assert result.warnings[0].startswith(
         "4 inputs of 5 rejected, more than half. Most frequent (4): filter:"
     )
 
 
-def test_a_conversion_that_was_begun_goes_on(tmp_path):
+def test_a_conversion_that_was_begun_goes_on(tmp_path, out):
     """It was begun with --max-rejects, which a second run may leave out."""
     source = lines(tmp_path / "in.jsonl", "no JSON", "ascii", 3)
     source.write_bytes(source.read_bytes() + b'{"a": 1}\n')
     with pytest.raises(TooManyRejectsError, match="so far, more than max_rejects allows"):
-        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=1)
-    assert shardctl.convert(source, tmp_path / "out", workers=0).samples == 1
+        convert(source, out, max_rejects=1)
+    assert convert(source, out).samples == 1
 
 
-def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path):
+def test_an_update_goes_on_and_says_how_many_new_inputs_failed(tmp_path, out):
     """One broken photo of a day must not keep the others out for ever."""
     (tmp_path / "in").mkdir()
     lines(tmp_path / "in" / "a.txt", "good", "ascii", 200)
     options: dict[str, Any] = {"recipe": {"record": "line"}, "workers": 0}
-    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
+    shardctl.convert(tmp_path / "in", out, **options)
     lines(tmp_path / "in" / "b.txt", CHINESE, "gbk", 4)
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", update=True, **options)
+    result = shardctl.convert(tmp_path / "in", out, update=True, **options)
     assert (result.status, result.samples) == ("updated", 200)
     (warning,) = result.warnings
     assert warning.startswith("4 of 4 new or changed inputs were rejected")
@@ -218,17 +215,17 @@ def days(source: Path, count: int = 30) -> Path:
 
 
 @pytest.mark.parametrize("split", ["none", "train=0.5,val=0.5"])
-def test_an_update_names_a_changed_file_of_which_all_records_are_lost(tmp_path, split):
+def test_an_update_names_a_changed_file_of_which_all_records_are_lost(tmp_path, out, split):
     """Among all inputs they are few, and the number of inputs is as it was."""
     source, options = days(tmp_path / "in"), {**FOLLOWING, "split": split}
-    shardctl.convert(source, tmp_path / "out", **options)
+    shardctl.convert(source, out, **options)
     lines(source / "day03.txt", CHINESE, "gbk", 100)
-    result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **options)
+    result = shardctl.convert(source, out, max_rejects="100%", **options)
     assert (result.samples, result.rejected) == (2900, 100)
     (warning,) = [each for each in result.warnings if "another split" not in each]
     assert warning.startswith("100 of 100 new or changed inputs were rejected")
     assert "no sample comes of day03.txt. Most frequent (100)" in warning
-    assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
+    assert shardctl.convert(source, out, **options).status == "up-to-date"
 
 
 def test_an_update_that_would_lose_samples_stops_where_most_changed_inputs_fail(cli, tmp_path):
@@ -270,9 +267,9 @@ def test_an_update_that_would_lose_samples_stops_where_most_changed_inputs_fail(
     assert keys[0] == keys[1]
 
 
-def test_an_update_stops_too_where_each_changed_file_keeps_a_few_samples(tmp_path):
+def test_an_update_stops_too_where_each_changed_file_keeps_a_few_samples(tmp_path, out):
     source = days(tmp_path / "in", 5)
-    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    shardctl.convert(source, out, **FOLLOWING)
     for day in range(3):
         lines(source / f"day{day:02}.txt", CHINESE, "gbk", 90)
         with open(source / f"day{day:02}.txt", "ab") as file:
@@ -281,18 +278,18 @@ def test_an_update_stops_too_where_each_changed_file_keeps_a_few_samples(tmp_pat
         TooManyRejectsError,
         match=r"270 of 300 new or changed .* 270 samples of changed files would be lost",
     ):
-        shardctl.convert(source, tmp_path / "out", **FOLLOWING)
-    assert len(shardctl.open(tmp_path / "out")) == 500
+        shardctl.convert(source, out, **FOLLOWING)
+    assert len(shardctl.open(out)) == 500
 
 
-def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path):
+def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path, out):
     source = days(tmp_path / "in")
-    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    shardctl.convert(source, out, **FOLLOWING)
     (source / "day00.txt").unlink()
     lines(source / "day30.txt", CHINESE, "gbk", 60)
     with open(source / "day30.txt", "ab") as file:
         file.write(b"good\n" * 40 + b"\n" * 100)
-    result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    result = shardctl.convert(source, out, **FOLLOWING)
     assert (result.samples, result.rejected) == (2940, 60)
     (warning,) = result.warnings
     assert warning.startswith(
@@ -300,25 +297,25 @@ def test_an_update_counts_new_inputs_and_not_the_difference(tmp_path):
     )
     (source / "day01.txt").unlink()
     lines(source / "day31.txt", "good", "ascii", 200)
-    assert shardctl.convert(source, tmp_path / "out", **FOLLOWING).warnings == (), (
+    assert shardctl.convert(source, out, **FOLLOWING).warnings == (), (
         "what failed before is not new"
     )
 
 
-def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_path):
+def test_an_update_names_a_new_file_that_is_one_reject_and_an_emptied_one(tmp_path, out):
     source = days(tmp_path / "in")
-    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    shardctl.convert(source, out, **FOLLOWING)
     lines(source / "day30.txt", "good", "ascii", 100)
     lines(source / "day31.txt", "good", "utf-16", 100)
     (source / "day05.txt").write_bytes(b"\n")
-    result = shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    result = shardctl.convert(source, out, **FOLLOWING)
     (warning,) = result.warnings
     assert "no sample comes of day05.txt, day31.txt. Most frequent (1): plan: not-utf8" in warning
 
 
-def test_an_update_that_was_stopped_says_it_too(tmp_path, monkeypatch):
+def test_an_update_that_was_stopped_says_it_too(tmp_path, out, monkeypatch):
     source = days(tmp_path / "in", 3)
-    shardctl.convert(source, tmp_path / "out", **FOLLOWING)
+    shardctl.convert(source, out, **FOLLOWING)
     lines(source / "day01.txt", CHINESE, "gbk", 100)
 
     def stops(*_: Any) -> int:
@@ -327,49 +324,47 @@ def test_an_update_that_was_stopped_says_it_too(tmp_path, monkeypatch):
     with monkeypatch.context() as stopped:
         stopped.setattr("shardctl.making.convert.run.build", stops)
         with pytest.raises(KeyboardInterrupt):
-            shardctl.convert(source, tmp_path / "out", **FOLLOWING)
-    result = shardctl.convert(source, tmp_path / "out", max_rejects="100%", **FOLLOWING)
+            shardctl.convert(source, out, **FOLLOWING)
+    result = shardctl.convert(source, out, max_rejects="100%", **FOLLOWING)
     assert result.status == "resumed"
     assert any("no sample comes of day01.txt" in each for each in result.warnings)
 
 
-def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_path):
+def test_an_update_says_nothing_of_changed_files_that_a_filter_leaves_out(tmp_path, out):
     source = days(tmp_path / "in", 5)
     options = {
         **FOLLOWING,
         "recipe": {"record": "line", "transform": [{"name": "filter_length", "min_chars": 4}]},
     }
-    shardctl.convert(source, tmp_path / "out", **options)
+    shardctl.convert(source, out, **options)
     lines(source / "day01.txt", "", "ascii", 100)
     lines(source / "day02.txt", "2 good", "ascii", 300)
-    result = shardctl.convert(source, tmp_path / "out", **options)
+    result = shardctl.convert(source, out, **options)
     assert (result.rejected, result.warnings) == (100, ())
 
 
-def test_an_update_names_a_photo_that_was_good_before(tmp_path):
+def test_an_update_names_a_photo_that_was_good_before(tmp_path, out):
     (tmp_path / "in").mkdir()
     for number in range(8):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    convert(tmp_path / "in", out)
     for number in (2, 3):
         (tmp_path / "in" / f"{number}.png").write_bytes(b"bad")
     Image.new("RGB", (5, 5)).save(tmp_path / "in" / "4.png")
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", workers=0, update=True, max_rejects="100%"
-    )
+    result = convert(tmp_path / "in", out, update=True, max_rejects="100%")
     said = "no sample comes of 2.png, 3.png. Most frequent (2): decode:"
     assert any(said in each for each in result.warnings)
 
 
-def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path, cli):
+def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path, out, cli):
     source = days(tmp_path / "in", 3)
-    assert cli("convert", source, tmp_path / "out", "--record", "line", "--workers", 0).code == 0
+    assert cli("convert", source, out, "--record", "line", "--workers", 0).code == 0
     (tmp_path / "more").mkdir()
     lines(tmp_path / "more" / "a.txt", RUSSIAN, "cp1251", 10)
     ran = cli(
         "convert",
         tmp_path / "more",
-        tmp_path / "out",
+        out,
         "--record",
         "line",
         "--workers",
@@ -396,7 +391,7 @@ def test_what_is_appended_and_wholly_rejected_is_said_with_the_reason(tmp_path, 
         ("a.json", "file"),
     ],
 )
-def test_utf_16_without_a_mark_is_no_utf_8(tmp_path, name, encoding, record, text):
+def test_utf_16_without_a_mark_is_no_utf_8(tmp_path, out, name, encoding, record, text):
     """Nearly all of its bytes are valid UTF-8, with NUL bytes between the letters."""
     rows = f"{text},label\n" + "".join(f"{text} {number},{number % 2}\n" for number in range(50))
     objects = "".join(
@@ -405,9 +400,9 @@ def test_utf_16_without_a_mark_is_no_utf_8(tmp_path, name, encoding, record, tex
     data = (objects if "json" in name else rows).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     with pytest.raises(TooManyRejectsError, match=rf"1 of the 1 input .*add encoding='{encoding}'"):
-        shardctl.convert(tmp_path / name, tmp_path / "out", {"record": record}, workers=0)
+        convert(tmp_path / name, out, {"record": record})
     recipe = {"record": record, "encoding": encoding}
-    assert shardctl.convert(tmp_path / name, tmp_path / "out", recipe, workers=0).rejected == 0
+    assert convert(tmp_path / name, out, recipe).rejected == 0
 
 
 @pytest.mark.parametrize(
@@ -417,7 +412,7 @@ def test_nul_bytes_alone_make_no_text_utf_16(tmp_path, data):
     (tmp_path / "in").mkdir()
     for number in range(3):
         (tmp_path / "in" / f"{number}.txt").write_bytes(data * (number + 1))
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 3
+    assert convert(tmp_path / "in", tmp_path / "out").samples == 3
 
 
 @pytest.mark.thorough
@@ -428,7 +423,7 @@ def test_what_a_file_begins_with_does_not_refuse_what_follows(tmp_path):
     ]
     source.write_bytes(gzip.compress("\n".join(rows).encode()))
     for split in ({}, {"split": "train=0.8,val=0.2"}):
-        result = shardctl.convert(source, tmp_path / f"out{len(split)}", workers=0, **split)
+        result = convert(source, tmp_path / f"out{len(split)}", **split)
         assert (result.samples, result.rejected) == (9000, 2000)
         assert result.warnings[0].startswith("2,000 of 11,000 inputs")
     # the plan depends on the inputs alone
@@ -442,12 +437,12 @@ def test_images_at_the_beginning_of_a_table_do_not_refuse_the_others(tmp_path):
     Image.new("RGB", (4, 4)).save(held, "PNG")
     table = pa.table({"image": [b"bad"] * 100 + [held.getvalue()] * 300})
     parquet.write_table(table, tmp_path / "a.parquet")
-    assert shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0).samples == 300
+    assert convert(tmp_path / "a.parquet", tmp_path / "out").samples == 300
     parquet.write_table(table.slice(20, 140), tmp_path / "b.parquet")
     with pytest.raises(
         TooManyRejectsError, match=r"of the \d+ inputs that were tried cannot be converted"
     ):
-        shardctl.convert(tmp_path / "b.parquet", tmp_path / "refused", workers=0)
+        convert(tmp_path / "b.parquet", tmp_path / "refused")
 
 
 def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_path):
@@ -456,7 +451,7 @@ def test_files_in_another_encoding_that_are_fewer_than_half_are_rejected(tmp_pat
     for number in range(10):
         encoding = "gbk" if number in (0, 3, 6, 9) else "utf-8"
         lines(tmp_path / "in" / f"{number}.txt", CHINESE, encoding, 50)
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", {"record": "line"}, workers=0)
+    result = convert(tmp_path / "in", tmp_path / "out", {"record": "line"})
     assert (result.samples, result.rejected) == (300, 200)
 
 

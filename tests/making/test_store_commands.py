@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from conftest import CROP
 from damage import DAMAGE, SHARD, edit_manifest, flip, middle
-from in_this_process import convert, repair
+from in_this_process import convert, export, repair
 from object_server import ObjectServer
 
 import shardctl
@@ -416,13 +416,13 @@ def test_an_export_that_was_stopped_goes_on(
         StoreError,
         match=r"train-00015.arrow: reading is not permitted .*\. 15 of 30 parts are done",
     ):
-        shardctl.export(bucket, out, "mds", workers=0, on_plan=break_off)
+        export(bucket, out, "mds", on_plan=break_off)
     object_server.clear()
-    shardctl.export(bucket, out, "mds", workers=0)
+    export(bucket, out, "mds")
     assert len(gets(object_server, "train-00003.arrow")) < len(
         gets(object_server, "train-00018.arrow")
     )
-    shardctl.export(many_shards, tmp_path / "here", "mds", workers=0)
+    export(many_shards, tmp_path / "here", "mds")
     assert files_in(out) == files_in(tmp_path / "here")
 
 
@@ -434,7 +434,7 @@ def test_a_dataset_that_is_replaced_while_it_is_exported(bucket, dataset, tmp_pa
         open_store(bucket).put("manifest.json", json.dumps(record).encode())
 
     with pytest.raises(DatasetError, match=f"{bucket}: was replaced while it was read"):
-        shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0, on_plan=replace_it)
+        export(bucket, tmp_path / "tars", "webdataset", on_plan=replace_it)
     assert not (tmp_path / "tars").exists()
 
 
@@ -595,7 +595,7 @@ def test_faults_that_pass_change_nothing(bucket, dataset, tmp_path, object_serve
     assert [each.kind for each in shardctl.verify(bucket, "full").findings] == ["wrong-checksum"]
     assert repair(bucket).status == "repaired"
     assert shardctl.verify(bucket, "quick").ok
-    assert shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0).samples == 60
+    assert export(bucket, tmp_path / "tars", "webdataset").samples == 60
 
 
 def test_a_shard_that_is_written_anew_after_it_was_listed(bucket, dataset):

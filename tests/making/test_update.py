@@ -619,10 +619,10 @@ def test_an_updated_dataset_can_be_repaired(source, out):
         flip(out / name)
     for name in (SHARDS, "rejects.jsonl"):
         (out / name).unlink()
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "plan.arrow").unlink()
-    assert "an update has ordered it" in shardctl.repair(out, workers=0).unrepaired[0].message
+    assert "an update has ordered it" in repair(out).unrepaired[0].message
 
 
 def test_history_says_what_changed(source, made, cli):

@@ -62,12 +62,10 @@ def test_the_pixels_change_at_the_edges_of_boxes(made, described):
             assert step > 25, each
 
 
-def test_a_conversion_finds_all_objects_of_the_scenes(made, described, tmp_path):
+def test_a_conversion_finds_all_objects_of_the_scenes(made, described, out):
     source = made / "scenes"
-    shardctl.convert(
-        source, tmp_path / "out", labels=f"coco:{source / 'instances.json'}", workers=0
-    )
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.convert(source, out, labels=f"coco:{source / 'instances.json'}", workers=0)
+    ds = shardctl.open(out)
     assert sum(len(sample["objects"]["bbox"]) for sample in ds) == len(described["annotations"])
     assert list(ds.class_names["objects"]) == ["ball", "box", "tent"]
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from damage import flip
+from in_this_process import convert, repair
 from PIL import Image
 from pyarrow import feather, parquet
 
@@ -65,7 +66,7 @@ def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[np.nda
 def converted(
     source: Path, out: Path, recipe: dict[str, Any] | None = None, **options: Any
 ) -> shardctl.Dataset:
-    shardctl.convert(source, out, recipe=recipe, workers=0, **options)
+    convert(source, out, recipe=recipe, **options)
     return shardctl.open(out)
 
 
@@ -138,24 +139,24 @@ def source_of(folder: Path, at: Path, name: str, form: str, found: pa.Table | No
 
 @pytest.mark.thorough(after=6)
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_images_in_tables_come_out_as_those_in_files(name, form, folder, plain, tmp_path, cli):
+def test_images_in_tables_come_out_as_those_in_files(name, form, folder, plain, tmp_path, out, cli):
     source = source_of(folder, tmp_path / "in", name, form)
-    ds = converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+    ds = converted(source, out, {**SMALL, "image_field": "photo"})
     assert all(np.array_equal(one, other) for one, other in zip(pixels_of(ds), plain, strict=True))
     assert [ds[place]["key"] for place in range(len(ds))] == [f"{name}#{n}" for n in range(1, 13)]
     assert [ds[place]["n"] for place in range(len(ds))] == list(range(12))
     assert ds.classes == ("cat", "dog")
     assert [ds[place]["label"] for place in range(len(ds))] == [n % 2 for n in range(12)]
-    assert is_sound(cli, tmp_path / "out")
+    assert is_sound(cli, out)
 
 
 @pytest.mark.parametrize("form", ["struct", "bytes"])
-def test_the_kind_is_found_for_tables_that_hold_images(form, folder, tmp_path, cli):
+def test_the_kind_is_found_for_tables_that_hold_images(form, folder, tmp_path, out, cli):
     source = source_of(folder, tmp_path / "in", "t.parquet", form)
     ran = cli(
         "convert",
         source.parent,
-        tmp_path / "out",
+        out,
         "--resize",
         "16x16",
         "--store",
@@ -166,7 +167,7 @@ def test_the_kind_is_found_for_tables_that_hold_images(form, folder, tmp_path, c
     )
     assert ran.code == 0, ran.err
     assert any("images are in the column photo" in notice for notice in ran.json["notices"])
-    assert shardctl.open(tmp_path / "out")[3]["image"].shape == (16, 16, 3)
+    assert shardctl.open(out)[3]["image"].shape == (16, 16, 3)
 
 
 def test_bytes_that_are_not_called_like_images_stay_a_table(tmp_path):
@@ -242,7 +243,7 @@ def test_a_field_that_has_no_images_is_refused(recipe, error, said, folder, tmp_
         converted(source, tmp_path / "out", recipe)
 
 
-def test_bad_images_are_rejected_one_by_one(folder, tmp_path, cli):
+def test_bad_images_are_rejected_one_by_one(folder, tmp_path, out, cli):
     found = [
         {"photo": picture(0)},
         {"photo": b"no image"},
@@ -253,19 +254,18 @@ def test_bad_images_are_rejected_one_by_one(folder, tmp_path, cli):
     parquet.write_table(
         pa.Table.from_pylist(found, pa.schema([("photo", pa.binary())])), tmp_path / "t.parquet"
     )
-    ds = converted(tmp_path / "t.parquet", tmp_path / "out", SMALL, max_rejects="100%")
+    ds = converted(tmp_path / "t.parquet", out, SMALL, max_rejects="100%")
     assert [ds[place]["key"] for place in range(len(ds))] == ["t.parquet#1", "t.parquet#5"]
     rejects = {
-        reject.key: (reject.stage, reject.error)
-        for reject in read_rejects(LocalFolder(tmp_path / "out"))
+        reject.key: (reject.stage, reject.error) for reject in read_rejects(LocalFolder(out))
     }
     assert set(rejects) == {"t.parquet#2", "t.parquet#3", "t.parquet#4"}
     assert rejects["t.parquet#2"][0] == "decode"
     assert rejects["t.parquet#3"] == ("read", "no-image")
-    assert is_sound(cli, tmp_path / "out")
+    assert is_sound(cli, out)
 
 
-def test_a_table_reads_no_file_outside_of_its_source(folder, tmp_path):
+def test_a_table_reads_no_file_outside_of_its_source(folder, tmp_path, out):
     """A table from elsewhere may name any file of this machine."""
     shutil.copytree(folder, tmp_path / "in" / "deep")
     (tmp_path / "secret.jpg").write_bytes(picture(3))
@@ -295,8 +295,8 @@ def test_a_table_reads_no_file_outside_of_its_source(folder, tmp_path):
         "workers": 0,
         "max_rejects": "100%",
     }
-    shardctl.convert(tmp_path / "in", tmp_path / "out", **options)
-    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
+    shardctl.convert(tmp_path / "in", out, **options)
+    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(out))}
     found = [rejects.get(f"deep/t.parquet#{number}") for number in range(1, len(paths) + 1)]
     assert [reject.error if reject else None for reject in found] == list(paths.values())
     # A single file is a source of its own, and its folder the place that it may read from.
@@ -309,7 +309,7 @@ def test_a_table_reads_no_file_outside_of_its_source(folder, tmp_path):
     assert len(ds) == 3
 
 
-def test_a_source_that_goes_away_stops_the_conversion(folder, tmp_path, monkeypatch):
+def test_a_source_that_goes_away_stops_the_conversion(folder, tmp_path, out, monkeypatch):
     """It is no reject for each record."""
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
     from shardctl.making.shards import inputs
@@ -317,16 +317,16 @@ def test_a_source_that_goes_away_stops_the_conversion(folder, tmp_path, monkeypa
     read = inputs.read_file
 
     def gone(path: str, size: int) -> Any:
-        if path.endswith("p07.jpg") and (tmp_path / "out").exists():
+        if path.endswith("p07.jpg") and out.exists():
             (tmp_path / "in").rename(tmp_path / "away")
         return read(path, size)
 
     monkeypatch.setattr(inputs, "read_file", gone)
     with pytest.raises(SourceGoneError, match="has gone away"):
-        converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+        converted(source, out, {**SMALL, "image_field": "photo"})
 
 
-def test_other_columns_keep_their_values(tmp_path):
+def test_other_columns_keep_their_values(tmp_path, out):
     """They pass through Python on their way: no time loses its nanoseconds."""
     columns = {
         "image": pa.array([picture(0), picture(1)], pa.binary()),
@@ -343,8 +343,8 @@ def test_other_columns_keep_their_values(tmp_path):
         "name": pa.array(["ä", None]).dictionary_encode(),
     }
     parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
-    shardctl.convert(tmp_path / "t.parquet", tmp_path / "out", workers=0)
-    with pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow") as reader:
+    convert(tmp_path / "t.parquet", out)
+    with pa.ipc.open_file(out / "train-00000.arrow") as reader:
         made = reader.read_all()
     for name, column in columns.items():
         if name != "image":
@@ -375,19 +375,19 @@ def many(tmp_path: Path, **more: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["table", "auto"])
-def test_a_table_keeps_several_images_that_decode(kind, tmp_path, cli):
+def test_a_table_keeps_several_images_that_decode(kind, tmp_path, out, cli):
     source = many(tmp_path)
-    result = shardctl.convert(source, tmp_path / "out", recipe={"kind": kind}, workers=0)
+    result = convert(source, out, recipe={"kind": kind})
     assert any("image, mask: columns of images" in notice for notice in result.notices)
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.manifest.fields["image"] == {"role": "image", "store": "source", "shape": None}
     assert np.array_equal(ds[2]["mask"], np.asarray(Image.open(io.BytesIO(picture(2, "png")))))
     assert np.array_equal(ds[2]["image"], np.asarray(Image.open(io.BytesIO(picture(2)))))
     assert ds[1]["audio"] == b"RIFF"
-    with pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow") as reader:
+    with pa.ipc.open_file(out / "train-00000.arrow") as reader:
         stored = reader.read_all()
     assert stored["image"].to_pylist()[3] == {"bytes": picture(3), "path": "3.jpg"}
-    assert is_sound(cli, tmp_path / "out")
+    assert is_sound(cli, out)
 
 
 def list_of_images(path: Path, *lists: list[bytes | None] | None) -> Path:
@@ -404,16 +404,15 @@ def list_of_images(path: Path, *lists: list[bytes | None] | None) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
-def test_lists_of_images_keep_their_type_for_hugging_face(folder, tmp_path):
+def test_lists_of_images_keep_their_type_for_hugging_face(folder, tmp_path, out):
     import datasets
 
     data = next(folder.rglob("*.jpg")).read_bytes()
-    shardctl.convert(
+    convert(
         list_of_images(tmp_path / "in" / "a.parquet", [data, data], [], None, [data]),
-        tmp_path / "out",
-        workers=0,
+        out,
     )
-    (shard,) = (tmp_path / "out").rglob("train-*.arrow")
+    (shard,) = out.rglob("train-*.arrow")
     read = datasets.load_dataset(
         "arrow", data_files=[str(shard)], split="train", cache_dir=str(tmp_path / "cache")
     )
@@ -426,7 +425,7 @@ def test_lists_of_images_keep_their_type_for_hugging_face(folder, tmp_path):
     assert "Image" not in str(read.features["audio_clips"])
 
 
-def test_images_in_lists_are_decoded_by_deep_verification(folder, tmp_path):
+def test_images_in_lists_are_decoded_by_deep_verification(folder, tmp_path, out):
     good = next(folder.rglob("*.jpg")).read_bytes()
     source = list_of_images(
         tmp_path / "in" / "a.parquet",
@@ -436,26 +435,26 @@ def test_images_in_lists_are_decoded_by_deep_verification(folder, tmp_path):
         None,
         [good[: len(good) // 2]],
     )
-    shardctl.convert(source, tmp_path / "out", workers=0)
-    assert shardctl.verify(tmp_path / "out", "full").ok
-    findings = shardctl.verify(tmp_path / "out", "deep").findings
+    convert(source, out)
+    assert shardctl.verify(out, "full").ok
+    findings = shardctl.verify(out, "deep").findings
     assert [(each.kind, each.row, each.message.partition(" has")[0]) for each in findings] == [
         ("does-not-decode", 1, "the image images[1]"),
         ("does-not-decode", 4, "the image images[0]"),
     ]
 
 
-def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path, cli):
+def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path, out, cli):
     with pytest.raises(
         UsageError,
         match=r"moves the content of the images, but not mask: it is a mask by its name, .* "
         r"unmoved mask; or leave",
     ):
-        shardctl.convert(many(tmp_path), tmp_path / "out", recipe=SMALL, workers=0)
-    ds = converted(tmp_path / "t.parquet", tmp_path / "out", {**SMALL, "unmoved": "mask"})
+        convert(many(tmp_path), out, recipe=SMALL)
+    ds = converted(tmp_path / "t.parquet", out, {**SMALL, "unmoved": "mask"})
     assert ds[1]["image"].shape == (16, 16, 3)
     assert ds[1]["mask"].shape == (32, 41, 3)
-    assert is_sound(cli, tmp_path / "out")
+    assert is_sound(cli, out)
 
 
 def test_no_column_is_an_image_if_that_is_said(tmp_path):
@@ -470,7 +469,7 @@ def add_mean(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "mean": float(sample["image"].mean()), "wide": len(sample["mask"]["bytes"])}
 
 
-def test_own_functions_and_variants_get_the_images_of_tables(tmp_path, cli):
+def test_own_functions_and_variants_get_the_images_of_tables(tmp_path, out, cli):
     steps = [
         {"name": "random_resized_crop", "size": 16},
         {"name": "custom", "target": "test_image_tables:add_mean"},
@@ -482,12 +481,12 @@ def test_own_functions_and_variants_get_the_images_of_tables(tmp_path, cli):
         "unmoved": ["mask"],
         "transform": steps,
     }
-    ds = converted(many(tmp_path), tmp_path / "out", recipe)
+    ds = converted(many(tmp_path), out, recipe)
     assert len(ds) == 8
     assert ds[5]["mean"] == pytest.approx(float(np.asarray(ds[5]["image"]).mean()))
     assert ds[5]["wide"] == len(picture(2, "png"))
     assert ds[5]["mask"].shape == (32, 42, 3)
-    assert is_sound(cli, tmp_path / "out")
+    assert is_sound(cli, out)
 
 
 def sums(out: Path) -> dict[str, bytes]:
@@ -513,25 +512,23 @@ def test_a_damaged_shard_is_made_again(form, folder, tmp_path, out):
     converted(source, out, {**SMALL, "image_field": "photo"}, shuffle=1, samples_per_shard=4)
     before = sums(out)
     flip(out / "train-00001.arrow")
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert sums(out) == before
 
 
 @pytest.mark.parametrize("change", ["other", "gone"])
-def test_repair_does_not_take_other_images(change, folder, tmp_path):
+def test_repair_does_not_take_other_images(change, folder, tmp_path, out):
     """The digest of a unit covers the files that its records name."""
     source = named(folder, tmp_path)
-    converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+    converted(source, out, {**SMALL, "image_field": "photo"})
     photo = source.with_name("p05.jpg")
     if change == "gone":
         photo.unlink()
     else:
         photo.write_bytes(picture(77))
-    damaged = next(
-        path for path in sorted((tmp_path / "out").glob("*.arrow")) if path.name.startswith("train")
-    )
+    damaged = next(path for path in sorted(out.glob("*.arrow")) if path.name.startswith("train"))
     flip(damaged)
-    result = shardctl.repair(tmp_path / "out", workers=0)
+    result = repair(out)
     assert result.status != "repaired"
     reasons = " ".join(lost.reason for lost in result.lost)
     assert ("p05.jpg is not there" if change == "gone" else "its source has changed") in reasons
@@ -560,14 +557,14 @@ def test_a_large_row_group_is_read_in_parts(tmp_path, monkeypatch):
 
 
 def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ran_out(
-    folder, tmp_path, monkeypatch
+    folder, tmp_path, out, monkeypatch
 ):
     """The digest of a unit covers its images, which are not read when the digest of its records
     alone is made."""
     source = named(folder, tmp_path)
-    converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
-    before = sums(tmp_path / "out")
-    flip(tmp_path / "out" / "train-00000.arrow")
+    converted(source, out, {**SMALL, "image_field": "photo"})
+    before = sums(out)
+    flip(out / "train-00000.arrow")
     reads = []
 
     def out_of_memory_at_first(*arguments: Any) -> Any:
@@ -577,25 +574,23 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
         return read_unit(*arguments)
 
     monkeypatch.setattr(builder, "read_unit", out_of_memory_at_first)
-    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert len(reads) >= 1 + 1 + 5, "all, the digest, and each of five"
-    assert sums(tmp_path / "out") == before
+    assert sums(out) == before
 
 
-def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder, tmp_path, cli):
+def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder, tmp_path, out, cli):
     shutil.copytree(folder, tmp_path / "in")
     for name, number in (("a", 1), ("b", "word")):
         (tmp_path / "in" / f"{name}.jsonl").write_text(
             json.dumps({"image": NAMES[0], "n": number}) + "\n"
         )
     tables = [tmp_path / "in" / f"{name}.jsonl" for name in "ab"]
-    shardctl.convert(
-        tables, tmp_path / "out", {"kind": "image", "schema": "image:string,n:int64"}, workers=0
-    )
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    convert(tables, out, {"kind": "image", "schema": "image:string,n:int64"})
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("b.jsonl#1", "other-type")
-    assert is_sound(cli, tmp_path / "out")
-    before = sums(tmp_path / "out")
-    flip(tmp_path / "out" / "train-00000.arrow")
-    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
-    assert sums(tmp_path / "out") == before
+    assert is_sound(cli, out)
+    before = sums(out)
+    flip(out / "train-00000.arrow")
+    assert repair(out).status == "repaired"
+    assert sums(out) == before

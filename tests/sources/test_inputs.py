@@ -198,13 +198,15 @@ def _named(cases: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("ending", "data", "options", "rows"), _named([*PLAIN, *COMPRESSED, *BINARY, *ENCODED, *FIELDS])
 )
-def test_every_kind_of_file_comes_back_as_its_records(cli, tmp_path, ending, data, options, rows):
+def test_every_kind_of_file_comes_back_as_its_records(
+    cli, tmp_path, out, ending, data, options, rows
+):
     file = tmp_path / f"in{ending}"
     file.write_bytes(data)
-    ran = cli("convert", file, tmp_path / "out", "--workers", "0", *options)
+    ran = cli("convert", file, out, "--workers", "0", *options)
     assert ran.code == 0, ran.err
-    assert rows_of(tmp_path / "out", file.name) == rows
-    assert list(read_rejects(LocalFolder(tmp_path / "out"))) == []
+    assert rows_of(out, file.name) == rows
+    assert list(read_rejects(LocalFolder(out))) == []
 
 
 def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli, tmp_path):
@@ -220,13 +222,13 @@ def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli, tmp_path
 
 @pytest.mark.parametrize(("encoding", "named"), [("detect", True), ("utf-8", False)])
 def test_a_dataset_names_the_version_of_what_detects_encodings(
-    tmp_path, monkeypatch, encoding, named
+    tmp_path, out, monkeypatch, encoding, named
 ):
     # UTF-8 is known without it
     monkeypatch.setitem(sys.modules, "charset_normalizer", SimpleNamespace(from_bytes=None))
     (tmp_path / "in.jsonl").write_text('{"text": "a"}')
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", {"encoding": encoding}, workers=0)
-    versions = shardctl.open(tmp_path / "out").manifest.fingerprint_parts["versions"]
+    shardctl.convert(tmp_path / "in.jsonl", out, {"encoding": encoding}, workers=0)
+    versions = shardctl.open(out).manifest.fingerprint_parts["versions"]
     assert ("charset-normalizer " in versions) == named
 
 
@@ -313,6 +315,7 @@ WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
 def test_one_wrong_record_is_one_reject(
     cli,
     tmp_path,
+    out,
     name,
     data,
     options,
@@ -323,7 +326,7 @@ def test_one_wrong_record_is_one_reject(
     ran = cli(
         "convert",
         tmp_path / name,
-        tmp_path / "out",
+        out,
         "--workers",
         "0",
         "--json",
@@ -334,7 +337,7 @@ def test_one_wrong_record_is_one_reject(
     assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), (
         ran.err
     )
-    found = list(read_rejects(LocalFolder(tmp_path / "out")))
+    found = list(read_rejects(LocalFolder(out)))
     assert [(reject.key, reject.error) for reject in found] == [
         (f"{name}#{n}", error) for n, error in rejects.items()
     ]
@@ -478,7 +481,7 @@ def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path):
         assert (reject.key, reject.error) == (f"{name}#{result.samples + 1}", "truncated")
 
 
-def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path):
+def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path, out):
     sink = io.BytesIO()
     table = pa.table({"n": range(3000), "s": [f"x{n}" for n in range(3000)]})
     parquet.write_table(table, sink, row_group_size=1000, compression="none", use_dictionary=False)
@@ -491,34 +494,34 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path):
     )
     data[place : place + 40] = b"\xff" * 40
     (tmp_path / "a.parquet").write_bytes(data)
-    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
+    result = shardctl.convert(tmp_path / "a.parquet", out, workers=0)
     assert (result.samples, result.rejected) == (2000, 1000)
-    assert sorted(column(tmp_path / "out", "n")) == [*range(1000), *range(2000, 3000)]
-    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    assert sorted(column(out, "n")) == [*range(1000), *range(2000, 3000)]
+    rejects = list(read_rejects(LocalFolder(out)))
     assert {reject.error for reject in rejects} == {"damaged"}
     assert sum(reject.records for reject in rejects) == 1000
 
 
-def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path, monkeypatch):
+def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path, out, monkeypatch):
     monkeypatch.setattr("shardctl.making.convert.discover.RECORD_BYTES", 100)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
     (tmp_path / "in" / "b.txt").write_text("x" * 100)
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 1
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    assert shardctl.convert(tmp_path / "in", out, workers=0).samples == 1
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("a.txt", "too-large")
     assert "--record line makes a record of each line" in reject.message
 
 
 @pytest.mark.thorough
-def test_many_tiny_files_of_text(tmp_path):
+def test_many_tiny_files_of_text(tmp_path, out):
     for number in range(2000):
         folder = tmp_path / "in" / str(number % 7)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number}.txt").write_text(f"text {number}")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    result = shardctl.convert(tmp_path / "in", out, workers=0)
     assert (result.samples, result.rejected) == (2000, 0)
-    assert {sample["text"] for sample in shardctl.open(tmp_path / "out")} == {
+    assert {sample["text"] for sample in shardctl.open(out)} == {
         f"text {number}" for number in range(2000)
     }
     lines = shardctl.convert(
@@ -554,26 +557,26 @@ def mixed(tmp_path: Path) -> Path:
     ],
 )
 def test_of_a_mixed_folder_the_kind_that_was_asked_for_is_converted(
-    cli, mixed, tmp_path, kind, keys, others
+    cli, mixed, out, kind, keys, others
 ):
-    ran = cli("convert", mixed, tmp_path / "out", "--workers", "0", "--kind", kind)
+    ran = cli("convert", mixed, out, "--workers", "0", "--kind", kind)
     assert ran.code == 0
     assert f"other files, not converted: {others}" in ran.err
     assert ("left out: 2 tables, which --kind table converts" in ran.err) == (kind == "text")
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == keys
+    assert [sample["key"] for sample in shardctl.open(out)] == keys
 
 
 ROWS_WITH_NA = b'v,label,t\n1,cat,x\nNA,NA,NA\n"null",dog,null\n2,"NA",\n'
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz"])
-def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_path):
+def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_path, out):
     data = ROWS_WITH_NA if name == "a.csv" else gzip.compress(ROWS_WITH_NA.replace(b",", b"\t"))
     (tmp_path / name).write_bytes(data)
     told = shardctl.convert(
-        tmp_path / name, tmp_path / "out", recipe={"null_values": "NA,null"}, workers=0
+        tmp_path / name, out, recipe={"null_values": "NA,null"}, workers=0
     ).notices
-    dataset = shardctl.open(tmp_path / "out")
+    dataset = shardctl.open(out)
     assert dataset.classes == ("cat", "dog")
     assert [(row["v"], row["label"], row["t"]) for row in dataset] == [
         (1, 0, "x"),
@@ -584,7 +587,7 @@ def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_pa
     assert told == ("2 of 4 samples without a label",)
     assert (
         shardctl.convert(
-            tmp_path / name, tmp_path / "out", recipe={"null_values": ["NA", "null"]}, workers=0
+            tmp_path / name, out, recipe={"null_values": ["NA", "null"]}, workers=0
         ).status
         == "up-to-date"
     )
@@ -642,7 +645,7 @@ def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_pat
     assert column(tmp_path / "other", "n") != orders[0]
 
 
-def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path, monkeypatch):
+def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path, out, monkeypatch):
     """Also where its quotes ask for a scan from its beginning to its end."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n,t\n1,a\n2,b\n")
@@ -655,21 +658,19 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path, monkeypatc
         return find_units(discovery)
 
     monkeypatch.setattr(discover.Discovery, "find_units", grow)
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    result = shardctl.convert(tmp_path / "in", out, workers=0)
     assert (result.samples, result.rejected) == (2, 1)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.source, reject.error) == ("b.csv", "changed")
 
 
-def test_options_that_only_tables_have_choose_tables(tmp_path):
+def test_options_that_only_tables_have_choose_tables(tmp_path, out):
     """A folder has its table, and a text beside it that says what the table is."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "classes.txt").write_text("cat\ndog\n")
     (tmp_path / "in" / "train.csv").write_text("1,a\n2,b\n")
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"columns": ["n", "text"]}, workers=0
-    )
-    assert [(sample["n"], sample["text"]) for sample in shardctl.open(tmp_path / "out")] == [
+    shardctl.convert(tmp_path / "in", out, recipe={"columns": ["n", "text"]}, workers=0)
+    assert [(sample["n"], sample["text"]) for sample in shardctl.open(out)] == [
         (1, "a"),
         (2, "b"),
     ]
@@ -687,14 +688,14 @@ def test_one_field_is_not_the_text_and_the_label(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name, encoding, tmp_path):
+def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name, encoding, tmp_path, out):
     data = '{"a": 1}\n{"a": 2}\n' if name != "a.json" else '[{"a": 1}, {"a": 2}]'
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(data, encoding=encoding)
     (tmp_path / "in" / f"b{name[1:]}").write_text(data)
     options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=options, workers=0)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    shardctl.convert(tmp_path / "in", out, recipe=options, workers=0)
+    (reject,) = read_rejects(LocalFolder(out))
     assert (
         reject.message
         == f"its first bytes say that it is in {encoding.upper()}; use --encoding {encoding}"
@@ -705,22 +706,22 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name, encoding, tmp
         recipe={**options, "encoding": encoding},
         workers=0,
     )
-    assert (len(shardctl.open(tmp_path / "out")), len(shardctl.open(tmp_path / "right"))) == (2, 2)
+    assert (len(shardctl.open(out)), len(shardctl.open(tmp_path / "right"))) == (2, 2)
 
 
-def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path):
+def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path, out):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
-    shardctl.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=0)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    shardctl.convert(tmp_path / "a.jsonl", out, workers=0)
+    (reject,) = read_rejects(LocalFolder(out))
     assert "give --encoding (detect tries to find it)" in reject.message
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_the_index_that_pandas_writes_is_kept_and_told(suffix, tmp_path):
+def test_the_index_that_pandas_writes_is_kept_and_told(suffix, tmp_path, out):
     frame = pd.DataFrame({"a": ["x", "y"], "b": [1, 2]})
     frame.to_csv(tmp_path / f"a{suffix}")
-    told = shardctl.convert(tmp_path / f"a{suffix}", tmp_path / "out", workers=0).notices
-    assert [{**row, "key": ""} for row in shardctl.open(tmp_path / "out")] == [
+    told = shardctl.convert(tmp_path / f"a{suffix}", out, workers=0).notices
+    assert [{**row, "key": ""} for row in shardctl.open(out)] == [
         {"key": "", "Unnamed: 0": n, "a": a, "b": b}
         for n, (a, b) in enumerate(frame.itertuples(index=False))
     ]

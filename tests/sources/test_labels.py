@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from PIL import Image
 from places import file_at
 from pyarrow import parquet
@@ -61,7 +62,7 @@ def column(out: Path, name: str) -> tuple[str, list[Any]]:
 
 
 def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
-    return shardctl.convert(source, out, workers=0, **options).notices
+    return convert(source, out, **options).notices
 
 
 @pytest.mark.parametrize(
@@ -77,10 +78,12 @@ def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
         (["0.30000000000000004", "1.0"], "double", [0.30000000000000004, 1.0]),
     ],
 )
-def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(tmp_path, cells, type_, values):
+def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(
+    tmp_path, out, cells, type_, values
+):
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
-    assert notices_of(source, tmp_path / "out") == ()
-    assert column(tmp_path / "out", "x") == (type_, values)
+    assert notices_of(source, out) == ()
+    assert column(out, "x") == (type_, values)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +104,10 @@ def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(tmp_path, cel
         (["-0", "1"], None),
     ],
 )
-def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path, cells, odd):
+def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path, out, cells, odd):
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
-    notices = notices_of(source, tmp_path / "out")
-    type_, values = column(tmp_path / "out", "x")
+    notices = notices_of(source, out)
+    type_, values = column(out, "x")
     if odd is None:  # a negative zero is one only as a decimal
         assert (type_, [str(value) for value in values]) == ("double", ["-0.0", "1.0"])
         return
@@ -115,21 +118,21 @@ def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path, cells, odd):
 @pytest.mark.parametrize(
     "cells", [["true", "false"], ["nan", "nan"], ["", ""], ["a", ""], ["2024-01-02", "2024-01-03"]]
 )
-def test_a_column_of_other_words_stays_text(tmp_path, cells):
+def test_a_column_of_other_words_stays_text(tmp_path, out, cells):
     source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
-    assert notices_of(source, tmp_path / "out") == ()
-    assert column(tmp_path / "out", "x") == ("string", cells)
+    assert notices_of(source, out) == ()
+    assert column(out, "x") == ("string", cells)
 
 
-def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp_path, cli):
+def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp_path, out, cli):
     source = labelled(tmp_path / "in", "label,x", ["cat,1", "NA,NA", "dog,null", "NA,"])
-    column_told, label_told = notices_of(source, tmp_path / "out")
+    column_told, label_told = notices_of(source, out)
     assert (
         "the column x is kept as text: some cells are NA or null, and all others numbers; "
         "null_values='NA,null'" in column_told
     )
     assert "NA is a class (2 of 4 rows); if they are missing labels, use null_values" in label_told
-    assert column(tmp_path / "out", "x") == ("string", ["1", "NA", "null", ""])
+    assert column(out, "x") == ("string", ["1", "NA", "null", ""])
     ran = cli(
         "convert",
         source,
@@ -147,65 +150,62 @@ def test_words_for_a_missing_value_are_told_and_missing_where_they_are_named(tmp
     assert shardctl.open(tmp_path / "named").classes == ("cat", "dog")
 
 
-def test_what_is_a_number_is_found_over_all_labels_files(tmp_path):
+def test_what_is_a_number_is_found_over_all_labels_files(tmp_path, out):
     labelled(tmp_path / "in" / "train", "label,x", ["a,1", "b,2"])
     labelled(tmp_path / "in" / "val", "label,x", ["a,007", "b,"])
-    notices_of(tmp_path / "in", tmp_path / "out")
-    assert column(tmp_path / "out", "x") == ("string", ["1", "2", "007", ""])
+    notices_of(tmp_path / "in", out)
+    assert column(out, "x") == ("string", ["1", "2", "007", ""])
 
 
 def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(
     tmp_path,
+    out,
 ):
     source = images(tmp_path / "in", 2)
     for number in range(2):
         (source / f"{number}.png").rename(source / f"0{number}")
     (source / "labels.csv").write_text("filename,label\n00,007\n01,042\n")
-    notices_of(source, tmp_path / "out")
-    ds = shardctl.open(tmp_path / "out")
+    notices_of(source, out)
+    ds = shardctl.open(out)
     assert ds.classes == ("007", "042")
     assert [(sample["key"], sample["label"]) for sample in ds] == [("00", 0), ("01", 1)]
 
 
-def test_rows_without_a_label_are_counted(tmp_path):
+def test_rows_without_a_label_are_counted(tmp_path, out):
     source = labelled(tmp_path / "in", "label", ["a", "b", ""])
-    assert any(
-        "1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out")
-    )
-    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [
+    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, out))
+    assert open_table(*file_at(out / "files.arrow"))["label"].to_pylist() == [
         0,
         1,
         None,
     ]
 
 
-def test_lenient_labels_say_what_is_left_over(tmp_path, cli):
+def test_lenient_labels_say_what_is_left_over(tmp_path, out, cli):
     source = images(tmp_path / "in", 3)
     (source / "labels.csv").write_text("filename,label\n0.png,a\nghost.png,b\n")
-    ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels")
+    ran = cli("convert", source, out, "--workers", "0", "--lenient-labels")
     assert "no row for 2 of 3 inputs (1.png, 2.png); their columns are empty" in ran.err
     assert (
         "1 of 2 rows names a file that is not there, or of another split (ghost.png); skipped"
         in ran.err
     )
-    again = cli(
-        "convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels", "--json"
-    ).json
+    again = cli("convert", source, out, "--workers", "0", "--lenient-labels", "--json").json
     assert again["status"] == "up-to-date"
     assert len(again["notices"]) == 2
 
 
-def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path):
+def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path, out):
     rows = [f"{number + 0.5}" for number in range(3)]
     with pytest.raises(
         InputError,
         match="rename a column of numbers to predict",
     ):
-        notices_of(labelled(tmp_path / "one", "label", rows), tmp_path / "out")
+        notices_of(labelled(tmp_path / "one", "label", rows), out)
     source = labelled(tmp_path / "two", "target", rows)
-    (notice,) = notices_of(source, tmp_path / "out")
+    (notice,) = notices_of(source, out)
     assert notice.endswith("(target is one of numbers to predict)")
-    assert column(tmp_path / "out", "target") == ("double", [0.5, 1.5, 2.5])
+    assert column(out, "target") == ("double", [0.5, 1.5, 2.5])
 
 
 NUMBERS, BYTES, IMAGE = pa.list_(pa.float32()), pa.binary(), ENCODED_IMAGE
@@ -314,7 +314,7 @@ def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split():
         assert f"`{word}`" in page
 
 
-def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path):
+def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path, out):
     source = images(tmp_path / "in", 3)
     lines = [
         {"file_name": "0.png", "label": "dog"},
@@ -322,18 +322,16 @@ def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path):
         {"file_name": "2.png"},
     ]
     (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert any(
-        "1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out")
-    )
-    assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
-    assert open_table(*file_at(tmp_path / "out" / "files.arrow"))["label"].to_pylist() == [
+    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, out))
+    assert shardctl.open(out).classes == ("cat", "dog")
+    assert open_table(*file_at(out / "files.arrow"))["label"].to_pylist() == [
         1,
         0,
         None,
     ]
 
 
-def test_strings_in_the_field_label_of_lines_are_classes(tmp_path):
+def test_strings_in_the_field_label_of_lines_are_classes(tmp_path, out):
     lines = [
         {"text": "a", "label": "pos"},
         {"text": "b", "label": "neg"},
@@ -341,15 +339,15 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path):
         {"text": "d"},
     ]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    result = convert(tmp_path / "in.jsonl", out)
+    ds = shardctl.open(out)
     assert ds.classes == ("neg", "pos")
     assert dict(ds.manifest.schema)["label"] == "int64"
     assert (result.samples, result.rejected) == (4, 0)
     assert [sample["label"] for sample in ds] == [1, 0, None, None]
     assert result.estimate is None
-    assert shardctl.verify(tmp_path / "out").ok
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "as-text", workers=0, labels="none")
+    assert shardctl.verify(out).ok
+    convert(tmp_path / "in.jsonl", tmp_path / "as-text", labels="none")
     assert [sample["label"] for sample in shardctl.open(tmp_path / "as-text")] == [
         "pos",
         "neg",
@@ -358,18 +356,15 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path):
     ]
 
 
-def test_a_function_sees_the_empty_label_of_a_line_as_none(tmp_path, monkeypatch):
+def test_a_function_sees_the_empty_label_of_a_line_as_none(tmp_path, out, monkeypatch):
     (tmp_path / "see_labels.py").write_text(
         "def kind(sample):\n    return {**sample, 'seen': type(sample['label']).__name__}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": ""}\n')
     recipe = {"transform": [{"name": "custom", "target": "see_labels:kind"}]}
-    assert (
-        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).rejected
-        == 0
-    )
-    assert [(row["label"], row["seen"]) for row in shardctl.open(tmp_path / "out")] == [
+    assert convert(tmp_path / "in.jsonl", out, recipe=recipe).rejected == 0
+    assert [(row["label"], row["seen"]) for row in shardctl.open(out)] == [
         (0, "int"),
         (None, "NoneType"),
     ]
@@ -391,10 +386,10 @@ def test_columns_that_only_folders_have_are_not_lost(options, tmp_path):
     with pytest.raises(
         InputError, match=r"as label=x/year=2020\) are values of columns .* \(label, year\)"
     ):
-        shardctl.convert(source, out, workers=0, **options)
+        convert(source, out, **options)
     # what the message says, with pyarrow
     parquet.write_table(parquet.read_table(source), tmp_path / "one.parquet")
-    shardctl.convert(tmp_path / "one.parquet", out, workers=0)
+    convert(tmp_path / "one.parquet", out)
     ds = shardctl.open(out)
     found = [(each["text"], ds.classes[each["label"]], int(each["year"])) for each in ds]
     assert sorted(found) == list(zip(*table.to_pydict().values(), strict=True))
@@ -404,25 +399,25 @@ def test_an_update_does_not_lose_columns_of_new_folders(tmp_path):
     source, out = tmp_path / "lines", tmp_path / "out"
     source.mkdir()
     (source / "a.csv").write_text("text,label\na,x\nb,y\n")
-    shardctl.convert(source, out, workers=0, kind="table")
+    convert(source, out, kind="table")
     (source / "year=2021").mkdir()
     (source / "year=2021" / "a.csv").write_text("text,label\na,x\nb,y\n")
     with pytest.raises(InputError, match=r"that the files do not have \(year\)"):
-        shardctl.convert(source, out, workers=0, kind="table", update=True)
+        convert(source, out, kind="table", update=True)
 
 
-def test_a_class_folder_of_images_may_be_called_as_a_column(tmp_path):
+def test_a_class_folder_of_images_may_be_called_as_a_column(tmp_path, out):
     for name in ("a=b", "a=c"):
         images(tmp_path / "in" / name, 1)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert shardctl.open(tmp_path / "out").classes == ("a=b", "a=c")
+    convert(tmp_path / "in", out)
+    assert shardctl.open(out).classes == ("a=b", "a=c")
 
 
 def test_a_labels_file_in_another_encoding_says_how_it_is_recoded(tmp_path):
     source = images(tmp_path / "in", 1)
     (source / "labels.csv").write_text("file_name,label\n0.png,é\n", encoding="utf-16")
     with pytest.raises(InputError, match="recode it with iconv -f ENCODING -t UTF-8"):
-        shardctl.convert(source, tmp_path / "out", workers=0)
+        convert(source, tmp_path / "out")
 
 
 def one_bit(names: Iterable[str]) -> Any:
@@ -432,7 +427,7 @@ def one_bit(names: Iterable[str]) -> Any:
     return np.fromiter((len(name) % 2 for name in names), np.uint64)
 
 
-def test_names_whose_hashes_are_equal_are_compared(tmp_path, monkeypatch):
+def test_names_whose_hashes_are_equal_are_compared(tmp_path, out, monkeypatch):
     for module in (label_table, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     source = images(tmp_path / "in", 12)
@@ -440,44 +435,37 @@ def test_names_whose_hashes_are_equal_are_compared(tmp_path, monkeypatch):
     (source / "labels.csv").write_text(
         "filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order)
     )
-    notices_of(source, tmp_path / "out")
-    found = {sample["key"]: sample["n"] for sample in shardctl.open(tmp_path / "out")}
+    notices_of(source, out)
+    found = {sample["key"]: sample["n"] for sample in shardctl.open(out)}
     assert found == {f"{n}.png": n for n in range(12)}
 
 
-def test_names_that_stand_twice_are_found_where_hashes_are_equal(tmp_path, monkeypatch):
+def test_names_that_stand_twice_are_found_where_hashes_are_equal(tmp_path, out, monkeypatch):
     for module in (label_table, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
     one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
     with pytest.raises(InputError, match=r"2 keys appear twice, among them 0.png, 1.png:"):
-        notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
+        notices_of([one, other], out)  # type: ignore[arg-type]
     (one / "labels.csv").write_text(
         "filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4))
     )
     with pytest.raises(
         InputError, match=r"labels.csv: 1.png and 1.png are both of the input 1.png; keep one"
     ):
-        notices_of(one, tmp_path / "out")
+        notices_of(one, out)
 
 
-def test_columns_can_be_left_out(tmp_path, cli):
+def test_columns_can_be_left_out(tmp_path, out, cli):
     source = labelled(tmp_path / "in", "label,key,note", ["a,1,x", "b,2,y"])
     with pytest.raises(InputError, match="drop_columns key"):
-        notices_of(source, tmp_path / "out")
-    assert (
-        cli(
-            "convert", source, tmp_path / "out", "--workers", "0", "--drop-columns", "key,note"
-        ).code
-        == 0
-    )
-    ds = shardctl.open(tmp_path / "out")
+        notices_of(source, out)
+    assert cli("convert", source, out, "--workers", "0", "--drop-columns", "key,note").code == 0
+    ds = shardctl.open(out)
     assert ds.schema.names == ["key", "image", "label"]
     assert ds.manifest.settings["drop_columns"] == ["key", "note"]
-    (tmp_path / "out" / "plan.arrow").write_bytes(b"")
-    assert shardctl.repair(tmp_path / "out", workers=0).ok, (
-        "the sources are listed again as they were"
-    )
+    (out / "plan.arrow").write_bytes(b"")
+    assert shardctl.repair(out, workers=0).ok, "the sources are listed again as they were"
     with pytest.raises(
         UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"
     ):
@@ -490,23 +478,23 @@ def test_columns_can_be_left_out(tmp_path, cli):
         notices_of(source, tmp_path / "other", drop_columns=["note"])
 
 
-def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path):
+def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path, out):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UsageError, match="it takes columns of a labels file"):
-        notices_of(source, tmp_path / "out", drop_columns="text")
+        notices_of(source, out, drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
     with pytest.raises(
         InputError,
         match=r"the inputs have too: text; rename it, .* drop_columns=",
     ):
-        notices_of(source, tmp_path / "out")
-    notices_of(source, tmp_path / "out", drop_columns="text")
-    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]
+        notices_of(source, out)
+    notices_of(source, out, drop_columns="text")
+    assert [sample["text"] for sample in shardctl.open(out)] == ["a"]
 
 
-def test_a_line_with_half_a_character_is_rejected(tmp_path):
+def test_a_line_with_half_a_character_is_rejected(tmp_path, out):
     lines = [
         '{"a": "x"}',
         '{"a": "\\ud800"}',
@@ -515,15 +503,14 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path):
         '{"a": "C:\\\\users"}',
     ]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0).rejected == 2
-    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == [
+    assert convert(tmp_path / "in.jsonl", out).rejected == 2
+    assert [sample["a"] for sample in shardctl.open(out)] == [
         "x",
         "\U0001f600",
         "C:\\users",
     ]
     rejects = [
-        (reject.key, reject.error, reject.message)
-        for reject in read_rejects(LocalFolder(tmp_path / "out"))
+        (reject.key, reject.error, reject.message) for reject in read_rejects(LocalFolder(out))
     ]
     assert [(key, error) for key, error, _ in rejects] == [
         ("in.jsonl#2", "lone-surrogate"),
@@ -536,18 +523,18 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path):
         notices_of(source, tmp_path / "other")
 
 
-def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path):
+def test_an_absolute_file_name_below_the_source_is_that_input(tmp_path, out):
     source = images(tmp_path / "in", 1)
     (source / "labels.csv").write_text(f"filename,label\n{source}/0.png,b\n")
-    notices_of(source, tmp_path / "out")
-    assert shardctl.open(tmp_path / "out").classes == ("b",)
+    notices_of(source, out)
+    assert shardctl.open(out).classes == ("b",)
 
 
 @pytest.mark.parametrize(
     "number",
     ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"],
 )
-def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path, number):
+def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path, out, number):
     lines = [
         '{"x": 1e-300}',
         f'{{"x": [{number}]}}',
@@ -556,13 +543,13 @@ def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path, number):
     ]
     lines = [line.replace('"x": [', '"y": [') for line in lines]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
-    assert [sample["x"] for sample in shardctl.open(tmp_path / "out")] == [
+    convert(tmp_path / "in.jsonl", out)
+    assert [sample["x"] for sample in shardctl.open(out)] == [
         1e-300,
         0.0,
         1.7976931348623157e308,
     ]
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("in.jsonl#2", "out-of-range")
     assert f"holds {number[:40]}" in reject.message
     assert "write it as text" in reject.message
@@ -589,15 +576,15 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(tmp_path, ne
 
 @pytest.mark.parametrize("depth", [10, 70, 300, 900])
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"b":', "}")])
-def test_values_of_any_depth_come_back_or_are_rejected(tmp_path, depth, begin, end):
+def test_values_of_any_depth_come_back_or_are_rejected(tmp_path, out, depth, begin, end):
     inside = begin * depth + "1" + end * depth
     (tmp_path / "in.jsonl").write_text(f'{{"a": {inside}, "n": 1}}\n{{"a": null, "n": 2}}\n')
-    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    result = convert(tmp_path / "in.jsonl", out)
     assert (result.samples, result.reasons) == (
         (1, {"decode: too-deep": 1}) if depth == 900 else (2, {})
     )
     if depth == 70:
-        assert shardctl.open(tmp_path / "out")[0]["a"] == inside.replace(":", ": ")
+        assert shardctl.open(out)[0]["a"] == inside.replace(":", ": ")
 
 
 @pytest.mark.parametrize(
@@ -628,16 +615,16 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
 
     with monkeypatch.context() as patched:
         patched.setattr(conversion, "fingerprint_parts", of_a_changed_file)
-        shardctl.convert(source, out, workers=0)
+        convert(source, out)
     ds = shardctl.open(out)
     assert [
         ds.classes[label]
         for label in open_table(LocalFolder(out), "files.arrow")["label"].to_pylist()
     ] == ["cat", "dog"]
     with pytest.raises(DatasetError, match="differs in its labels"):
-        shardctl.convert(source, out, workers=0)
+        convert(source, out)
     (source / name).write_text(before)
-    assert shardctl.convert(source, out, workers=0).status == "up-to-date"
+    assert convert(source, out).status == "up-to-date"
 
 
 @pytest.mark.parametrize("after", ["cat", 3.5, {"x": 1}, None])
@@ -660,7 +647,7 @@ def test_a_labels_file_that_changes_or_goes_between_its_two_readings_is_refused(
     with pytest.raises(
         InputError, match=r"labels\.jsonl: (changed while it was read|cannot be read \(No such)"
     ):
-        shardctl.convert(source, tmp_path / "out", workers=0)
+        convert(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -680,11 +667,11 @@ def test_what_a_labels_file_says_is_read_or_refused(text, message, tmp_path):
     source = labelled(tmp_path / "in", "label", ["cat", "dog"])
     (source / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=message):
-        shardctl.convert(source, tmp_path / "out", workers=0)
+        convert(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
-def test_labels_that_pandas_made_floats_are_whole_numbers(name, tmp_path):
+def test_labels_that_pandas_made_floats_are_whole_numbers(name, tmp_path, out):
     source = labelled(tmp_path / "in", "label", ["1", "2", "3"])
     (source / "labels.csv").unlink()
     csv = "filename,label\n0.png,1.0\n1.png,2.0\n2.png,\n"
@@ -693,18 +680,18 @@ def test_labels_that_pandas_made_floats_are_whole_numbers(name, tmp_path):
         for n, value in enumerate([1.0, 2.0, None])
     )
     (source / name).write_text(csv if name == "labels.csv" else lines)
-    shardctl.convert(source, tmp_path / "out", workers=0)
-    assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, 2, None]
+    convert(source, out)
+    assert [sample["label"] for sample in shardctl.open(out)] == [1, 2, None]
 
 
 def test_labels_that_name_no_input_at_all_are_refused_however_lenient(tmp_path):
     source = labelled(tmp_path / "in", "label", ["1", "2"])
     (source / "labels.csv").write_text("filename,label\nx/0.bmp,1\nx/1.bmp,2\n")
     with pytest.raises(InputError, match=": no input would have a label"):
-        shardctl.convert(source, tmp_path / "out", lenient_labels=True, workers=0)
+        convert(source, tmp_path / "out", lenient_labels=True)
 
 
-def test_metadata_parquet_is_read_as_metadata_csv(tmp_path):
+def test_metadata_parquet_is_read_as_metadata_csv(tmp_path, out):
     for split in ("train", "test"):
         images(tmp_path / "in" / split, 3)
         table = pa.table(
@@ -716,19 +703,16 @@ def test_metadata_parquet_is_read_as_metadata_csv(tmp_path):
             }
         )
         parquet.write_table(table, tmp_path / "in" / split / "metadata.parquet")
-    said = notices_of(tmp_path / "in", tmp_path / "out")
+    said = notices_of(tmp_path / "in", out)
     for split in ("train", "test"):
-        found = [
-            (sample["text"], sample["label"])
-            for sample in shardctl.open(tmp_path / "out", split=split)
-        ]
+        found = [(sample["text"], sample["label"]) for sample in shardctl.open(out, split=split)]
         assert sorted(found) == [(f"{split} {n}", n % 2) for n in range(3)]
     assert any(
         "depth_file_name: names of other files are kept as text" in notice for notice in said
     )
 
 
-def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path):
+def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path, out):
     features = {
         "label": {"names": ["owl", "cat"], "_type": "ClassLabel"},
         "file_name": {"dtype": "string", "_type": "Value"},
@@ -740,29 +724,29 @@ def test_metadata_parquet_has_the_classes_of_hugging_face(tmp_path):
             {"file_name": ["0.png", "1.png"], "label": [1, 0]}
         ).replace_schema_metadata(metadata)
         parquet.write_table(table, tmp_path / "in" / part / "metadata.parquet")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    convert(tmp_path / "in", out)
+    ds = shardctl.open(out)
     assert ds.classes == ("owl", "cat")
     assert {sample["key"]: int(sample["label"]) for sample in ds} == {
         f"{part}/{number}.png": 1 - number for part in ("a", "b") for number in (0, 1)
     }
     (tmp_path / "in" / "b" / "metadata.parquet").unlink()
     (tmp_path / "in" / "b" / "metadata.csv").write_text("file_name,label\n0.png,1\n1.png,0\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "numbers", workers=0)
+    convert(tmp_path / "in", tmp_path / "numbers")
     assert shardctl.open(tmp_path / "numbers").classes is None
 
 
-def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path):
+def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path, out):
     source = images(tmp_path / "in", 1)
     parquet.write_table(pa.table({"file_names": [["0.png"]]}), source / "metadata.parquet")
     with pytest.raises(InputError, match="no column of file names; it has file_names"):
-        notices_of(source, tmp_path / "out")
+        notices_of(source, out)
     (source / "metadata.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"metadata.parquet: not a Parquet file"):
-        notices_of(source, tmp_path / "out")
+        notices_of(source, out)
 
 
-def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path):
+def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path, out):
     images(tmp_path / "in", 6)
     for name, text in {
         "train.csv": "file_name,label\n0.png,b\n1.png,a\n2.png,b\n",
@@ -771,20 +755,14 @@ def test_labels_files_with_names_of_splits_are_one_for_each(tmp_path):
     }.items():
         (tmp_path / "in" / name).write_text(text)
     files = [tmp_path / "in" / f"{name}.csv" for name in ("train", "val", "test")]
-    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0)
-    found = {
-        s: [x["label"] for x in shardctl.open(tmp_path / "out", split=s)]
-        for s in ("train", "val", "test")
-    }
+    convert(tmp_path / "in", out, labels=files)
+    found = {s: [x["label"] for x in shardctl.open(out, split=s)] for s in ("train", "val", "test")}
     assert found == {"train": [1, 0, 1], "val": [1], "test": [None, None]}
-    assert (
-        shardctl.convert(tmp_path / "in", tmp_path / "out", labels=files, workers=0).status
-        == "up-to-date"
-    )
+    assert convert(tmp_path / "in", out, labels=files).status == "up-to-date"
     with pytest.raises(InputError, match=r"no row for 2 of 6 inputs \(4.png, 5.png\)"):
-        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files[:2], workers=0)
+        convert(tmp_path / "in", tmp_path / "two", labels=files[:2])
     files[1].write_text("file_name,label\n3.png,b\n0.png,b\n")
     with pytest.raises(InputError, match=r"0.png and 0.png are both of the input 0.png; keep one"):
-        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=files, workers=0)
+        convert(tmp_path / "in", tmp_path / "two", labels=files)
     with pytest.raises(UsageError, match="contradict each other"):
         shardctl.convert(tmp_path / "in", tmp_path / "two", labels=["folder", files[0]])

@@ -11,6 +11,7 @@ import pytest
 from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from in_this_process import convert
 from PIL import Image
 from tars import tar
 
@@ -33,12 +34,12 @@ def tree(root: Path, *names: str) -> Path:
 
 
 def converted(source: Path, out: Path, **options: Any) -> list[dict[str, Any]]:
-    shardctl.convert(source, out, workers=0, **options)
+    convert(source, out, **options)
     return list(shardctl.open(out))
 
 
 def labels(source: Path, out: Path, **options: Any) -> dict[str, str | None]:
-    shardctl.convert(source, out, workers=0, **options)
+    convert(source, out, **options)
     ds = shardctl.open(out)
     names = ds.classes or ()
     return {
@@ -65,7 +66,7 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
 def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path):
     tree(tmp_path / "in", "1.png", ".2.png")
     os.mkfifo(tmp_path / "in" / "pipe.png")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    result = convert(tmp_path / "in", tmp_path / "out")
     assert (result.samples, result.rejected) == (1, 0)
     assert result.notices == (
         f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (a dot before the "
@@ -78,14 +79,14 @@ def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path):
 @pytest.mark.parametrize(
     "junk", ["__MACOSX/cat", "cat/@eaDir/1.png", "$RECYCLE.BIN", "System Volume Information"]
 )
-def test_folders_that_systems_make_are_no_classes(junk, tmp_path):
+def test_folders_that_systems_make_are_no_classes(junk, tmp_path, out):
     tree(tmp_path / "in", "cat/1.png", "dog/2.png", f"{junk}/3.png")
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert (result.samples, shardctl.open(tmp_path / "out").classes) == (2, ("cat", "dog"))
+    result = convert(tmp_path / "in", out)
+    assert (result.samples, shardctl.open(out).classes) == (2, ("cat", "dog"))
     assert any("left out: 1 hidden file or folder" in notice for notice in result.notices)
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).status == "up-to-date"
+    assert convert(tmp_path / "in", out).status == "up-to-date"
     tree(tmp_path / "in", f"{junk}/4.png", "dog/5.png")
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True).samples == 3
+    assert convert(tmp_path / "in", out, update=True).samples == 3
 
 
 def test_the_class_is_the_folder_nested_or_not(tmp_path):
@@ -101,7 +102,7 @@ def test_a_flat_folder_has_no_labels_and_one_folder_is_no_class(tmp_path):
     tree(tmp_path / "flat", "1.png", "2.png")
     tree(tmp_path / "one", "images/1.png", "images/2.png")
     for name in ("flat", "one"):
-        shardctl.convert(tmp_path / name, tmp_path / f"{name}-out", workers=0)
+        convert(tmp_path / name, tmp_path / f"{name}-out")
         assert "label" not in shardctl.open(tmp_path / f"{name}-out").schema.names
     assert labels(tmp_path / "one", tmp_path / "forced", labels="folder") == {
         "images/1.png": "images",
@@ -109,47 +110,43 @@ def test_a_flat_folder_has_no_labels_and_one_folder_is_no_class(tmp_path):
     }
 
 
-def test_split_folders_are_splits_and_no_classes(tmp_path):
+def test_split_folders_are_splits_and_no_classes(tmp_path, out):
     source = tree(tmp_path / "in", "train/a/1.png", "train/b/2.png", "test/a/3.png", "val/b/4.png")
-    assert labels(source, tmp_path / "out") == {
+    assert labels(source, out) == {
         "train/a/1.png": "a",
         "train/b/2.png": "b",
         "val/b/4.png": "b",
         "test/a/3.png": "a",
     }
-    splits = [split.name for split in shardctl.open(tmp_path / "out").manifest.splits]
+    splits = [split.name for split in shardctl.open(out).manifest.splits]
     assert splits == ["train", "val", "test"]
-    assert [s["key"] for s in shardctl.open(tmp_path / "out", split="test")] == ["test/a/3.png"]
-    shardctl.convert(source, tmp_path / "whole", split="none", workers=0)
+    assert [s["key"] for s in shardctl.open(out, split="test")] == ["test/a/3.png"]
+    convert(source, tmp_path / "whole", split="none")
     assert [split.name for split in shardctl.open(tmp_path / "whole").manifest.splits] == ["train"]
 
 
-def test_a_share_split_keeps_each_input_where_it_is(tmp_path):
+def test_a_share_split_keeps_each_input_where_it_is(tmp_path, out):
     names = [f"{n}.png" for n in range(200)]
     tree(tmp_path / "in", *names)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0)
-    before = {s["key"] for s in shardctl.open(tmp_path / "out", split="val")}
+    convert(tmp_path / "in", out, split="train=0.8,val=0.2")
+    before = {s["key"] for s in shardctl.open(out, split="val")}
     assert 20 < len(before) < 60
     tree(tmp_path / "in", "another.png")
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0, overwrite=True
-    )
-    assert {s["key"] for s in shardctl.open(tmp_path / "out", split="val")} - {
-        "another.png"
-    } == before
+    convert(tmp_path / "in", out, split="train=0.8,val=0.2", overwrite=True)
+    assert {s["key"] for s in shardctl.open(out, split="val")} - {"another.png"} == before
 
 
-def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path):
+def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path, out):
     one, other = tree(tmp_path / "one", "a/1.png", "b/2.png"), tree(tmp_path / "other", "a/3.png")
-    shardctl.convert([one, other], tmp_path / "out", workers=0)
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [
+    convert([one, other], out)
+    assert [sample["key"] for sample in shardctl.open(out)] == [
         "a/1.png",
         "b/2.png",
         "a/3.png",
     ]
     tree(other, "a/1.png")
     with pytest.raises(InputError, match=r"1 key appears twice, among them a/1.png"):
-        shardctl.convert([one, other], tmp_path / "out2", workers=0)
+        convert([one, other], tmp_path / "out2")
     assert not (tmp_path / "out2").exists()
 
 
@@ -163,12 +160,12 @@ def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path):
     ]
 
 
-def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path):
+def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path, out):
     source = tree(tmp_path / "in", "x/1.png", "2.png")
     (source / "labels.csv").write_text(
         '﻿filename,label,score,note\nx/1.png,dog,0.5,"a, b"\n2.png,cat,,\n', encoding="utf-8"
     )
-    first, second = sorted(converted(source, tmp_path / "out"), key=lambda sample: sample["key"])
+    first, second = sorted(converted(source, out), key=lambda sample: sample["key"])
     assert (first["key"], first["label"], first["score"], first["note"]) == ("2.png", 0, None, "")
     assert (second["key"], second["label"], second["score"], second["note"]) == (
         "x/1.png",
@@ -176,7 +173,7 @@ def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path):
         0.5,
         "a, b",
     )
-    assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
+    assert shardctl.open(out).classes == ("cat", "dog")
 
 
 def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path):
@@ -216,12 +213,12 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path):
         ('filename,label\n1.png,a\n2.png,b\n"",c\n', "a row has no file name"),
     ],
 )
-def test_a_labels_file_that_does_not_fit_is_refused(tmp_path, content, message):
+def test_a_labels_file_that_does_not_fit_is_refused(tmp_path, out, content, message):
     source = tree(tmp_path / "in", "1.png", "2.png")
     (source / "labels.csv").write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError, match=message):
-        shardctl.convert(source, tmp_path / "out", workers=0)
-    assert not (tmp_path / "out").exists()
+        convert(source, out)
+    assert not out.exists()
 
 
 def test_lenient_labels_pass_over_what_does_not_fit(tmp_path):
@@ -242,17 +239,17 @@ def test_an_explicit_labels_file_may_lie_anywhere(tmp_path):
     assert labels(source, tmp_path / "out2", labels=str(inside)) == {"a/1.png": "x", "a/2.png": "y"}
 
 
-def test_text_files_are_samples_with_their_folders_as_classes(tmp_path):
+def test_text_files_are_samples_with_their_folders_as_classes(tmp_path, out):
     for name, text in (("pos/a.txt", "﻿fine\r\n"), ("neg/b.txt", "schlecht, nicht gut: ß")):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(text.encode())
     (tmp_path / "in" / "neg" / "c.txt").write_bytes("caf\xe9".encode("latin-1"))
     found = {
         sample["key"]: (sample["text"], sample["label"])
-        for sample in converted(tmp_path / "in", tmp_path / "out")
+        for sample in converted(tmp_path / "in", out)
     }
     assert found == {"neg/b.txt": ("schlecht, nicht gut: ß", 0), "pos/a.txt": ("fine\r\n", 1)}
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("neg/c.txt", "not-utf8")
 
 
@@ -314,7 +311,7 @@ def test_text_files_and_lines_do_not_mix(tmp_path):
         match=r"the sources mix files of many records \(b.jsonl\) and files that are one record "
         r"each \(a.txt\)",
     ):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+        convert(tmp_path / "in", tmp_path / "out")
 
 
 def test_an_image_without_a_telling_name_is_found(tmp_path):
@@ -329,16 +326,16 @@ def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path):
         InputError,
         match="1 key appears twice",
     ):
-        shardctl.convert([source, source], tmp_path / "out", workers=0)
+        convert([source, source], tmp_path / "out")
 
 
-def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path):
+def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path, out):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a-link").symlink_to("nowhere")
     (source / "b.txt").write_text("text")
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
-    assert (shardctl.open(tmp_path / "out").manifest.kind, result.samples) == ("text", 1)
+    result = convert(source, out)
+    assert (shardctl.open(out).manifest.kind, result.samples) == ("text", 1)
     assert (
         result.notices[0]
         == f"left out: 1 file or folder, for instance {source}/a-link, which cannot be reached"
@@ -346,14 +343,14 @@ def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path):
     (source / "b.txt").unlink()
     (source / "c.png").symlink_to("nowhere")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
-        shardctl.convert(source, tmp_path / "images", workers=0, max_rejects="100%")
+        convert(source, tmp_path / "images", max_rejects="100%")
 
 
 @pytest.mark.parametrize(
     "idle", ["empty", "pdf", "header.csv", "none.jsonl", "empty.tar", "README.md"]
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_path):
+def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_path, out):
     made, tables = (
         tree(tmp_path, "photos/1.png", "pdf/1.pdf"),
         idle.endswith((".csv", ".jsonl", ".tar")),
@@ -367,8 +364,8 @@ def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_
     sources = [made / ("good.csv" if tables else "photos")]
     sources.insert(place, made / idle)
     with pytest.raises(InputError, match=rf"{idle}: .*leave this one out"):
-        shardctl.convert(sources, tmp_path / "out", workers=0, kind="table" if tables else "image")
-    assert not (tmp_path / "out").exists()
+        convert(sources, out, kind="table" if tables else "image")
+    assert not out.exists()
 
 
 def test_sources_that_describe_or_label_others_give_something(tmp_path):
@@ -379,4 +376,4 @@ def test_sources_that_describe_or_label_others_give_something(tmp_path):
     (made / "00000_stats.json").write_text("{}")
     (made / "00000.parquet").write_bytes(b"")
     files = [made / name for name in ("00000.tar", "00000_stats.json", "00000.parquet")]
-    assert shardctl.convert(files, tmp_path / "table", workers=0).samples == 1
+    assert convert(files, tmp_path / "table").samples == 1

@@ -25,6 +25,7 @@ from annotations import making
 from conftest import CROP, examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, repair
 from object_stores import memory_store, new_bucket
 from pyarrow import parquet
 
@@ -202,7 +203,7 @@ def test_what_formats_read_beside_their_files_comes_along(photos, bucket, tmp_pa
         schema = pa.schema([("tokens", pa.list_(pa.uint32()))])
         shardctl.write(tmp_path / "made", samples, schema, roles={"tokens": role})
     else:
-        shardctl.convert(photos, tmp_path / "made", workers=0)
+        convert(photos, tmp_path / "made")
     shardctl.export(tmp_path / "made", tmp_path / "in", to=to, workers=0)
     if not described:
         (tmp_path / "in" / "shardctl.json").unlink()
@@ -251,7 +252,7 @@ def test_annotations_on_a_store_give_the_same_dataset(bucket, tmp_path, labels):
         (str(folder), tmp_path / "on-disk"),
         (f"{bucket}/all", tmp_path / "from-store"),
     ):
-        shardctl.convert(f"{place}/images", out, workers=0, labels=labels.format(place))
+        convert(f"{place}/images", out, labels=labels.format(place))
     # The fingerprint of masks is made of their sizes and times, not of their bytes; shards.arrow
     # has it.
     apart = {"shards.arrow", "SHA256SUMS"} if labels.startswith("masks") else set()
@@ -274,13 +275,13 @@ def test_a_data_yaml_on_a_store_leads_to_its_labels(bucket, tmp_path):
         (str(folder), tmp_path / "on-disk"),
         (f"{bucket}/all", tmp_path / "from-store"),
     ):
-        shardctl.convert(f"{place}/images", out, workers=0, labels=f"yolo:{place}/data.yaml")
+        convert(f"{place}/images", out, labels=f"yolo:{place}/data.yaml")
     assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("stored", ["images", "masks"])
-def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket, tmp_path, stored):
+def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket, tmp_path, out, stored):
     folder = tmp_path / "all"
     make_annotated(folder)
     put(f"{bucket}/all", folder)
@@ -288,15 +289,12 @@ def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket, tmp_path, st
         name: f"{bucket}/all/{name}" if name == stored else str(folder / name)
         for name in ("images", "masks")
     }
-    out = tmp_path / "out"
-    shardctl.convert(place["images"], out, workers=0, labels=f"masks:{place['masks']}")
-    shardctl.convert(
-        folder / "images", tmp_path / "on-disk", workers=0, labels=f"masks:{folder / 'masks'}"
-    )
+    convert(place["images"], out, labels=f"masks:{place['masks']}")
+    convert(folder / "images", tmp_path / "on-disk", labels=f"masks:{folder / 'masks'}")
     before, name = contents(out), "train-00000.arrow"
     assert before[name] == contents(tmp_path / "on-disk")[name]
     (out / name).unlink()
-    assert not shardctl.repair(out, workers=0).unrepaired
+    assert not repair(out).unrepaired
     assert contents(out) == before
 
 
@@ -307,8 +305,8 @@ def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos, bucket, tmp_pat
     ]
     (tmp_path / "rows.csv").write_text("\n".join(["file,label", *rows]))
     url = put(f"{bucket}/elsewhere/rows.csv", tmp_path / "rows.csv")
-    shardctl.convert(photos, tmp_path / "from-store", workers=0, labels=url)
-    shardctl.convert(photos, tmp_path / "on-disk", workers=0, labels=tmp_path / "rows.csv")
+    convert(photos, tmp_path / "from-store", labels=url)
+    convert(photos, tmp_path / "on-disk", labels=tmp_path / "rows.csv")
     assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
 
 
@@ -338,7 +336,7 @@ def test_a_labels_file_that_changes_after_the_listing_is_read_as_it_is_now(bucke
 
 
 @pytest.mark.thorough
-def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, tmp_path):
+def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, out):
     store = open_store(bucket)
     store.put("in/a.txt", b"text")
     store.put("labels.csv", b"file_name,label\na.txt,cat\n")
@@ -348,15 +346,15 @@ def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, tmp_p
         words = [
             "convert",
             f"{bucket}/in",
-            str(tmp_path / "out"),
+            str(out),
             "--labels",
             f"{bucket}/labels.csv",
             "--workers",
             "0",
         ]
         subprocess.run([sys.executable, "-m", "shardctl", *words], check=True, capture_output=True)
-    assert shardctl.open(tmp_path / "out").manifest.class_counts == {"train": [1]}
-    assert list(shardctl.open(tmp_path / "out").classes) == ["dog"]
+    assert shardctl.open(out).manifest.class_counts == {"train": [1]}
+    assert list(shardctl.open(out).classes) == ["dog"]
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
@@ -425,13 +423,13 @@ def test_an_object_is_fetched_once_for_all_processes(object_server, bucket, tmp_
 def test_what_is_above_the_source_need_not_be_permitted(object_server, photos, bucket, tmp_path):
     put(f"{bucket}/a/photos", photos)
     object_server.fault("403", key="*shardctl.json")
-    assert shardctl.convert(f"{bucket}/a/photos", tmp_path / "out", workers=0).samples == 60
+    assert convert(f"{bucket}/a/photos", tmp_path / "out").samples == 60
 
 
 def test_one_object_is_read_without_the_permission_to_list(object_server, bucket, tmp_path):
     open_store(bucket).put("in/lines.jsonl", lines_of(records(20)))
     object_server.fault("403", method="LIST")
-    assert shardctl.convert(f"{bucket}/in/lines.jsonl", tmp_path / "out", workers=0).samples == 20
+    assert convert(f"{bucket}/in/lines.jsonl", tmp_path / "out").samples == 20
 
 
 def test_one_object_is_one_file(bucket, tmp_path):
@@ -447,8 +445,8 @@ def test_the_sources_of_several_buckets(object_server, demo, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.jsonl").write_bytes(lines_of(records(10)))
         put(url, tmp_path / name)
-    shardctl.convert(urls, tmp_path / "from-store", workers=0)
-    shardctl.convert([tmp_path / "alpha", tmp_path / "beta"], tmp_path / "on-disk", workers=0)
+    convert(urls, tmp_path / "from-store")
+    convert([tmp_path / "alpha", tmp_path / "beta"], tmp_path / "on-disk")
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
@@ -465,8 +463,8 @@ def test_a_network_that_fails_now_and_then_changes_nothing(
 ):
     put(f"{bucket}/photos", photos)
     object_server.fault(kind, share=0.05, seed=1, size=700)
-    shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0)
-    shardctl.convert(photos, tmp_path / "on-disk", workers=0)
+    convert(f"{bucket}/photos", tmp_path / "from-store")
+    convert(photos, tmp_path / "on-disk")
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
     assert any(request["status"] != 200 for request in object_server.log()) or kind != "503"
 
@@ -491,13 +489,13 @@ def rejects(dataset: Path) -> dict[str, str]:
     return {reject["source"]: reject["error"] for reject in found}
 
 
-def test_an_object_that_alone_is_not_permitted_is_a_reject(object_server, photos, bucket, tmp_path):
+def test_an_object_that_alone_is_not_permitted_is_a_reject(object_server, photos, bucket, out):
     put(f"{bucket}/photos", photos)
     one = sorted(photos.rglob("*.jpg"))[5].relative_to(photos).as_posix()
     object_server.fault("403", method="GET", key=f"photos/{one}")
-    result = shardctl.convert(f"{bucket}/photos", tmp_path / "out", workers=0)
-    assert (result.samples, rejects(tmp_path / "out")) == (59, {one: "unreadable"})
-    assert "s3:GetObject" in (tmp_path / "out" / "rejects.jsonl").read_text()
+    result = convert(f"{bucket}/photos", out)
+    assert (result.samples, rejects(out)) == (59, {one: "unreadable"})
+    assert "s3:GetObject" in (out / "rejects.jsonl").read_text()
 
 
 @pytest.mark.thorough(after=2)
@@ -514,7 +512,7 @@ def test_what_befalls_all_objects_stops_the_conversion(
     object_server,
     photos,
     bucket,
-    tmp_path,
+    out,
     cli,
     monkeypatch,
     fault,
@@ -524,11 +522,11 @@ def test_what_befalls_all_objects_stops_the_conversion(
     put(f"{bucket}/photos", photos)
     object_server.fault(fault, method=method)
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
-    done = cli("convert", f"{bucket}/photos", tmp_path / "out", "--workers", "2")
+    done = cli("convert", f"{bucket}/photos", out, "--workers", "2")
     assert done.code == 3
     assert message in done.err
     assert bucket in done.err
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (out / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -551,21 +549,19 @@ def test_a_conversion_that_was_stopped_goes_on(
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
     stopped = Listener(progress=lambda _: object_server.fault(fault, method="GET"))
     with pytest.raises(SourceGoneError):
-        shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, listener=stopped)
+        convert(f"{bucket}/photos", tmp_path / "from-store", listener=stopped)
     object_server.clear()
-    assert (
-        shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0).status == "resumed"
-    )
+    assert convert(f"{bucket}/photos", tmp_path / "from-store").status == "resumed"
     assert (
         0
         < len({request["key"] for request in object_server.log() if request["method"] == "GET"})
         < 60
     )
-    shardctl.convert(photos, tmp_path / "on-disk", workers=0)
+    convert(photos, tmp_path / "on-disk")
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
-def test_what_becomes_of_objects_that_change_or_go(photos, bucket, tmp_path):
+def test_what_becomes_of_objects_that_change_or_go(photos, bucket, out):
     put(f"{bucket}/photos", photos)
     store = open_store(f"{bucket}/photos")
     gone, other = (
@@ -576,10 +572,8 @@ def test_what_becomes_of_objects_that_change_or_go(photos, bucket, tmp_path):
         store.delete([gone])
         store.put(other, (photos / gone).read_bytes())
 
-    shardctl.convert(
-        f"{bucket}/photos", tmp_path / "out", workers=0, listener=Listener(announce=change)
-    )
-    assert rejects(tmp_path / "out") == {gone: "vanished", other: "changed"}
+    convert(f"{bucket}/photos", out, listener=Listener(announce=change))
+    assert rejects(out) == {gone: "vanished", other: "changed"}
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,14 +605,14 @@ def test_a_large_object_that_changes_while_it_is_read(bucket, out, monkeypatch, 
     if when == "between pieces":
         monkeypatch.setattr(NewFile, "write", lambda *given: (change(), write(*given)))
         listener = Listener()
-    shardctl.convert(f"{bucket}/in", out, workers=0, listener=listener)
+    convert(f"{bucket}/in", out, listener=listener)
     assert rejects(out) == {"lines.jsonl": "changed"}
 
 
 def test_an_update_follows_the_versions_of_objects(object_server, source, bucket, tmp_path):
     url, out = put(f"{bucket}/photos", source), tmp_path / "out"
-    shardctl.convert(url, out, workers=0)
-    assert shardctl.convert(url, out, workers=0).status == "up-to-date"
+    convert(url, out)
+    assert convert(url, out).status == "up-to-date"
     first, second, third = sorted(source.rglob("*.jpg"))[:3]
     store = open_store(url)
     first.write_bytes(third.read_bytes())
@@ -626,13 +620,13 @@ def test_an_update_follows_the_versions_of_objects(object_server, source, bucket
     put(url, source)
     store.delete([second.relative_to(source).as_posix()])
     with pytest.raises(DatasetError, match="update=True"):
-        shardctl.convert(url, out, workers=0)
+        convert(url, out)
     object_server.clear()
-    result = shardctl.convert(url, out, workers=0, update=True)
+    result = convert(url, out, update=True)
     assert result.status == "updated"
     assert result.changes is not None
     assert sum(request["method"] == "GET" for request in object_server.log()) < 60
-    shardctl.convert(source, tmp_path / "on-disk", workers=0)
+    convert(source, tmp_path / "on-disk")
     values = [
         sorted((row["key"], row["image"].tobytes()) for row in shardctl.open(each))
         for each in (out, tmp_path / "on-disk")
@@ -641,23 +635,22 @@ def test_an_update_follows_the_versions_of_objects(object_server, source, bucket
 
 
 @pytest.mark.thorough
-def test_inputs_are_appended(bucket, tmp_path):
+def test_inputs_are_appended(bucket, out):
     store = open_store(bucket)
     store.put("in/a.jsonl", lines_of(records(10)))
-    shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0)
+    convert(f"{bucket}/in", out)
     store.put("in/b.jsonl", lines_of(records(10, 10)))
-    result = shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0, append=True)
+    result = convert(f"{bucket}/in", out, append=True)
     assert (result.status, result.samples) == ("updated", 20)
 
 
 @pytest.mark.thorough
-def test_a_lost_shard_is_made_again_from_a_store(photos, bucket, tmp_path):
-    out = tmp_path / "out"
-    shardctl.convert(put(f"{bucket}/photos", photos), out, workers=0)
+def test_a_lost_shard_is_made_again_from_a_store(photos, bucket, out):
+    convert(put(f"{bucket}/photos", photos), out)
     before = contents(out)
     for name in ("train-00002.arrow", "files.arrow"):
         (out / name).unlink()
-    assert not shardctl.repair(out, workers=0).unrepaired
+    assert not repair(out).unrepaired
     assert contents(out) == before
 
 
@@ -665,9 +658,9 @@ def test_a_lost_shard_is_made_again_from_a_store(photos, bucket, tmp_path):
 def test_parts_of_a_conversion_read_from_a_store(photos, bucket, tmp_path):
     put(f"{bucket}/photos", photos)
     for part in ("1/2", "2/2"):
-        shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, part=part)
+        convert(f"{bucket}/photos", tmp_path / "from-store", part=part)
     shardctl.finish(tmp_path / "from-store")
-    shardctl.convert(photos, tmp_path / "on-disk", workers=0)
+    convert(photos, tmp_path / "on-disk")
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
@@ -699,14 +692,13 @@ def test_objects_make_room_for_others(bucket, tmp_path, monkeypatch, own_folder)
 
     monkeypatch.setattr("shardctl.making.shards.inputs.AHEAD_BYTES", size)
     url = put(f"{bucket}/in", folder)
-    shardctl.convert(
+    convert(
         url,
         tmp_path / "from-store",
-        workers=0,
         samples_per_shard=100,
         listener=Listener(progress=measure),
     )
-    shardctl.convert(folder, tmp_path / "on-disk", workers=0, samples_per_shard=100)
+    convert(folder, tmp_path / "on-disk", samples_per_shard=100)
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
     assert 0 < most <= 4 * size
 
@@ -788,7 +780,7 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
 )
 def test_a_source_that_leads_nowhere(bucket, tmp_path, url, error, message):
     with pytest.raises(error, match=message):
-        shardctl.convert(url.format(bucket=bucket), tmp_path / "out", workers=0)
+        convert(url.format(bucket=bucket), tmp_path / "out")
 
 
 def test_a_url_that_was_made_a_path_is_told(tmp_path):
@@ -909,7 +901,9 @@ def test_many_keys_are_listed_by_few_requests(tmp_path, name):
         ("FOLDER/in/a.jsonl", "FOLDER/in/a.jsonl", "FOLDER/in"),
     ],
 )
-def test_a_job_and_a_dataset_name_sources_as_people_do(bucket, tmp_path, given, recorded, root):
+def test_a_job_and_a_dataset_name_sources_as_people_do(
+    bucket, tmp_path, out, given, recorded, root
+):
     folder = tmp_path / "here"
     (folder / "other").mkdir(parents=True)
     (folder / "in").mkdir()
@@ -927,7 +921,7 @@ def test_a_job_and_a_dataset_name_sources_as_people_do(bucket, tmp_path, given, 
             json.loads(path.read_bytes()) for path in tmp_path.rglob("job.json")
         )
     )
-    shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=4, listener=look)
+    convert(source, out, samples_per_shard=4, listener=look)
     assert jobs
     assert {record["path"] for job in jobs for record in job["roots"]} == {root}
-    assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["sources"] == [recorded]
+    assert json.loads((out / "manifest.json").read_bytes())["sources"] == [recorded]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from image_files import images
-from in_this_process import command_line
+from in_this_process import command_line, convert
 from programs import run_python
 
 import shardctl
@@ -46,7 +46,7 @@ def refused(staging: Path, said: str | None, error: type[Exception] = BusyError)
 def converted(tmp_path: Path) -> int:
     """Convert one image unless another one does, and return how many samples were made."""
     source = images(tmp_path / "in", "1.png")
-    return shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail").samples
+    return convert(source, tmp_path / "out", if_running="fail").samples
 
 
 def test_a_second_converter_fails_at_once_where_it_is_told_to(tmp_path, staging):
@@ -76,9 +76,7 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path, staging):
     thread = threading.Thread(target=first)
     thread.start()
     held.wait(20)
-    result = shardctl.convert(
-        source, tmp_path / "out", workers=0, listener=Listener(waiting=waiting)
-    )
+    result = convert(source, tmp_path / "out", listener=Listener(waiting=waiting))
     thread.join()
     assert result.status == "created"
     assert heard[0].startswith(f"process {os.getpid()} on ")
@@ -101,9 +99,9 @@ def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path, stagin
 
 
 @pytest.mark.thorough
-def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path):
+def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path, out):
     images(tmp_path / "in", "1.png", "2.png", "3.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, samples_per_shard=1)
+    convert(tmp_path / "in", out, samples_per_shard=1)
     options = "convert in out --store png --workers 0 --overwrite"
     command = [sys.executable, "-m", "shardctl", *options.split()]
     for _ in range(2):
@@ -118,9 +116,9 @@ def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path):
             ]
             ended = [process.communicate(timeout=120) for process in running]
         assert [process.returncode for process in running] == [0] * 3, ended
-        assert shardctl.verify(tmp_path / "out").findings == ()
-        assert shardctl.open(tmp_path / "out").manifest.recipe["store"] == "png"
-        assert not (tmp_path / "out" / ".shardctl").exists()
+        assert shardctl.verify(out).findings == ()
+        assert shardctl.open(out).manifest.recipe["store"] == "png"
+        assert not (out / ".shardctl").exists()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
@@ -129,7 +127,7 @@ def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path, monkeypatch
     """The first is stopped right after the exchange, with the old dataset still to be deleted. A
     second one waits."""
     source, out = images(tmp_path / "in", "1.png", "2.png"), tmp_path / "out"
-    shardctl.convert(source, out, workers=0)
+    convert(source, out)
     begun: list[str] = []
     waits, tried = threading.Event(), threading.Event()
 
@@ -139,9 +137,7 @@ def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path, monkeypatch
 
     def second() -> None:
         listener = Listener(waiting=look_away, announce=lambda _: begun.append("second"))
-        shardctl.convert(
-            source, out, workers=0, recipe={"store": "jpeg:90"}, overwrite=True, listener=listener
-        )
+        convert(source, out, recipe={"store": "jpeg:90"}, overwrite=True, listener=listener)
 
     def start_second(_: object) -> None:
         thread.start()
@@ -153,16 +149,15 @@ def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path, monkeypatch
         if not begun:
             assert shardctl.open(out).manifest.recipe["store"] == "png"
             with pytest.raises(BusyError, match="writing it"):
-                shardctl.convert(source, out, workers=0, overwrite=True, if_running="fail")
+                convert(source, out, overwrite=True, if_running="fail")
             tried.set()
         real(old, target)
 
     monkeypatch.setattr(publish, "_clear_old", after_the_exchange)
     thread = threading.Thread(target=second)
-    shardctl.convert(
+    convert(
         source,
         out,
-        workers=0,
         recipe={"store": "png"},
         overwrite=True,
         listener=Listener(announce=start_second),
@@ -260,10 +255,9 @@ def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path):
     for place in ("/proc/shardctl-test", "/proc/shardctl-test/below"):
         for mode in ("wait", "fail"):
             with pytest.raises(StorageError, match=r"^/proc/shardctl-test\S*: cannot write here"):
-                shardctl.convert(
+                convert(
                     images(tmp_path / "in", "1.png"),
                     place,
-                    workers=0,
                     if_running=mode,
                     listener=Listener(waiting=waiting),
                 )
@@ -334,12 +328,12 @@ def test_a_heartbeat_keeps_a_lease_young_and_sees_that_it_was_lost(staging, monk
                 held.check()
 
 
-def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path, staging):
+def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path, out, staging):
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(20)))
     stall = Listener(progress=lambda _: (staging / LEASE).write_text(OTHER))
     with pytest.raises(BusyError, match="process 1 on node8, since now took over"):
-        shardctl.convert(source, tmp_path / "out", workers=0, listener=stall)
-    assert not (tmp_path / "out" / "manifest.json").exists()
+        convert(source, out, listener=stall)
+    assert not (out / "manifest.json").exists()
 
 
 FORKS = """

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from in_this_process import convert
 
 import shardctl
 from shardctl.errors import StorageError
@@ -15,7 +16,7 @@ from shardctl.errors import StorageError
 @pytest.fixture
 def here(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """out/, a dataset of photos, in the current folder."""
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+    convert(photos, tmp_path / "out")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -101,7 +102,7 @@ def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli, here, pho
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "node.prom"])
-def test_metrics_are_not_written_into_another_file(tmp_path, name):
+def test_metrics_are_not_written_into_another_file(tmp_path, out, name):
     pytest.importorskip("prometheus_client")
     (tmp_path / "in").mkdir()
     for row in ("in/1.jsonl", name):
@@ -110,13 +111,11 @@ def test_metrics_are_not_written_into_another_file(tmp_path, name):
         StorageError,
         match=f"{name}: exists, and is not a file of metrics that shardctl wrote",
     ):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, metrics=[tmp_path / name])
+        convert(tmp_path / "in", out, metrics=[tmp_path / name])
     assert (tmp_path / name).read_text() == '{"x": 1}\n'
     (tmp_path / name).unlink()
     for _ in range(2):
-        shardctl.convert(
-            tmp_path / "in", tmp_path / "out", workers=0, overwrite=True, metrics=[tmp_path / name]
-        )
+        convert(tmp_path / "in", out, overwrite=True, metrics=[tmp_path / name])
     assert (tmp_path / name).stat().st_size
 
 
@@ -125,10 +124,9 @@ def test_metrics_go_on_in_their_file(tmp_path):
     (tmp_path / "in" / "1.jsonl").write_text('{"x": 1}\n')
     counts = []
     for _ in range(2):
-        shardctl.convert(
+        convert(
             tmp_path / "in",
             tmp_path / "out",
-            workers=0,
             overwrite=True,
             metrics=[tmp_path / "m.jsonl"],
         )

@@ -273,21 +273,19 @@ def test_workers_end_with_the_process_that_they_are_forked_from(three):
     assert three.run({"do": "double", "number": 4}) == [8]
 
 
-def test_a_converter_that_has_nothing_to_do_starts_no_process(tmp_path, photos, cli, monkeypatch):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
+def test_a_converter_that_has_nothing_to_do_starts_no_process(out, photos, cli, monkeypatch):
+    shardctl.convert(photos, out, workers=0)
     monkeypatch.setattr(forkserver, "ForkServer", None)  # it could not be made
-    assert cli("convert", photos, tmp_path / "out").out.startswith(
-        f"{tmp_path / 'out'} is up to date"
-    )
+    assert cli("convert", photos, out).out.startswith(f"{out} is up to date")
 
 
-def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path, photos):
+def test_a_converter_that_waits_for_another_one_holds_no_process(out, photos):
     def give_up(owner: str) -> None:
         assert children() == []
         raise KeyboardInterrupt
 
-    with file_lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(KeyboardInterrupt):
-        shardctl.convert(photos, tmp_path / "out", workers=2, listener=Listener(waiting=give_up))
+    with file_lease.hold(out / ".shardctl", None), pytest.raises(KeyboardInterrupt):
+        shardctl.convert(photos, out, workers=2, listener=Listener(waiting=give_up))
 
 
 def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -299,17 +297,16 @@ def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.thorough
-def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path, photos):
+def test_many_workers_raise_the_soft_limit_of_open_files(out, photos):
     """Each worker takes three descriptors of the command."""
     many = ("--workers", "20", "--samples-per-shard", "3")
-    ran = limited("-Sn 64", "convert", photos, tmp_path / "out", *many)
+    ran = limited("-Sn 64", "convert", photos, out, *many)
     assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
-    assert shardctl.open(tmp_path / "out").manifest.shards == 20
+    assert shardctl.open(out).manifest.shards == 20
 
 
 @pytest.mark.thorough
-def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_path, photos):
-    out = tmp_path / "out"
+def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(out, photos):
     convert = ("convert", photos, out, "--samples-per-shard", "3", "--workers")
     ran = limited("-n 64", *convert, "20")
     said = re.search(r"^shardctl: .*enough files for 20 .* use --workers (\d+)", ran.stderr, re.M)

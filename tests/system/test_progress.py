@@ -256,9 +256,9 @@ def test_a_listener_is_told_in_place_of_what_is_shown(photos, tmp_path, at_once,
     assert capfd.readouterr().err == ""
 
 
-def test_short_work_prints_nothing(photos, tmp_path, capfd):
-    shardctl.convert(photos, tmp_path / "out", workers=0)
-    shardctl.verify(tmp_path / "out")
+def test_short_work_prints_nothing(photos, out, capfd):
+    shardctl.convert(photos, out, workers=0)
+    shardctl.verify(out)
     assert capfd.readouterr() == ("", "")
 
 

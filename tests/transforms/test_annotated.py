@@ -17,6 +17,7 @@ from annotated_sources import HEIGHT, WIDTH, source_with
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 from pictures import centroid, rectangle
 from PIL import Image
 
@@ -35,7 +36,7 @@ CROP_AND_FLIP = [{"name": "crop", "size": "30x20"}, {"name": "hflip", "p": 1}]
 def converted(source: Path, steps: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
     """Return the only sample of a conversion."""
     recipe = {"store": "png", "transform": steps, **options.pop("recipe", {})}
-    shardctl.convert(source, source.parent / "out", recipe=recipe, workers=0, **options)
+    convert(source, source.parent / "out", recipe=recipe, **options)
     (sample,) = shardctl.open(source.parent / "out")
     return sample
 
@@ -199,7 +200,7 @@ def result_of_function(
         "store": "png",
         "transform": [{"name": "custom", "target": f"own_objects:{function}"}],
     }
-    return shardctl.convert(source, folder / "out", recipe=recipe, workers=0)
+    return convert(source, folder / "out", recipe=recipe)
 
 
 @pytest.mark.thorough
@@ -225,14 +226,14 @@ def result_of_function(
     ],
 )
 def test_objects_of_a_function_that_could_not_be_read_reject_their_sample(
-    tmp_path, monkeypatch, function, says
+    tmp_path, out, monkeypatch, function, says
 ):
     result = result_of_function(tmp_path, monkeypatch, function)
     assert (result.samples, result.reasons) == (1, {"transform: bad-annotation": 1})
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert reject.key == "a.png"
     assert reject.message.startswith(f"own_objects:{function} set objects to a dict {says}")
-    assert shardctl.verify(tmp_path / "out").ok
+    assert shardctl.verify(out).ok
 
 
 @pytest.mark.parametrize(("function", "categories"), [("same", [1, 0]), ("nothing", [])])
@@ -258,16 +259,16 @@ def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
     assert "objects" not in Manifest.load(LocalFolder(tmp_path / "out")).fields
 
 
-def test_variants_have_annotations_of_their_own(tmp_path):
+def test_variants_have_annotations_of_their_own(tmp_path, out):
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     recipe = {
         "store": "png",
         "variants": 8,
         "transform": [{"name": "random_crop", "size": "50x30"}],
     }
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    convert(source, out, recipe=recipe)
     boxes = []
-    for sample in shardctl.open(tmp_path / "out"):
+    for sample in shardctl.open(out):
         white = np.argwhere(np.asarray(sample["image"])[..., 0] > 127)
         (top, left), (bottom, right) = white.min(axis=0).tolist(), (white.max(axis=0) + 1).tolist()
         boxes.append((left, top, right - left, bottom - top))
@@ -299,7 +300,7 @@ def test_a_step_that_cannot_move_an_annotation_is_refused_by_name(tmp_path, obje
     assert not (tmp_path / "out").exists()
 
 
-def test_objects_of_a_table_follow_too(tmp_path):
+def test_objects_of_a_table_follow_too(tmp_path, out):
     encoded = io.BytesIO()
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(encoded, "PNG")
     good = {"bbox": [[20.0, 15.0, 10.0, 8.0]], "category": ["cat"]}
@@ -309,14 +310,10 @@ def test_objects_of_a_table_follow_too(tmp_path):
     ]
     rows[1] = {**rows[1], "objects": {"bbox": [[20.0, 15.0, 10.0]], "category": ["cat"]}}
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    shardctl.convert(
-        tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0
-    )
-    boxes = [
-        np.asarray(sample["objects"]["bbox"]).tolist() for sample in shardctl.open(tmp_path / "out")
-    ]
+    convert(tmp_path / "in.parquet", out, recipe={"transform": CROP_AND_FLIP})
+    boxes = [np.asarray(sample["objects"]["bbox"]).tolist() for sample in shardctl.open(out)]
     assert boxes == [[[15, 5, 10, 8]]] * 2
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("in.parquet#2", "bad-annotation")
 
 
@@ -326,11 +323,10 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path):
     rows = [{"image": {"bytes": encoded.getvalue(), "path": "a.png"}, "bbox": [1.0, 2.0, 3.0, 4.0]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     with pytest.raises(UsageError, match="crop moves the content of the images, but not bbox: "):
-        shardctl.convert(
+        convert(
             tmp_path / "in.parquet",
             tmp_path / "out",
             recipe={"transform": CROP_AND_FLIP},
-            workers=0,
         )
 
 
@@ -340,7 +336,7 @@ def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path):
     rectangle((WIDTH, HEIGHT), (1, 1, 2, 2)).save(source / "b.png")
     for name, ignore in (("void", "+ignore=255"), ("plain", "")):
         labels = f"masks{ignore}:{tmp_path / 'masks'}"
-        shardctl.convert(source, tmp_path / name, recipe={"store": "png"}, labels=labels, workers=0)
+        convert(source, tmp_path / name, recipe={"store": "png"}, labels=labels)
     dataset = shardctl.open(tmp_path / "void")
     assert [sample["mask"] is None for sample in dataset] == [False, True]
     assert [value is None for value in dataset.take([1, 0])["mask"]] == [True, False]
@@ -398,7 +394,7 @@ def test_whether_an_object_is_kept_does_not_depend_on_the_others(tmp_path, other
     assert list(sample["objects"]["category"]) == [0], "its polygon is visible as a whole"
 
 
-def test_an_area_that_is_not_known_stays_so(tmp_path):
+def test_an_area_that_is_not_known_stays_so(tmp_path, out):
     source = tmp_path / "in"
     source.mkdir()
     for name in "ab":
@@ -411,10 +407,8 @@ def test_an_area_that_is_not_known_stays_so(tmp_path):
         for name, area in (("a", None), ("b", 80.0))
     ]
     (source / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
-    stored = (
-        pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()["objects"].to_pylist()
-    )
+    convert(source, out, recipe={"transform": CROP_AND_FLIP})
+    stored = pa.ipc.open_file(out / "train-00000.arrow").read_all()["objects"].to_pylist()
     assert sorted((each["area"] for each in stored), key=str) == [[80.0], [None]]
 
 
@@ -425,7 +419,7 @@ def adds_a_box(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path):
+def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path, out):
     """Mirrored, inverted and mirrored again: nothing has moved in the end, but there are stages."""
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     flip = {"name": "hflip", "p": 1}
@@ -435,10 +429,8 @@ def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path):
         flip,
         {"name": "custom", "target": "test_annotated:adds_a_box"},
     ]
-    shardctl.convert(
-        source, tmp_path / "out", recipe={"transform": steps, "variants": 3}, workers=0
-    )
-    for sample in shardctl.open(tmp_path / "out"):
+    convert(source, out, recipe={"transform": steps, "variants": 3})
+    for sample in shardctl.open(out):
         assert np.asarray(sample["objects"]["bbox"]).tolist() == [[21, 15, 10, 8], [1, 1, 1, 1]]
 
 
@@ -457,7 +449,7 @@ def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path):
         ({"rle": [{"size": [4], "counts": b"d0"}]}, "an RLE of objects is not one"),
     ],
 )
-def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path, changed, why):
+def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path, out, changed, why):
     good = {
         "bbox": [[20.0, 15, 10, 8]],
         "category": [0],
@@ -488,27 +480,24 @@ def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path, changed, w
         "objects": pa.array([good, {**good, **changed}], type_),
     }
     pq.write_table(pa.table(table), tmp_path / "in" / "t.parquet")
-    shardctl.convert(
+    convert(
         tmp_path / "in",
-        tmp_path / "out",
+        out,
         recipe={"kind": "image", "transform": CROP_AND_FLIP[:1]},
-        workers=0,
     )
-    assert len(shardctl.open(tmp_path / "out")) == 1
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    assert len(shardctl.open(out)) == 1
+    (reject,) = read_rejects(LocalFolder(out))
     assert reject.message.startswith(why)
 
 
-def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(tmp_path):
+def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(tmp_path, out):
     source = source_with(tmp_path, None, Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)))
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
     Image.fromarray(np.full((HEIGHT, WIDTH), 300, np.uint16)).save(tmp_path / "masks" / "b.png")
     labels = f"masks+ignore=65535:{tmp_path / 'masks'}"
     recipe = {"transform": [{"name": "pad", "margin": 1}]}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, labels=labels, workers=0)
-    found = {
-        sample["key"]: np.asarray(sample["mask"]) for sample in shardctl.open(tmp_path / "out")
-    }
+    convert(source, out, recipe=recipe, labels=labels)
+    found = {sample["key"]: np.asarray(sample["mask"]) for sample in shardctl.open(out)}
     assert {key: (mask[0, 0], mask[1, 1]) for key, mask in found.items()} == {
         "a.png": (65535, 7),
         "b.png": (65535, 300),
@@ -517,20 +506,20 @@ def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(tmp
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variants", [1, 2])
-def test_the_parts_of_images_are_verified_and_repaired(tmp_path, variants):
+def test_the_parts_of_images_are_verified_and_repaired(tmp_path, out, variants):
     source = tmp_path / "in"
     source.mkdir()
     for name in "abcd":
         rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{name}.png")
     steps = [{"name": "five_crop", "size": "30x20"}, {"name": "hflip"}]
     recipe = {"transform": steps, "variants": variants}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, shard_size=10000)
-    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
-    before = (tmp_path / "out" / "SHA256SUMS").read_text()
-    (tmp_path / "out" / "train-00000.arrow").unlink()
-    assert shardctl.repair(tmp_path / "out").status == "repaired"
-    assert (tmp_path / "out" / "SHA256SUMS").read_text() == before
-    assert shardctl.verify(tmp_path / "out", level="deep").ok
+    convert(source, out, recipe=recipe, shard_size=10000)
+    assert shardctl.verify(out, level="deep").findings == ()
+    before = (out / "SHA256SUMS").read_text()
+    (out / "train-00000.arrow").unlink()
+    assert shardctl.repair(out).status == "repaired"
+    assert (out / "SHA256SUMS").read_text() == before
+    assert shardctl.verify(out, level="deep").ok
 
 
 def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordinates(tmp_path):
@@ -544,9 +533,7 @@ def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordin
     sample = converted(source, steps)
     assert list(sample["bbox"]) == [1, 2, 3, 4]
     with pytest.raises(UsageError, match="hflip moves the content of the images"):
-        shardctl.convert(
-            source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0
-        )
+        convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]})
 
 
 def many_marked(
@@ -595,7 +582,7 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path, m
         monkeypatch.setattr("shardctl.making.shards.rows.SETTLED_BYTES", size)
         monkeypatch.setattr("shardctl.transforms.pipeline.deferred_objects.WAITING_BYTES", waiting)
         out = tmp_path / f"{rows}-{size}-{waiting}"
-        result = shardctl.convert(source, out, labels=labels, recipe=recipe, workers=0)
+        result = convert(source, out, labels=labels, recipe=recipe)
         made.append(
             (
                 [(path.name, path.read_bytes()) for path in sorted(out.glob("train-*.arrow"))],
@@ -608,7 +595,7 @@ def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path, m
 
 
 @pytest.mark.thorough
-def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path, monkeypatch):
+def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path, out, monkeypatch):
     source, labels = many_marked(tmp_path, [1] * 6, {3: 2000})
     move_one, move_many = deferred_objects.moved_objects, deferred_objects.moved_together
 
@@ -624,12 +611,10 @@ def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path, mon
 
     monkeypatch.setattr(deferred_objects, "moved_objects", one)
     monkeypatch.setattr(deferred_objects, "moved_together", many)
-    result = shardctl.convert(
-        source, tmp_path / "out", labels=labels, recipe={"transform": CROP_AND_FLIP}, workers=0
-    )
+    result = convert(source, out, labels=labels, recipe={"transform": CROP_AND_FLIP})
     assert (result.samples, result.reasons) == (5, {"transform: out-of-memory": 1})
-    assert [reject.key for reject in read_rejects(LocalFolder(tmp_path / "out"))] == ["03.png"]
-    assert shardctl.verify(tmp_path / "out", level="deep").ok
+    assert [reject.key for reject in read_rejects(LocalFolder(out))] == ["03.png"]
+    assert shardctl.verify(out, level="deep").ok
 
 
 def halves(sample: dict[str, Any]) -> dict[str, Any]:
@@ -698,6 +683,6 @@ def test_a_function_that_changes_pixels_alone_is_named(tmp_path):
             "store": "png",
             "transform": [{"name": "custom", "target": f"test_annotated:{function}"}],
         }
-        result = shardctl.convert(source, tmp_path / function, recipe=recipe, workers=0)
+        result = convert(source, tmp_path / function, recipe=recipe)
         named = f"test_annotated:{function} changes pixels and not objects"
         assert any(named in said for said in result.notices) == is_named

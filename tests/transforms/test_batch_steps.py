@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from in_this_process import convert, repair
 
 import shardctl
 from shardctl.errors import InputError, Rejection
@@ -89,14 +90,14 @@ def recipe(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["files", "records"])
-def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path, form):
+def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path, out, form):
     source = sources(tmp_path / "in", form)
-    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(tmp_path), workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    result = convert(source, out, recipe=recipe(tmp_path))
+    ds = shardctl.open(out)
     assert [sample["text"] for sample in ds] == (
         ["a!", "c!", "d!"] if form == "files" else ["a!", "c!", "d!", None]
     )
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     key = "bb.txt" if form == "files" else "1.jsonl#2"
     assert (reject.key, reject.stage, reject.error, reject.message) == (
         key,
@@ -104,7 +105,7 @@ def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path, form
         "letter-b",
         "has a b at 0",
     )
-    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+    assert shardctl.verify(out, level="deep").findings == ()
     records = 4 if form == "files" else 5
     first = {"name": "no_b", "records": records, "bytes": 5, "rejected": {"letter-b": [1, 2]}}
     assert result.steps == [
@@ -114,7 +115,7 @@ def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path, form
 
 
 @pytest.mark.parametrize("form", ["files", "records"])
-def test_what_the_steps_did_is_printed_and_recorded(tmp_path, cli, form):
+def test_what_the_steps_did_is_printed_and_recorded(tmp_path, out, cli, form):
     given = recipe(tmp_path)
     toml = 'kind = "text"\n' + "".join(
         "[[transform]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in step.items())
@@ -122,24 +123,23 @@ def test_what_the_steps_did_is_printed_and_recorded(tmp_path, cli, form):
     )
     (tmp_path / "r.toml").write_text(toml)
     source = sources(tmp_path / "in", form)
-    ran = cli("convert", source, tmp_path / "out", "--recipe", tmp_path / "r.toml", "--workers", 0)
+    ran = cli("convert", source, out, "--recipe", tmp_path / "r.toml", "--workers", 0)
     total = 4 if form == "files" else 5
     assert (
         f"no_b: kept {total - 1} of {total} (60.0% of the bytes); rejected: letter-b 1 (40.0%)"
         in ran.out
     )
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((out / "manifest.json").read_text())
     assert [step["name"] for step in manifest["steps"]] == ["no_b", "ending"]
     assert "endings 1.0" in manifest["fingerprint_parts"]["versions"]
     assert manifest["environment"]["endings"] == "1.0"
 
 
-def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path):
+def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path, out):
     """It is in the checksums, not in the recipe by its path; the dataset needs the first one no
     more."""
     source, given = sources(tmp_path / "in", "records"), recipe(tmp_path)
-    out = tmp_path / "out"
-    shardctl.convert(source, out, recipe=given, workers=0)
+    convert(source, out, recipe=given)
     assert (out / "ending.txt").read_bytes() == b"!"
     assert "ending.txt" in (out / "SHA256SUMS").read_text()
     assert shardctl.verify(out).findings == ()
@@ -147,13 +147,13 @@ def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path):
     before = shards[0].read_bytes()
     shards[0].write_bytes(before[:-100] + bytes(100))
     (tmp_path / "my ending").unlink()
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert shards[0].read_bytes() == before
     (out / "ending.txt").write_bytes(b"?")
     (finding,) = shardctl.verify(out).findings
     assert finding.kind == "wrong-checksum"
     assert "copy the right one into the dataset's folder" in finding.message
-    repaired = shardctl.repair(out, workers=0)
+    repaired = repair(out)
     assert (repaired.status, [entry.file for entry in repaired.unrepaired]) == (
         "damaged",
         ["ending.txt"],
@@ -163,24 +163,22 @@ def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path):
     assert shardctl.verify(out).findings == ()
 
 
-def test_a_dataset_that_is_replaced_takes_its_files_with_it(tmp_path):
+def test_a_dataset_that_is_replaced_takes_its_files_with_it(tmp_path, out):
     source, given = sources(tmp_path / "in", "files"), recipe(tmp_path)
-    out = tmp_path / "out"
-    shardctl.convert(source, out, recipe=given, workers=0)
+    convert(source, out, recipe=given)
     (out / "notes").write_text("mine")
-    shardctl.convert(source, out, recipe={"kind": "text"}, overwrite=True, workers=0)
+    convert(source, out, recipe={"kind": "text"}, overwrite=True)
     assert not (out / "ending.txt").exists()
     assert (out / "notes").exists()
     assert {finding.kind for finding in shardctl.verify(out).findings} == {"extra-file"}
 
 
-def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path):
+def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path, out):
     source, given = sources(tmp_path / "in", "files"), recipe(tmp_path)
-    out = tmp_path / "out"
-    shardctl.convert(source, out, recipe=given, workers=0)
+    convert(source, out, recipe=given)
     shutil.copytree(out, tmp_path / "copy")
     (out / "manifest.json").unlink()
-    shardctl.repair(out, sources=[source], workers=0)
+    repair(out, sources=[source])
     assert shardctl.verify(out).findings == ()
     before, after = (
         json.loads((path / "manifest.json").read_text()) for path in (tmp_path / "copy", out)
@@ -195,7 +193,7 @@ def test_the_share_of_bytes_is_not_said_where_records_have_no_text():
     ]
 
 
-def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(tmp_path, cli):
+def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(tmp_path, out, cli):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "c"}\n')
     given = (
         "--tokenizer",
@@ -209,28 +207,20 @@ def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(tm
         "--workers",
         0,
     )
-    assert cli("convert", tmp_path / "in.jsonl", tmp_path / "out", *given).code == 0
-    recipe = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
+    assert cli("convert", tmp_path / "in.jsonl", out, *given).code == 0
+    recipe = json.loads((out / "manifest.json").read_text())["recipe"]["transform"]
     assert [step["name"] for step in recipe] == ["whitespace", "tokenize", "pack"]
     assert (recipe[-1]["length"], recipe[-1]["eos"]) == (4, 7)
 
 
-def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path):
+def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path, out):
     """The step rejects half of the texts."""
     (tmp_path / "in.jsonl").write_text(
         "".join(json.dumps({"text": f"{number} {'ab'[number % 2]}"}) + "\n" for number in range(60))
     )
     recipe = {"transform": [{"name": "no_b"}]}
-    planned = shardctl.convert(
-        tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0, dry_run=True
-    )
-    assert (
-        planned.samples
-        == shardctl.convert(
-            tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0
-        ).samples
-        == 30
-    )
+    planned = convert(tmp_path / "in.jsonl", out, recipe=recipe, dry_run=True)
+    assert planned.samples == convert(tmp_path / "in.jsonl", out, recipe=recipe).samples == 30
 
 
 def test_texts_are_required_in_a_sentence(tmp_path):
@@ -239,21 +229,20 @@ def test_texts_are_required_in_a_sentence(tmp_path):
         InputError,
         match="no_b takes texts, but the records have none: they have body; text_field=FIELD",
     ):
-        shardctl.convert(
+        convert(
             tmp_path / "in.jsonl",
             tmp_path / "out",
             recipe={"transform": [{"name": "no_b"}]},
-            workers=0,
         )
 
 
-def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path):
+def test_keys_have_the_numbers_of_lines_of_any_length(tmp_path, out):
     """Every seventh line is blank: it has a number and no key."""
     lines = [b"" if number % 7 == 0 else b'{"text": "a"}' for number in range(1, 1_201)]
     (tmp_path / "é文.jsonl").write_bytes(b"\n".join(lines))
-    shardctl.convert(tmp_path / "é文.jsonl", tmp_path / "out", workers=0, samples_per_shard=999)
+    convert(tmp_path / "é文.jsonl", out, samples_per_shard=999)
     keys = [f"é文.jsonl#{number}" for number in range(1, 1_201) if number % 7]
-    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == keys
+    assert [sample["key"] for sample in shardctl.open(out)] == keys
 
 
 @pytest.mark.parametrize("first", [2**32 - 2, 10**12 - 2, 10**18])

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from in_this_process import convert
 
 import shardctl
 from shardctl.errors import InputError, Rejection, ShardctlError, UsageError
@@ -148,14 +149,14 @@ def lines(path: Path, records: Sequence[Any]) -> Path:
 
 def converted(source: Path, out: Path, tokenizer: Path, **settings: Any) -> Any:
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(tokenizer), **settings}]}
-    return shardctl.convert(source, out, recipe=recipe, workers=0)
+    return convert(source, out, recipe=recipe)
 
 
 def chatml(source: Path, folder: Path) -> Any:
     """Convert to folder/out what can be converted with the template chatml."""
     step = {"name": "tokenize_chat", "tokenizer": str(model(folder / "m")), "template": "chatml"}
     recipe = {"transform": [step]}
-    return shardctl.convert(source, folder / "out", recipe, workers=0, max_rejects="100%")
+    return convert(source, folder / "out", recipe, max_rejects="100%")
 
 
 def texts(out: Path) -> list[tuple[str, str]]:
@@ -217,17 +218,17 @@ def _as_gzip(path: Path, records: list[Any]) -> Path:
 @pytest.mark.thorough(after=10)
 @pytest.mark.parametrize("write", [_as_lines, _as_array, _as_gzip])
 @pytest.mark.parametrize("form", list(FORMS))
-def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(tmp_path, form, write):
+def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(tmp_path, out, form, write):
     record, messages = FORMS[form]
     converted(
         write(tmp_path, [record, record]),
-        tmp_path / "out",
+        out,
         model(tmp_path / "m"),
         template="chatml",
     )
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     counted = "".join(f"{m['content']}<|im_end|>" for m in messages if m["role"] == "assistant")
-    assert texts(tmp_path / "out") == [(text, counted)] * 2
+    assert texts(out) == [(text, counted)] * 2
 
 
 def test_records_that_are_no_chats_are_refused(tmp_path):
@@ -319,14 +320,14 @@ def _without_null(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path):
+def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path, out):
     source = lines(tmp_path / "in.jsonl", [CHATS["tools"], CHATS["plain"]])
-    converted(source, tmp_path / "out", model(tmp_path / "m", IM))
+    converted(source, out, model(tmp_path / "m", IM))
     call = (
         '\n{"name": "f", "arguments": {"z": 2, "a": 1.0, "e": {}, "n": null, "l": [1, '
         "null]}}<|im_end|>\n"
     )
-    found = texts(tmp_path / "out")
+    found = texts(out)
     assert [counted for _, counted in found] == [
         f"{call}it is 4<|im_end|>\n",
         "yes<|im_end|>\nthat<|im_end|>\n",
@@ -338,19 +339,19 @@ def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path):
 
 
 @pytest.mark.parametrize("style", ["im", "marked"])
-def test_an_answer_of_weight_0_does_not_count(tmp_path, style):
+def test_an_answer_of_weight_0_does_not_count(tmp_path, out, style):
     chat = [PLAIN[0], {**PLAIN[1], "weight": 0}, PLAIN[2], {**PLAIN[3], "weight": 1}]
     source = lines(tmp_path / "in.jsonl", [{"messages": chat}, {"messages": PLAIN}])
-    converted(source, tmp_path / "out", model(tmp_path / "m", STYLES[style]))
-    (text, counted), (same, _) = texts(tmp_path / "out")
+    converted(source, out, model(tmp_path / "m", STYLES[style]))
+    (text, counted), (same, _) = texts(out)
     assert text == same
     assert counted == {"im": "that<|im_end|>\n", "marked": "[that<|eot|>"}[style]
 
 
-def test_answers_in_a_prompt_do_not_count(tmp_path):
+def test_answers_in_a_prompt_do_not_count(tmp_path, out):
     source = lines(tmp_path / "in.jsonl", [{"prompt": PLAIN[:3], "completion": PLAIN[3:]}])
-    converted(source, tmp_path / "out", model(tmp_path / "m"), template="chatml")
-    assert [counted for _, counted in texts(tmp_path / "out")] == ["that<|im_end|>"]
+    converted(source, out, model(tmp_path / "m"), template="chatml")
+    assert [counted for _, counted in texts(out)] == ["that<|im_end|>"]
 
 
 def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path):
@@ -526,13 +527,13 @@ def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path, cli):
 # --- the JSON that a record has ---
 
 
-def test_an_update_changes_no_old_chat(tmp_path):
+def test_an_update_changes_no_old_chat(tmp_path, out):
     """Whatever the new one has: other types, other names, another order."""
     folder, source = model(tmp_path / "m", IM), tmp_path / "in"
     source.mkdir()
     lines(source / "a.jsonl", [CHATS["tools"]] * 3)
-    converted(source, tmp_path / "out", folder)
-    before = texts(tmp_path / "out")
+    converted(source, out, folder)
+    before = texts(out)
     arguments = {"n": "text", "a": "b", "l": {"x": 1}, "z": 2.5, "new": 1}
     other = [
         PLAIN[0],
@@ -544,11 +545,11 @@ def test_an_update_changes_no_old_chat(tmp_path):
     ]
     lines(source / "b.jsonl", [{"messages": other, "tools": [{"type": 1}]}])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
-    made = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, update=True)
+    made = convert(source, out, recipe=recipe, update=True)
     assert made.changes is not None
     assert not made.changes.anew
-    assert texts(tmp_path / "out")[:3] == before
-    assert json.dumps(arguments) in texts(tmp_path / "out")[3][1]
+    assert texts(out)[:3] == before
+    assert json.dumps(arguments) in texts(out)[3][1]
 
 
 def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path):
@@ -572,30 +573,30 @@ def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path):
     assert texts(tmp_path / "parquet") == texts(tmp_path / "jsonl")
 
 
-def test_chats_in_a_csv_are_json_text(tmp_path):
+def test_chats_in_a_csv_are_json_text(tmp_path, out):
     folder = model(tmp_path / "m", IM)
     cell = json.dumps(PLAIN[:2]).replace('"', '""')
     (tmp_path / "in.csv").write_text(f'id,messages\n1,"{cell}"\n')
-    converted(tmp_path / "in.csv", tmp_path / "out", folder)
-    assert [counted for _, counted in texts(tmp_path / "out")] == ["yes<|im_end|>\n"]
+    converted(tmp_path / "in.csv", out, folder)
+    assert [counted for _, counted in texts(out)] == ["yes<|im_end|>\n"]
 
 
-def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path):
+def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path, out):
     folder = model(tmp_path / "m")
     source = lines(
         tmp_path / "in.jsonl", [{"messages": PLAIN, "prompt": "a", "input": 3, "n": 1.5}]
     )
-    converted(source, tmp_path / "out", folder, template="chatml", keep_messages=True)
-    (sample,) = shardctl.open(tmp_path / "out")
+    converted(source, out, folder, template="chatml", keep_messages=True)
+    (sample,) = shardctl.open(out)
     assert (sample["prompt"], sample["input"], sample["n"]) == ("a", 3, 1.5)
     assert json.loads(sample["messages"]) == PLAIN
 
 
-def test_a_template_that_writes_the_day_gets_it_from_the_step(tmp_path):
+def test_a_template_that_writes_the_day_gets_it_from_the_step(tmp_path, out):
     folder, source = model(tmp_path / "m", CHANNELS), lines(tmp_path / "in.jsonl", [CHATS["plain"]])
     with pytest.raises(ShardctlError, match="the setting date gives one"):
         converted(source, tmp_path / "none", folder)
-    converted(source, tmp_path / "out", folder, date="2026-01-31")
-    assert texts(tmp_path / "out")[0][0].startswith("[date 2026-01-31]")
+    converted(source, out, folder, date="2026-01-31")
+    assert texts(out)[0][0].startswith("[date 2026-01-31]")
     with pytest.raises(UsageError, match="must be a day such as 2026-01-31"):
         converted(source, tmp_path / "wrong", folder, date="31.1.2026")

@@ -64,14 +64,12 @@ EXACT = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source, tmp_path, workers):
-    result = shardctl.convert(
-        source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=workers
-    )
-    assert dropped(tmp_path / "out") == EXACT
+def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source, out, workers):
+    result = shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=workers)
+    assert dropped(out) == EXACT
     assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
     assert result.notices[-1].startswith("3 of 16 inputs are duplicates of others, and rejected")
-    assert not set(EXACT) & set(keys(tmp_path / "out"))
+    assert not set(EXACT) & set(keys(out))
 
 
 def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(source, tmp_path):
@@ -97,7 +95,7 @@ def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(sou
     )
 
 
-def test_the_upright_image_is_compared(tmp_path):
+def test_the_upright_image_is_compared(tmp_path, out):
     exif = Image.Exif()
     exif[0x0112] = 6
     saved(soft_shapes(1), tmp_path / "in/a.png")
@@ -108,8 +106,8 @@ def test_the_upright_image_is_compared(tmp_path):
         quality=95,
     )
     saved(soft_shapes(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/c.png")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar"}, workers=0)
-    assert list(dropped(tmp_path / "out")) == ["b.jpg"]
+    shardctl.convert(tmp_path / "in", out, recipe={"duplicates": "similar"}, workers=0)
+    assert list(dropped(out)) == ["b.jpg"]
 
 
 def test_images_without_contrast_are_all_kept_as_similar(tmp_path):
@@ -121,8 +119,7 @@ def test_images_without_contrast_are_all_kept_as_similar(tmp_path):
     assert (result.samples, result.rejected) == (3, 0)
 
 
-def test_keep_is_the_default_and_another_choice_is_another_dataset(source, tmp_path, cli):
-    out = tmp_path / "out"
+def test_keep_is_the_default_and_another_choice_is_another_dataset(source, out, cli):
     first = shardctl.convert(source, out, workers=0)
     again = shardctl.convert(source, out, recipe={"duplicates": "keep"}, workers=0)
     assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
@@ -138,15 +135,13 @@ def test_keep_is_the_default_and_another_choice_is_another_dataset(source, tmp_p
     )
 
 
-def test_a_dry_run_counts_what_will_be_kept(source, tmp_path):
-    result = shardctl.convert(
-        source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True
-    )
+def test_a_dry_run_counts_what_will_be_kept(source, out):
+    result = shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=0, dry_run=True)
     assert result.estimate is not None
     assert (result.samples, result.estimate.inputs) == (13, 16)
     (notice,) = result.estimate.notices
     assert notice.startswith("3 of 16 inputs are duplicates of others, and rejected")
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path):
@@ -163,11 +158,11 @@ def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path):
     assert (result.samples, result.shards, result.estimate.probe_rejects) == (2, 1, 0)
 
 
-def test_rejected_duplicates_count_for_max_rejects(source, tmp_path, cli):
+def test_rejected_duplicates_count_for_max_rejects(source, out, cli):
     ran = cli(
         "convert",
         source,
-        tmp_path / "out",
+        out,
         *"--duplicates exact --workers 0 --max-rejects 4".split(),
     )
     assert (ran.code, "5 inputs of 16 rejected so far" in ran.err) == (1, True)
@@ -175,7 +170,7 @@ def test_rejected_duplicates_count_for_max_rejects(source, tmp_path, cli):
         cli(
             "convert",
             source,
-            tmp_path / "out",
+            out,
             *"--duplicates exact --workers 0 --max-rejects 5".split(),
         ).code
         == 0
@@ -186,8 +181,7 @@ def test_rejected_duplicates_count_for_max_rejects(source, tmp_path, cli):
 @pytest.mark.parametrize(
     "names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")]
 )
-def test_repair_brings_back_the_same_samples_and_rejects(source, tmp_path, names):
-    out = tmp_path / "out"
+def test_repair_brings_back_the_same_samples_and_rejects(source, out, names):
     shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=0, samples_per_shard=4)
     before = sums(out)
     for name in names:
@@ -217,7 +211,7 @@ def test_what_cannot_be_meant_is_refused(source, tmp_path, settings, message):
 
 @pytest.mark.parametrize(("silent", "refused"), [(3, False), (4, True)])
 def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
-    tmp_path, monkeypatch, silent, refused
+    tmp_path, out, monkeypatch, silent, refused
 ):
     for number in range(6):
         saved(soft_shapes(1), tmp_path / f"in/{number}.png")
@@ -230,7 +224,7 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
 
     monkeypatch.setattr(image_hashes, "read_file", failing)
     convert = lambda: shardctl.convert(  # noqa: E731 - short
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0
+        tmp_path / "in", out, recipe={"duplicates": "exact"}, workers=0
     )
     if refused:
         with pytest.raises(
@@ -239,7 +233,7 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
             convert()
     else:
         convert()
-        assert dropped(tmp_path / "out") == dict.fromkeys(
+        assert dropped(out) == dict.fromkeys(
             ("4.png", "5.png"), "has the same bytes as 3.png, which is kept"
         )
 
@@ -313,28 +307,24 @@ def test_bits_are_counted_with_either_numpy(monkeypatch, old_numpy):
     ]
 
 
-def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path):
+def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path, out):
     data = io.BytesIO()
     soft_shapes(4, (1600, 1200)).save(data, "JPEG")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/large.jpg").write_bytes(data.getvalue())
     saved(soft_shapes(4, (400, 300)), tmp_path / "in/small.png")
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:2"}, workers=0
-    )
-    assert list(dropped(tmp_path / "out")) == ["small.png"]
+    shardctl.convert(tmp_path / "in", out, recipe={"duplicates": "similar:2"}, workers=0)
+    assert list(dropped(out)) == ["small.png"]
 
 
 @pytest.mark.parametrize("rule", ["exact", "similar"])
-def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp_path, rule):
+def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp_path, out, rule):
     saved(soft_shapes(1), tmp_path / "in" / "a.png")
     shutil.copy(tmp_path / "in" / "a.png", tmp_path / "in" / "b.png")
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 wide .1")
     (tmp_path / "labels" / "b.txt").write_text("0 .5 .5 .1 .1")
     labels = f"yolo:{tmp_path / 'labels'}"
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, labels=labels, workers=0
-    )
-    assert keys(tmp_path / "out") == ["b.png"]
-    assert dropped(tmp_path / "out") == {}
+    shardctl.convert(tmp_path / "in", out, recipe={"duplicates": rule}, labels=labels, workers=0)
+    assert keys(out) == ["b.png"]
+    assert dropped(out) == {}

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from dataset_facts import dropped, keys, sums
 from image_files import saved
+from in_this_process import convert
 from pictures import soft_shapes
 from PIL import Image, ImageFilter
 
@@ -255,9 +256,8 @@ after = 2000-01-01
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_filtered_images_are_rejects_with_value_and_limit(source, tmp_path, workers, cli):
+def test_filtered_images_are_rejects_with_value_and_limit(source, tmp_path, out, workers, cli):
     (tmp_path / "recipe.toml").write_text(STEPS)
-    out = tmp_path / "out"
     ran = cli(
         "convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", workers, "--json"
     )
@@ -287,12 +287,8 @@ def test_filtered_images_are_rejects_with_value_and_limit(source, tmp_path, work
 
 def test_filters_look_at_the_source_wherever_they_stand(source, tmp_path):
     steps = [{"name": "resize", "size": "10x10"}, {"name": "filter_size", "min_width": 30}]
-    shardctl.convert(
-        source, tmp_path / "after", recipe={"store": "raw", "transform": steps}, workers=0
-    )
-    shardctl.convert(
-        source, tmp_path / "before", recipe={"store": "raw", "transform": steps[::-1]}, workers=0
-    )
+    convert(source, tmp_path / "after", recipe={"store": "raw", "transform": steps})
+    convert(source, tmp_path / "before", recipe={"store": "raw", "transform": steps[::-1]})
     assert (
         keys(tmp_path / "after")
         == keys(tmp_path / "before")
@@ -300,12 +296,11 @@ def test_filters_look_at_the_source_wherever_they_stand(source, tmp_path):
     )
 
 
-def test_filtered_samples_come_back_by_repair(source, tmp_path):
-    out = tmp_path / "out"
+def test_filtered_samples_come_back_by_repair(source, out):
     recipe = {
         "transform": [{"name": "filter_uniform"}, {"name": "filter_date", "after": "2000-01-01"}]
     }
-    shardctl.convert(source, out, recipe=recipe, workers=0)
+    convert(source, out, recipe=recipe)
     before = sums(out)
     for path in [*out.glob("train-*"), out / "plan.arrow", out / "rejects.jsonl"]:
         path.unlink()
@@ -319,9 +314,7 @@ def test_images_in_tables_are_filtered(source, tmp_path):
     ]
     pq.write_table(pa.table({"image": images}), tmp_path / "table.parquet")
     recipe = {"transform": [{"name": "filter_size", "min_width": 30}]}
-    result = shardctl.convert(
-        tmp_path / "table.parquet", tmp_path / "out", recipe=recipe, workers=0
-    )
+    result = convert(tmp_path / "table.parquet", tmp_path / "out", recipe=recipe)
     assert (result.samples, result.reasons) == (1, {"filter: filter_size": 1})
 
 

@@ -226,9 +226,9 @@ def rejected(out: Path) -> tuple[str, str, str]:
     return reject.stage, reject.error, reject.message
 
 
-def test_numbers_of_numpy_keep_their_type(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:typed", recipe={"store": "png"})
-    ds = shardctl.open(tmp_path / "out")
+def test_numbers_of_numpy_keep_their_type(source, out):
+    convert(source, out, "steps:typed", recipe={"store": "png"})
+    ds = shardctl.open(out)
     types = {
         name: type_ for name, type_ in ds.manifest.schema if name not in ("key", "image", "label")
     }
@@ -249,9 +249,9 @@ def test_numbers_of_numpy_keep_their_type(source, tmp_path):
     assert np.array(row["cube"]).tolist() == [[[2**63 + 1], [2**63 + 1]]]
 
 
-def test_numbers_of_different_types_get_a_column_that_holds_them_all(source, tmp_path):
-    assert convert(source, tmp_path / "out", "steps:varying", recipe={"store": "png"}).rejected == 0
-    ds = shardctl.open(tmp_path / "out")
+def test_numbers_of_different_types_get_a_column_that_holds_them_all(source, out):
+    assert convert(source, out, "steps:varying", recipe={"store": "png"}).rejected == 0
+    ds = shardctl.open(out)
     types = dict(ds.manifest.schema)
     assert [types[name] for name in ("wide", "mixed", "whole")] == ["int64", "double", "int64"]
     assert types["lists"] == "list<item: list<item: double>>"
@@ -272,19 +272,19 @@ def test_numbers_of_different_types_get_a_column_that_holds_them_all(source, tmp
         ("odd_dict", 5),
     ],
 )
-def test_whatever_can_be_called_is_called(source, tmp_path, function, amount):
-    convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
-    assert [sample["amount"] for sample in shardctl.open(tmp_path / "out")] == [amount] * 3
-    again = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
+def test_whatever_can_be_called_is_called(source, out, function, amount):
+    convert(source, out, f"steps:{function}", recipe={"store": "png"})
+    assert [sample["amount"] for sample in shardctl.open(out)] == [amount] * 3
+    again = convert(source, out, f"steps:{function}", recipe={"store": "png"})
     assert again.status == "up-to-date"
 
 
 @pytest.mark.parametrize("function", ["steps:wanted", "steps:draws"])
 def test_a_second_argument_without_a_default_or_called_rng_gets_the_generator(
-    source, tmp_path, function
+    source, out, function
 ):
-    convert(source, tmp_path / "out", function, recipe={"store": "png"})
-    drawn = [sample["amount"] for sample in shardctl.open(tmp_path / "out")]
+    convert(source, out, function, recipe={"store": "png"})
+    drawn = [sample["amount"] for sample in shardctl.open(out)]
     assert len(set(drawn)) == 3
     assert all(0 <= number < 1 for number in drawn)
 
@@ -335,31 +335,31 @@ def test_the_code_of_an_object_is_part_of_the_fingerprint(source, tmp_path):
 
 
 @pytest.mark.parametrize("store", ["raw", None])
-def test_a_function_may_return_the_same_buffer_at_every_call(source, tmp_path, store):
+def test_a_function_may_return_the_same_buffer_at_every_call(source, tmp_path, out, store):
     """Samples are stored later than they are made, and keep the values that they had then."""
     if store is None:
         source = lines(tmp_path / "lines", 5)
     convert(
         source,
-        tmp_path / "out",
+        out,
         "steps:buffered",
         **({"recipe": {"store": store}} if store else {}),
     )
-    for number, sample in enumerate(shardctl.open(tmp_path / "out")):
+    for number, sample in enumerate(shardctl.open(out)):
         assert sample["flat"].tolist() == [number, number]
         assert sample["nested"] == [{"n": [number]}]
         if store:
             assert (sample["image"] == number).all()
 
 
-def test_a_function_may_draw_into_the_image(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:draw", recipe={"store": "png"})
-    assert (shardctl.open(tmp_path / "out")[0]["image"][:5] == 7).all()
+def test_a_function_may_draw_into_the_image(source, out):
+    convert(source, out, "steps:draw", recipe={"store": "png"})
+    assert (shardctl.open(out)[0]["image"][:5] == 7).all()
 
 
-def test_values_come_out_as_they_went_in(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:good", recipe={"store": "png"})
-    ds = shardctl.open(tmp_path / "out")
+def test_values_come_out_as_they_went_in(source, out):
+    convert(source, out, "steps:good", recipe={"store": "png"})
+    ds = shardctl.open(out)
     types = {
         name: str(ds.schema.field(name).type)
         for name in ("array", "bytes", "date", "bool", "empty", "none")
@@ -372,7 +372,7 @@ def test_values_come_out_as_they_went_in(source, tmp_path):
         "empty": "list<item: string>",
         "none": "string",
     }
-    table = pa.ipc.open_file(next((tmp_path / "out").glob("train-*"))).read_all()
+    table = pa.ipc.open_file(next(out.glob("train-*"))).read_all()
     (row, *_) = table.to_pylist()
     assert (row["tuple"], row["scalar"], row["array"], row["matrix"]) == (
         [1, 2],
@@ -436,14 +436,14 @@ def test_values_come_out_as_they_went_in(source, tmp_path):
 )  # fmt: skip
 @pytest.mark.thorough(after=1)
 def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
-    source, tmp_path, function, reason, says
+    source, out, function, reason, says
 ):
-    result = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
+    result = convert(source, out, f"steps:{function}", recipe={"store": "png"})
     assert (result.samples, result.reasons) == (2, {reason: 1})
-    message = rejected(tmp_path / "out")[2]
+    message = rejected(out)[2]
     assert says in message
     assert f"steps:{function}" in message
-    assert shardctl.verify(tmp_path / "out").ok
+    assert shardctl.verify(out).ok
 
 
 @pytest.mark.parametrize(
@@ -461,33 +461,31 @@ def test_an_exception_of_any_kind_is_a_reason(source, tmp_path, function, says):
 
 
 def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_manifest(
-    source, tmp_path, cli
+    source, out, cli
 ):
     """The plan still has the labels of the sources, so that the shards must be read."""
-    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
-    before = cli("inspect", tmp_path / "out", "--json").json["classes"]
-    (tmp_path / "out" / "manifest.json").unlink()
-    assert shardctl.repair(tmp_path / "out").repaired == ("manifest.json",)
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] is None
-    assert cli("inspect", tmp_path / "out", "--json").json["classes"] == before == {"a": 2, "b": 1}
-    next((tmp_path / "out").glob("train-*.arrow")).unlink()
-    ran = cli("inspect", tmp_path / "out", "--json")
+    convert(source, out, "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
+    before = cli("inspect", out, "--json").json["classes"]
+    (out / "manifest.json").unlink()
+    assert shardctl.repair(out).repaired == ("manifest.json",)
+    assert json.loads((out / "manifest.json").read_text())["class_counts"] is None
+    assert cli("inspect", out, "--json").json["classes"] == before == {"a": 2, "b": 1}
+    next(out.glob("train-*.arrow")).unlink()
+    ran = cli("inspect", out, "--json")
     assert (ran.code, ran.json["classes"]) == (0, None), "all the rest is shown without that shard"
 
 
-def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
-    (tmp_path / "out" / "train-00001.arrow").unlink()
+def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source, out):
+    convert(source, out, "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
+    (out / "train-00001.arrow").unlink()
     (source / "b" / "2.png").unlink()
-    shardctl.repair(tmp_path / "out", transforms=["steps:relabel"], drop_lost=True, workers=0)
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] == {
-        "train": [1, 1]
-    }
+    shardctl.repair(out, transforms=["steps:relabel"], drop_lost=True, workers=0)
+    assert json.loads((out / "manifest.json").read_text())["class_counts"] == {"train": [1, 1]}
 
 
-def test_where_a_function_drops_all_labels_there_are_no_classes(source, tmp_path):
-    convert(source, tmp_path / "out", "steps:no_label", recipe={"store": "png"})
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+def test_where_a_function_drops_all_labels_there_are_no_classes(source, out):
+    convert(source, out, "steps:no_label", recipe={"store": "png"})
+    manifest = json.loads((out / "manifest.json").read_text())
     assert "label" not in manifest["fields"]
     assert manifest["class_counts"] is None
 
@@ -500,14 +498,14 @@ def lines(folder: Path, count: int, **more: Any) -> Path:
     return folder
 
 
-def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path):
+def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path, out):
     """The type of a column is found on 1,024 lines; Arrow would make 2 of a 2.7 that comes
     later."""
     late = 1050
     (tmp_path / "steps.py").write_text(f"{STEPS}\nLATE = {late}\n")
-    result = convert(lines(tmp_path / "in", 1100), tmp_path / "out", "steps:late")
+    result = convert(lines(tmp_path / "in", 1100), out, "steps:late")
     assert result.samples == 1099
-    assert rejected(tmp_path / "out") == (
+    assert rejected(out) == (
         "encode", "other-type", "steps:late set x to 2.7 (float); its column is of type int64",
     )  # fmt: skip
 
@@ -518,13 +516,13 @@ def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path
         convert(lines(tmp_path / "in", 4), tmp_path / "out", "steps:mixed")
 
 
-def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_path):
+def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_path, out):
     source = lines(tmp_path / "in", 3, _id=1, few=2)
     (source / "b.jsonl").write_text(
         '{"n": 3, "few": 2.5, "mixed": "a"}\n{"n": 4, "mixed": 7, "_id": 2}\n'
     )
-    convert(source, tmp_path / "out", "steps:untouched")
-    ds = shardctl.open(tmp_path / "out")
+    convert(source, out, "steps:untouched")
+    ds = shardctl.open(out)
     assert [(s["_id"], s["few"], s["mixed"]) for s in (ds[2], ds[3], ds[4])] == [
         (1, 2, None),
         (None, 2.5, "a"),

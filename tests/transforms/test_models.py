@@ -228,9 +228,9 @@ def slots_of_shards(out: Path, size: int, without: str = "never") -> dict[str, s
     }
 
 
-def test_a_call_has_the_samples_that_follow_each_other_in_the_shard(source, tmp_path):
-    result = convert(source, tmp_path / "out", step("Recorder"), samples_per_shard=6)
-    assert calls(tmp_path / "out") == slots_of_shards(tmp_path / "out", 4)
+def test_a_call_has_the_samples_that_follow_each_other_in_the_shard(source, out):
+    result = convert(source, out, step("Recorder"), samples_per_shard=6)
+    assert calls(out) == slots_of_shards(out, 4)
     assert result.samples == 14
 
 
@@ -240,30 +240,30 @@ def test_the_object_is_made_once_in_a_process_with_its_arguments(source, tmp_pat
 
 
 @pytest.mark.thorough
-def test_with_workers_the_object_is_never_made_in_the_command(source, tmp_path, models):
-    convert(source, tmp_path / "out", step("Recorder"), samples_per_shard=6, workers=2)
+def test_with_workers_the_object_is_never_made_in_the_command(source, tmp_path, out, models):
+    convert(source, out, step("Recorder"), samples_per_shard=6, workers=2)
     assert models.MADE == []
     convert(source, tmp_path / "out2", step("Recorder"), samples_per_shard=6)
-    assert sums(tmp_path / "out") == sums(tmp_path / "out2")
+    assert sums(out) == sums(tmp_path / "out2")
 
 
-def test_the_option_takes_a_class_and_the_dataset_says_model(source, tmp_path, cli):
+def test_the_option_takes_a_class_and_the_dataset_says_model(source, tmp_path, out, cli):
     ran = cli(
         "convert",
         source,
-        tmp_path / "out",
+        out,
         *"--transform models:Recorder --store png --workers 0".split(),
     )
     assert ran.code == 0
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"] == [
+    assert json.loads((out / "manifest.json").read_text())["recipe"]["transform"] == [
         {"name": "model", "target": "models:Recorder", "batch": 32, "arguments": {}}
     ]
-    shown = cli("recipe", "show", tmp_path / "out")
+    shown = cli("recipe", "show", out)
     (tmp_path / "shown.toml").write_text(shown.out)
     again = (
         "convert",
         source,
-        tmp_path / "out",
+        out,
         "--recipe",
         tmp_path / "shown.toml",
         "--workers",
@@ -295,67 +295,60 @@ def test_what_decides_the_values_is_part_of_the_fingerprint(source, tmp_path, mo
      ("NoMemory", "out-of-memory")],
 )  # fmt: skip
 @pytest.mark.thorough(after=2)
-def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source, tmp_path, name, error):
+def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source, out, name, error):
     """So the same rows can be made again without it: a repair does not try it."""
-    convert(source, tmp_path / "out", step(name, bad="05"), samples_per_shard=8)
-    assert rejected(tmp_path / "out") == [("05.png", error)]
-    assert calls(tmp_path / "out") == slots_of_shards(tmp_path / "out", 4, "05")
-    repaired(tmp_path / "out", name)
+    convert(source, out, step(name, bad="05"), samples_per_shard=8)
+    assert rejected(out) == [("05.png", error)]
+    assert calls(out) == slots_of_shards(out, 4, "05")
+    repaired(out, name)
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_functions_before_and_after_a_model_are_called_in_turn(source, tmp_path, place):
+def test_functions_before_and_after_a_model_are_called_in_turn(source, out, place):
     function = {"name": "custom", "target": "models:rejects"}
     seen = {"name": "custom", "target": "models:seen"}
     steps = (
         [function, step("Recorder")] if place == "before" else [step("Recorder"), seen, function]
     )
-    convert(source, tmp_path / "out", *steps)
-    assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
-    assert rejected(tmp_path / "out") == [("05.png", "ValueError")]
+    convert(source, out, *steps)
+    assert calls(out) == slots(NAMES, 4, "05")
+    assert rejected(out) == [("05.png", "ValueError")]
     if place == "after":
-        assert all(sample["before"] == sample["call"] for sample in shardctl.open(tmp_path / "out"))
+        assert all(sample["before"] == sample["call"] for sample in shardctl.open(out))
 
 
-def test_two_models_each_have_calls_of_their_size(source, tmp_path, models):
-    convert(source, tmp_path / "out", step("Recorder", 2), step("Twins", 4))
+def test_two_models_each_have_calls_of_their_size(source, out, models):
+    convert(source, out, step("Recorder", 2), step("Twins", 4))
     sizes = {len(call) for call in models.CALLS}
     assert max(sizes) == 4
-    assert [sample["half"] for sample in shardctl.open(tmp_path / "out")][:4] == [0, 1, 0, 1]
+    assert [sample["half"] for sample in shardctl.open(out)][:4] == [0, 1, 0, 1]
 
 
-def test_a_damaged_image_leaves_its_place_in_the_slot_empty(source, tmp_path):
+def test_a_damaged_image_leaves_its_place_in_the_slot_empty(source, out):
     (source / "05.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
-    convert(source, tmp_path / "out", step("Recorder"))
-    assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
-    assert [key for key, _ in rejected(tmp_path / "out")] == ["05.png"]
+    convert(source, out, step("Recorder"))
+    assert calls(out) == slots(NAMES, 4, "05")
+    assert [key for key, _ in rejected(out)] == ["05.png"]
 
 
-def test_variants_of_an_image_are_in_one_call(source, tmp_path):
-    convert(
-        source, tmp_path / "out", {"name": "hflip"}, step("Recorder", 6), recipe={"variants": 3}
-    )
-    found = [
-        (sample["key"], sample["variant"], sample["call"])
-        for sample in shardctl.open(tmp_path / "out")
-    ]
+def test_variants_of_an_image_are_in_one_call(source, out):
+    convert(source, out, {"name": "hflip"}, step("Recorder", 6), recipe={"variants": 3})
+    found = [(sample["key"], sample["variant"], sample["call"]) for sample in shardctl.open(out)]
     assert found[3] == ("01.png", 0, "00.png 00.png 00.png 01.png 01.png 01.png")
     assert len(found) == 42
 
 
-def test_records_of_a_file_are_called_by_their_numbers(lines, tmp_path):
-    convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"))
+def test_records_of_a_file_are_called_by_their_numbers(lines, out):
+    convert(lines, out, step("Raises", bad="a.jsonl#3"))
     keys = [[f"{name}.jsonl#{n}" for n in range(1, 11)] for name in "ab"]
-    assert calls(tmp_path / "out") == slots(keys[0], 4, "a.jsonl#3") | slots(keys[1], 4)
-    assert rejected(tmp_path / "out") == [("a.jsonl#3", "ValueError")]
-    repaired(tmp_path / "out", "Raises")
+    assert calls(out) == slots(keys[0], 4, "a.jsonl#3") | slots(keys[1], 4)
+    assert rejected(out) == [("a.jsonl#3", "ValueError")]
+    repaired(out, "Raises")
 
 
-def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(
-    lines, tmp_path
-):
-    convert(lines, tmp_path / "out", step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
-    found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
+def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(lines, out):
+    convert(lines, out, step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
+    found = {split: calls(out, split) for split in ("train", "val")}
     numbered = [f"a.jsonl#{n}" for n in range(1, 11)]
     assert min(map(len, found.values())) > 3
     for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
@@ -365,34 +358,34 @@ def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_t
             slots(own, 3),
             slots(with_rejected, 3, "a.jsonl#3"),
         )
-    repaired(tmp_path / "out", "Raises")
+    repaired(out, "Raises")
 
 
-def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lines, tmp_path):
+def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lines, out):
     own_keys = {"key_field": "n", "kind": "table"}
     convert(
         lines / "a.jsonl",
-        tmp_path / "out",
+        out,
         step("Raises", 3, bad="7"),
         recipe=own_keys,
         split="train=0.5,val=0.5",
     )
-    found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
+    found = {split: calls(out, split) for split in ("train", "val")}
     assert sorted([*found["train"], *found["val"]]) == sorted(set("0123456789") - {"7"})
     for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
         with_rejected = [key for key in "0123456789" if key not in others]
         assert of_split in (slots(list(of_split), 3), slots(with_rejected, 3, "7"))
-    repaired(tmp_path / "out", "Raises")
+    repaired(out, "Raises")
 
 
-def test_records_that_are_shuffled_are_called_as_they_come(lines, tmp_path):
-    convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"), shuffle=1)
-    found = calls(tmp_path / "out")
+def test_records_that_are_shuffled_are_called_as_they_come(lines, out):
+    convert(lines, out, step("Raises", bad="a.jsonl#3"), shuffle=1)
+    found = calls(out)
     assert {key: call for key, call in found.items() if key[0] == "b"} == slots(
         [f"b.jsonl#{n}" for n in range(1, 11)], 4
     )
     assert list(found) != sorted(found)
-    repaired(tmp_path / "out", "Raises")
+    repaired(out, "Raises")
 
 
 def repaired(out: Path, name: str) -> None:
@@ -409,18 +402,16 @@ def repaired(out: Path, name: str) -> None:
     ("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")]
 )
 def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
-    request, tmp_path, name, error, kind
+    request, out, name, error, kind
 ):
     inputs = request.getfixturevalue(kind)
     bad = "05" if kind == "source" else "a.jsonl#5"
-    result = convert(inputs, tmp_path / "out", step(name, bad=bad), workers=1)
+    result = convert(inputs, out, step(name, bad=bad), workers=1)
     keys = NAMES if kind == "source" else [f"a.jsonl#{n}" for n in range(1, 11)]
-    assert rejected(tmp_path / "out") == [(next(key for key in keys if bad in key), error)]
-    assert {key: call for key, call in calls(tmp_path / "out").items() if key[0] != "b"} == slots(
-        keys, 4, bad
-    )
+    assert rejected(out) == [(next(key for key in keys if bad in key), error)]
+    assert {key: call for key, call in calls(out).items() if key[0] != "b"} == slots(keys, 4, bad)
     assert result.rejected == 1
-    repaired(tmp_path / "out", name)
+    repaired(out, name)
 
 
 @pytest.mark.thorough
@@ -489,8 +480,7 @@ def test_arguments_are_a_table_of_what_a_file_can_say(source, tmp_path, argument
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_features_without_images_are_a_dataset_that_everything_reads(source, tmp_path, dtype, cli):
-    out = tmp_path / "out"
+def test_features_without_images_are_a_dataset_that_everything_reads(source, out, dtype, cli):
     steps = ({"name": "resize", "size": "8x8"}, step("Features", dtype=dtype))
     convert(source, out, *steps, recipe={"store": "none"}, samples_per_shard=6)
     ds = shardctl.open(out)
@@ -509,64 +499,62 @@ def test_store_none_needs_something_else_to_keep(source, tmp_path):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "none"}, workers=0)
 
 
-def test_an_interrupted_conversion_ends_with_the_same_bytes(source, tmp_path, monkeypatch):
+def test_an_interrupted_conversion_ends_with_the_same_bytes(source, tmp_path, out, monkeypatch):
     monkeypatch.setenv("STOPPED", str(tmp_path / "stopped"))
     with pytest.raises(KeyboardInterrupt):
-        convert(source, tmp_path / "out", step("StopsOnce", bad="12"), samples_per_shard=3)
-    convert(source, tmp_path / "out", step("StopsOnce", bad="12"), samples_per_shard=3)
+        convert(source, out, step("StopsOnce", bad="12"), samples_per_shard=3)
+    convert(source, out, step("StopsOnce", bad="12"), samples_per_shard=3)
     convert(source, tmp_path / "whole", step("StopsOnce", bad="12"), samples_per_shard=3)
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
-def test_a_record_for_which_a_model_never_ends_is_found(source, tmp_path):
-    convert(source, tmp_path / "out", step("Hangs", bad="05"), workers=1, input_timeout=0.5)
-    assert rejected(tmp_path / "out") == [("05.png", "timed-out")]
-    assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
+def test_a_record_for_which_a_model_never_ends_is_found(source, out):
+    convert(source, out, step("Hangs", bad="05"), workers=1, input_timeout=0.5)
+    assert rejected(out) == [("05.png", "timed-out")]
+    assert calls(out) == slots(NAMES, 4, "05")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
 def test_workers_compute_in_one_thread_unless_the_environment_says_otherwise(
-    source, tmp_path, monkeypatch, given, threads
+    source, out, monkeypatch, given, threads
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    convert(source, tmp_path / "out", step("Threads"), workers=1)
-    assert {sample["threads"] for sample in shardctl.open(tmp_path / "out")} == {threads}
+    convert(source, out, step("Threads"), workers=1)
+    assert {sample["threads"] for sample in shardctl.open(out)} == {threads}
 
 
-def test_whole_texts_are_called_together_too(tmp_path):
+def test_whole_texts_are_called_together_too(tmp_path, out):
     (tmp_path / "texts").mkdir()
     names = [f"{n}.txt" for n in range(6)]
     for name in names:
         (tmp_path / "texts" / name).write_text("words " + name)
-    convert(
-        tmp_path / "texts", tmp_path / "out", step("Raises", bad="1.txt"), recipe={"kind": "text"}
-    )
-    assert calls(tmp_path / "out") == slots(names, 4, "1.txt")
-    repaired(tmp_path / "out", "Raises")
+    convert(tmp_path / "texts", out, step("Raises", bad="1.txt"), recipe={"kind": "text"})
+    assert calls(out) == slots(names, 4, "1.txt")
+    repaired(out, "Raises")
 
 
-def test_images_of_a_table_are_called_by_their_rows(source, tmp_path):
+def test_images_of_a_table_are_called_by_their_rows(source, out):
     (source / "05.png").write_bytes(b"broken")
     rows = [{"image": name, "n": number} for number, name in enumerate(NAMES)]
     (source / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     convert(
         source / "table.jsonl",
-        tmp_path / "out",
+        out,
         step("Raises", bad="#9"),
         recipe={"kind": "image", "store": "png"},
     )
     keys = [f"table.jsonl#{n}" for n in range(1, 15)]
-    assert calls(tmp_path / "out") == {
+    assert calls(out) == {
         key: " ".join(each for each in call.split() if each != keys[5])
         for key, call in slots(keys, 4, "#9").items()
         if key != keys[5]
     }
-    assert [key for key, _ in rejected(tmp_path / "out")] == [keys[5], keys[8]]
-    repaired(tmp_path / "out", "Raises")
+    assert [key for key, _ in rejected(out)] == [keys[5], keys[8]]
+    repaired(out, "Raises")
 
 
 def test_a_preview_shows_what_a_model_makes(source, tmp_path):
@@ -592,7 +580,7 @@ def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source,
     )
 
 
-def test_without_images_the_annotations_stay(source, tmp_path):
+def test_without_images_the_annotations_stay(source, out):
     """A dataset of features is read by the loader, whatever else is in it."""
     (source / "labels.csv").write_text(
         "".join(
@@ -605,18 +593,18 @@ def test_without_images_the_annotations_stay(source, tmp_path):
     resize = {"name": "resize", "size": "8x8"}
     convert(
         source,
-        tmp_path / "out",
+        out,
         resize,
         step("Features"),
         recipe={"store": "none"},
         labels=str(source / "labels.csv"),
     )
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
     assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
 
 
-def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_path):
+def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_path, out):
     pytest.importorskip("torch")
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
     section = page.partition("\n## Models\n")[2]
@@ -625,7 +613,7 @@ def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_
         re.findall(r"```toml\n(.*?)```", section, re.DOTALL)[0].replace("batch = 32", "batch = 4")
     )
     sys.modules.pop("encoder", None)
-    shardctl.convert(source, tmp_path / "out", recipe=str(tmp_path / "features.toml"), workers=0)
+    shardctl.convert(source, out, recipe=str(tmp_path / "features.toml"), workers=0)
     kept = {"kind": "image", "store": "png", "transform": [{"name": "resize", "size": "224x224"}]}
     shardctl.convert(source, tmp_path / "pixels", recipe=kept, workers=0)
     from encoder import Encoder  # type: ignore[import-not-found]  # written above
@@ -636,9 +624,7 @@ def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_
         for at in range(0, 14, 4)
         for each in encoder([dict(sample) for sample in samples[at : at + 4]])
     ]
-    loaded = next(iter(shardctl.open(tmp_path / "out").loader(batch_size=14, shuffle=False)))[
-        "features"
-    ]
+    loaded = next(iter(shardctl.open(out).loader(batch_size=14, shuffle=False)))["features"]
     assert (loaded.shape, loaded.dtype) == ((14, 64), np.float32)
     assert (loaded == np.stack([sample["features"] for sample in made])).all()
-    assert shardctl.verify(tmp_path / "out", level="deep").ok
+    assert shardctl.verify(out, level="deep").ok

@@ -15,6 +15,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 
 import shardctl
 from shardctl.cli.convert import convert as convert_command
@@ -448,18 +449,16 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path, photos, 
     if form == "lines":
         source, recipe = tmp_path / "t.txt", {"record": "line", "encoding": "latin-1"}
         source.write_bytes(b"caf\xe9\nb\n")
-    shardctl.convert(source, tmp_path / "first", recipe=copy.deepcopy(recipe), workers=0)
+    convert(source, tmp_path / "first", recipe=copy.deepcopy(recipe))
     shown = show_recipe(tmp_path / "first")
     assert shown["misfits"] == []
     again = written(tmp_path, shown["toml"])
     assert check_recipe(again).ok
     assert load_recipe(again) == shown["recipe"]
-    shardctl.convert(source, tmp_path / "second", recipe=again, workers=0)
+    convert(source, tmp_path / "second", recipe=again)
     first, second = (Manifest.load(LocalFolder(tmp_path / name)) for name in ("first", "second"))
     assert first.fingerprint_parts == second.fingerprint_parts
-    assert (
-        shardctl.convert(source, tmp_path / "first", recipe=again, workers=0).status == "up-to-date"
-    )
+    assert convert(source, tmp_path / "first", recipe=again).status == "up-to-date"
 
 
 # The schema

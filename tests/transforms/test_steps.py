@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from image_files import images
+from in_this_process import convert, repair
 from PIL import Image
 
 import shardctl
@@ -88,106 +89,91 @@ def own(name: str, **recipe: Any) -> dict[str, Any]:
 @pytest.mark.thorough(after=1)
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_may_make_several_samples_of_one_and_none(tmp_path, workers):
+def test_a_function_may_make_several_samples_of_one_and_none(tmp_path, out, workers):
     source = lines(tmp_path / "in.jsonl", ["a b c", " ", "d"])
-    result = shardctl.convert(source, tmp_path / "out", recipe=own("words"), workers=workers)
+    result = shardctl.convert(source, out, recipe=own("words"), workers=workers)
     assert (result.samples, result.rejected) == (4, 1)
-    found = [
-        (sample["key"], sample["variant"], sample["text"])
-        for sample in shardctl.open(tmp_path / "out")
-    ]
+    found = [(sample["key"], sample["variant"], sample["text"]) for sample in shardctl.open(out)]
     assert found == [
         ("in.jsonl#1", 0, "a"),
         ("in.jsonl#1", 1, "b"),
         ("in.jsonl#1", 2, "c"),
         ("in.jsonl#3", 0, "d"),
     ]
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("in.jsonl#2", "left-out")
-    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
-    assert [
-        found.values["text"]
-        for found in samples_of_key(LocalFolder(tmp_path / "out"), "in.jsonl#1")
-    ] == ["a", "b", "c"]
-    (tmp_path / "out" / "train-00000.arrow").unlink()
-    assert (
-        shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status
-        == "repaired"
-    )
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out, level="deep").findings == ()
+    assert [found.values["text"] for found in samples_of_key(LocalFolder(out), "in.jsonl#1")] == [
+        "a",
+        "b",
+        "c",
+    ]
+    (out / "train-00000.arrow").unlink()
+    assert repair(out, transforms=["manysteps:words"]).status == "repaired"
+    assert shardctl.verify(out).findings == ()
 
 
 @pytest.mark.usefixtures("functions")
-def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path):
+def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path, out):
     """One that leaves out some variants keeps the numbers of the others; one that refuses a variant
     costs the record."""
     source = lines(tmp_path / "in.jsonl", ["a", "b", "c d"])
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("odd_texts", "evens")]
-    result = shardctl.convert(
-        source, tmp_path / "out", recipe={"variants": 3, "transform": steps}, workers=0
-    )
+    result = convert(source, out, recipe={"variants": 3, "transform": steps})
     assert (result.samples, result.rejected) == (4, 1)
-    found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "out")]
+    found = [(sample["text"], sample["variant"]) for sample in shardctl.open(out)]
     assert found == [("a", 0), ("a", 2), ("c d", 0), ("c d", 2)]
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.message) == (
         "in.jsonl#2",
         "manysteps:odd_texts raised ValueError: no b",
     )
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("evens", "words")]
-    shardctl.convert(
-        source, tmp_path / "several", recipe={"variants": 3, "transform": steps}, workers=0
-    )
+    convert(source, tmp_path / "several", recipe={"variants": 3, "transform": steps})
     found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "several")]
     assert found == [("a", 0), ("a", 2), ("b", 0), ("b", 2), ("c", 0), ("d", 1), ("c", 2), ("d", 3)]
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
-def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path):
+def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path, out):
     (tmp_path / "in").mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         lines(tmp_path / "in" / name, ["x y z", " ", *["x y z"] * 7])
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", own("words"), workers=0, samples_per_shard=1000
-    )
-    (tmp_path / "out" / "train-00000.arrow").unlink()
+    convert(tmp_path / "in", out, own("words"), samples_per_shard=1000)
+    (out / "train-00000.arrow").unlink()
     (tmp_path / "in" / "a.jsonl").unlink()
-    result = shardctl.repair(
-        tmp_path / "out", transforms=["manysteps:words"], workers=0, drop_lost=True
-    )
+    result = repair(out, transforms=["manysteps:words"], drop_lost=True)
     assert (result.status, result.lost_samples) == ("dropped", 24)
-    manifest = shardctl.open(tmp_path / "out").manifest
+    manifest = shardctl.open(out).manifest
     assert (manifest.samples, manifest.inputs, manifest.rejected) == (24, 18, 10)
-    rejects = [
-        (reject.error, reject.records) for reject in read_rejects(LocalFolder(tmp_path / "out"))
-    ]
+    rejects = [(reject.error, reject.records) for reject in read_rejects(LocalFolder(out))]
     assert rejects == [("left-out", 1), ("lost", 8), ("left-out", 1)]
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 @pytest.mark.usefixtures("functions")
-def test_functions_are_called_in_turn_on_each_record(tmp_path):
+def test_functions_are_called_in_turn_on_each_record(tmp_path, out):
     """One may leave something for the next, as a tokenizer leaves its state."""
     source = lines(tmp_path / "in.jsonl", map(str, range(50)))
     steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("leaves", "takes")]
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": steps}, workers=0)
-    assert all(sample["taken"] == sample["text"] for sample in shardctl.open(tmp_path / "out"))
+    convert(source, out, recipe={"transform": steps})
+    assert all(sample["taken"] == sample["text"] for sample in shardctl.open(out))
 
 
 @pytest.mark.usefixtures("functions")
-def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path):
+def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path, out):
     source = lines(tmp_path / "in.jsonl", map(str, range(50)))
-    shardctl.convert(source, tmp_path / "out", recipe=own("changes_the_last"), workers=0)
-    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == list(
-        map(str, range(50))
-    )
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    convert(source, out, recipe=own("changes_the_last"))
+    assert [sample["text"] for sample in shardctl.open(out)] == list(map(str, range(50)))
+    assert shardctl.verify(out).findings == ()
 
 
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("of_file", [False, True])
-def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(tmp_path, of_file):
+def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(
+    tmp_path, out, of_file
+):
     """Variants have the lists of their record, and the records of a file those of a labels file."""
     items: dict[str, Any] = {} if of_file else {"items": [7]}
     (tmp_path / "in.jsonl").write_text(
@@ -195,14 +181,13 @@ def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(tmp
     )
     (tmp_path / "labels.jsonl").write_text('{"file_name": "in.jsonl", "items": [7]}\n')
     labels = {"labels": tmp_path / "labels.jsonl"} if of_file else {}
-    shardctl.convert(
+    convert(
         tmp_path / "in.jsonl",
-        tmp_path / "out",
+        out,
         recipe=own("appends", variants=2),
-        workers=0,
         **labels,
     )
-    assert [sample["items"].tolist() for sample in shardctl.open(tmp_path / "out")] == [
+    assert [sample["items"].tolist() for sample in shardctl.open(out)] == [
         [7, 0],
         [7, 1],
     ] * 3
@@ -210,7 +195,7 @@ def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(tmp
 
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
-def test_times_go_through_functions_without_a_change(tmp_path, zone):
+def test_times_go_through_functions_without_a_change(tmp_path, out, zone):
     """Nanoseconds and the year 33658 are more than Python's own times hold."""
     columns = {
         "fine": pa.array([1, None], pa.timestamp("ns", zone)),
@@ -219,39 +204,34 @@ def test_times_go_through_functions_without_a_change(tmp_path, zone):
         "text": pa.array(["a", "b"]),
     }
     pq.write_table(pa.table(columns), tmp_path / "in.parquet")
-    assert (
-        shardctl.convert(
-            tmp_path / "in.parquet", tmp_path / "out", recipe=own("late"), workers=0
-        ).samples
-        == 2
-    )
-    table = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()
+    assert convert(tmp_path / "in.parquet", out, recipe=own("late")).samples == 2
+    table = pa.ipc.open_file(out / "train-00000.arrow").read_all()
     assert {name: table[name].combine_chunks() for name in columns} == columns
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("functions")
-def test_a_function_may_make_several_images_of_one(tmp_path):
+def test_a_function_may_make_several_images_of_one(tmp_path, out):
     source = images(tmp_path / "in", "1.png", "2.png")
-    shardctl.convert(source, tmp_path / "out", recipe={"store": "raw", "transform": [
-        {"name": "resize", "size": "8x8"}, {"name": "custom", "target": "manysteps:halves"}]}, workers=0)  # fmt: skip
-    ds = shardctl.open(tmp_path / "out")
+    convert(source, out, recipe={"store": "raw", "transform": [
+        {"name": "resize", "size": "8x8"}, {"name": "custom", "target": "manysteps:halves"}]})  # fmt: skip
+    ds = shardctl.open(out)
     assert [(s["key"], s["variant"], s["side"], s["image"].shape) for s in ds] == [
         (key, side, side, (8, 4, 3)) for key in ("1.png", "2.png") for side in (0, 1)
     ]
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 @pytest.mark.usefixtures("functions")
-def test_several_samples_that_come_late_are_rejected_by_name(tmp_path):
+def test_several_samples_that_come_late_are_rejected_by_name(tmp_path, out):
     """The column that tells them apart is made if one of the 1,024 records that are tried gives
     several."""
     source = lines(
         tmp_path / "in.jsonl", [f"line{number}" for number in range(1100)] + ["late one"]
     )
-    result = shardctl.convert(source, tmp_path / "out", recipe=own("late"), workers=0)
+    result = convert(source, out, recipe=own("late"))
     assert (result.samples, result.rejected) == (1100, 1)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.stage, reject.error) == (
         "in.jsonl#1101",
         "transform",
@@ -260,16 +240,16 @@ def test_several_samples_that_come_late_are_rejected_by_name(tmp_path):
 
 
 @pytest.mark.usefixtures("functions")
-def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path):
+def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path, out):
     source = lines(tmp_path / "in.jsonl", [f"{number}" for number in range(1100)] + ["bad", "good"])
-    result = shardctl.convert(source, tmp_path / "out", recipe=own("one_bad"), workers=0)
+    result = convert(source, out, recipe=own("one_bad"))
     assert (result.samples, result.rejected) == (2202, 1)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("in.jsonl#1101", "other-type")
-    assert "in.jsonl#1101" not in {sample["key"] for sample in shardctl.open(tmp_path / "out")}
+    assert "in.jsonl#1101" not in {sample["key"] for sample in shardctl.open(out)}
 
 
-def test_an_image_is_decoded_once_for_all_its_variants(tmp_path, monkeypatch):
+def test_an_image_is_decoded_once_for_all_its_variants(tmp_path, out, monkeypatch):
     source = images(tmp_path / "in", "1.png")
     decoded: list[Any] = []
     load = image.Opened.load
@@ -283,8 +263,8 @@ def test_an_image_is_decoded_once_for_all_its_variants(tmp_path, monkeypatch):
         "variants": 5,
         "transform": [{"name": "random_resized_crop", "size": 8}],
     }
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
-    assert len(shardctl.open(tmp_path / "out")) == 5
+    convert(source, out, recipe=recipe)
+    assert len(shardctl.open(out)) == 5
     assert len(decoded) == 2, "once beforehand, to see what it costs, and once for the shard"
 
 
@@ -338,9 +318,7 @@ def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path, 
         lines(tmp_path / "in" / f"{number}.jsonl", [f"{number}.{text}" for text in range(3)])
     recipe = {"transform": [{"name": "joined", "size": 4}]}
     for made in ("one", "two"):
-        result = shardctl.convert(
-            tmp_path / "in", tmp_path / made, recipe=recipe, samples_per_shard=100, workers=0
-        )
+        result = convert(tmp_path / "in", tmp_path / made, recipe=recipe, samples_per_shard=100)
         assert (result.samples, result.rejected) == (3, 0)
     ds = shardctl.open(tmp_path / "one")
     assert [sample["text"] for sample in ds] == ["0.0+0.1+0.2+1.0", "1.1+1.2+2.0+2.1", "2.2"]
@@ -351,20 +329,19 @@ def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path, 
     ).read_text()
 
 
-def test_a_batch_transform_refuses_columns_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_batch_transform_refuses_columns_before_anything_is_written(tmp_path, out, monkeypatch):
     monkeypatch.setitem(TRANSFORMS, "joined", Joined)
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(InputError, match="joined takes texts, and the records have a"):
-        shardctl.convert(
+        convert(
             tmp_path / "in.jsonl",
-            tmp_path / "out",
+            out,
             recipe={"transform": [{"name": "joined", "size": 4}]},
-            workers=0,
         )
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (out / "manifest.json").exists()
 
 
-def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path):
+def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path, out):
     """Two variants of five crops each: ten samples, numbered in `variant`."""
     source = tmp_path / "in"
     source.mkdir()
@@ -373,8 +350,8 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path):
         Image.fromarray(pixels).save(source / f"{number}.png")
     steps = [{"name": "five_crop", "size": 8}, {"name": "hflip", "p": 0.5}]
     recipe = {"store": "raw", "variants": 2, "transform": steps}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
-    dataset = shardctl.open(tmp_path / "out")
+    convert(source, out, recipe=recipe)
+    dataset = shardctl.open(out)
     assert [sample["variant"] for sample in dataset] == [*range(10), *range(10)]
     plain = np.asarray(Image.open(source / "1.png"))
     left = [
@@ -399,7 +376,7 @@ def test_steps_that_do_not_go_together_are_refused(tmp_path, steps, message):
     source = images(tmp_path / "in", "1.png")
     transform = [{"name": name, **({"size": 8} if "crop" in name else {})} for name in steps]
     with pytest.raises(UsageError, match=re.escape(message)):
-        shardctl.convert(source, tmp_path / "out", recipe={"transform": transform}, workers=0)
+        convert(source, tmp_path / "out", recipe={"transform": transform})
 
 
 def test_a_step_is_written_as_it_was_in_the_recipes_of_older_datasets():

@@ -21,6 +21,7 @@ from conftest import examples
 from dataset_facts import sums
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import repair
 from stopping import stopped_at
 
 import shardctl
@@ -352,10 +353,10 @@ DOCUMENTS: dict[str, list[str | None]] = {
 }
 
 
-def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, cli):
+def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, out, cli):
     write(tmp_path / "in", DOCUMENTS)
-    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe=EXACT)
-    assert why(tmp_path / "out") == {
+    texts = deduplicated(tmp_path / "in", out, recipe=EXACT)
+    assert why(out) == {
         "a/1.jsonl#3": ("duplicate", "has the same text as a/1.jsonl#1, which is kept"),
         "a/2.jsonl#1": ("duplicate", "has the same text as a/1.jsonl#6, which is kept"),
         "b/1.jsonl#2": ("duplicate", "has the same text as a/1.jsonl#5, which is kept"),
@@ -366,13 +367,11 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, 
         for name, given in DOCUMENTS.items()
         for number, text in enumerate(given, 1)
     }
-    assert texts == {
-        key: text for key, text in given_texts.items() if key not in why(tmp_path / "out")
-    }
+    assert texts == {key: text for key, text in given_texts.items() if key not in why(out)}
     ran = cli(
         "convert",
         tmp_path / "in",
-        tmp_path / "out",
+        out,
         "--duplicates",
         "exact",
         "--workers",
@@ -383,24 +382,22 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, 
     assert ran.json["steps"] == [
         {"name": "deduplicate", "records": 14, "bytes": 54, "rejected": {"duplicate": [4, 16]}}
     ]
-    assert cli("verify", tmp_path / "out").code == 0
+    assert cli("verify", out).code == 0
 
 
 @pytest.mark.thorough
-def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path):
+def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path, out):
     write(tmp_path / "in", DOCUMENTS)
     said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
     tried = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True
+        tmp_path / "in", out, recipe={"duplicates": "exact"}, workers=0, dry_run=True
     )
     assert tried.estimate is not None
     assert said in tried.estimate.notices
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
     heard: list[int] = []
     listener = Listener(comparing=heard.append)
-    made = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", {"duplicates": "exact"}, listener, workers=0
-    )
+    made = shardctl.convert(tmp_path / "in", out, {"duplicates": "exact"}, listener, workers=0)
     assert said in made.notices
     assert (made.samples, made.reasons) == (10, {"filter: duplicate": 4})
     assert heard == [14]
@@ -445,21 +442,21 @@ def without_repeats(files: dict[str, list[str | None]], unit: str) -> dict[str, 
     ("unit", "split"),
     [("document", "train=0.7,val=0.3"), ("line", "folder"), ("paragraph", "none")],
 )
-def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path, unit, split):
+def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path, out, unit, split):
     files = random_texts(3)
     write(tmp_path / "in", files)
     recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
     options: dict[str, Any] = {"recipe": recipe, "split": split, "samples_per_shard": 50}
-    texts = deduplicated(tmp_path / "in", tmp_path / "out", **options)
+    texts = deduplicated(tmp_path / "in", out, **options)
     cut = {"document": lambda text: [text], "line": lines_of, "paragraph": paragraphs_of}[unit]
     assert {key: cut(text or "") for key, text in texts.items()} == without_repeats(files, unit)
     for workers in (1, 2):
         deduplicated(tmp_path / "in", tmp_path / str(workers), workers, **options)
-        assert sums(tmp_path / str(workers)) == sums(tmp_path / "out")
+        assert sums(tmp_path / str(workers)) == sums(out)
 
 
 @pytest.mark.thorough
-def test_near_duplicates_are_rejected_whoever_converts(tmp_path):
+def test_near_duplicates_are_rejected_whoever_converts(tmp_path, out):
     draw = random.Random(8)
     pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
     write(
@@ -467,11 +464,11 @@ def test_near_duplicates_are_rejected_whoever_converts(tmp_path):
         {"a.jsonl": [one for one, _ in pairs], "b.jsonl": [other.upper() for _, other in pairs]},
     )
     options: dict[str, Any] = {"recipe": {"duplicates": "near:0.7"}, "shuffle": 1}
-    deduplicated(tmp_path / "in", tmp_path / "out", **options)
+    deduplicated(tmp_path / "in", out, **options)
     expected = {
         f"b.jsonl#{number}" for number in range(1, 61) if jaccard(*pairs[number - 1]) >= 0.7
     }
-    rejects = why(tmp_path / "out")
+    rejects = why(out)
     assert set(rejects) == expected
     assert len(expected) > 30
     assert rejects["b.jsonl#1"] == (
@@ -479,28 +476,26 @@ def test_near_duplicates_are_rejected_whoever_converts(tmp_path):
         "has nearly the same text as a.jsonl#1, which is kept (their similarity is 1.00)",
     )
     deduplicated(tmp_path / "in", tmp_path / "2", 2, **options)
-    assert sums(tmp_path / "2") == sums(tmp_path / "out")
+    assert sums(tmp_path / "2") == sums(out)
 
 
 @pytest.mark.parametrize("form", ["files", "lines"])
-def test_files_of_text_are_compared_too(tmp_path, form):
+def test_files_of_text_are_compared_too(tmp_path, out, form):
     (tmp_path / "in").mkdir()
     if form == "files":
         for name, text in {"a": "x", "b": "y", "c": "x", "d": ""}.items():
             (tmp_path / "in" / f"{name}.txt").write_text(text)
-        texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe=EXACT)
+        texts = deduplicated(tmp_path / "in", out, recipe=EXACT)
         assert list(texts) == ["a.txt", "b.txt", "d.txt"]
-        assert why(tmp_path / "out")["c.txt"] == (
+        assert why(out)["c.txt"] == (
             "duplicate",
             "has the same text as a.txt, which is kept",
         )
     else:
         (tmp_path / "in/a.txt").write_text("x\ny\n\nx\n")
-        texts = deduplicated(
-            tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact", "record": "line"}
-        )
+        texts = deduplicated(tmp_path / "in", out, recipe={"duplicates": "exact", "record": "line"})
         assert "a.txt#4" not in texts
-        assert why(tmp_path / "out")["a.txt#4"] == (
+        assert why(out)["a.txt#4"] == (
             "duplicate",
             "has the same text as a.txt#1, which is kept",
         )
@@ -591,13 +586,14 @@ def test_several_units_are_compared_one_after_the_other(tmp_path):
 
 def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_because_of_them(
     tmp_path,
+    out,
 ):
     write(tmp_path / "in", {"b.jsonl": ["x", "y"]})
     (tmp_path / "in/a.jsonl").write_bytes(b'{"text": "x"\n{"text": "y"}\n')
     (tmp_path / "in/c.jsonl").write_bytes(b"\xff\xfe nothing")
-    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe=EXACT)
+    texts = deduplicated(tmp_path / "in", out, recipe=EXACT)
     assert texts == {"a.jsonl#2": "y", "b.jsonl#1": "x"}
-    assert set(why(tmp_path / "out")) == {"b.jsonl#2"}
+    assert set(why(out)) == {"b.jsonl#2"}
 
 
 def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path, monkeypatch):
@@ -641,7 +637,7 @@ def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path):
         list(run.apply(records, lambda row, rejection: None))
 
 
-def test_with_given_types_the_records_that_fit_are_compared(tmp_path):
+def test_with_given_types_the_records_that_fit_are_compared(tmp_path, out):
     (tmp_path / "in").mkdir()
     lines = [
         {"text": "x", "n": 1},
@@ -651,11 +647,11 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path):
     ]
     (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
-    assert list(deduplicated(tmp_path / "in", tmp_path / "out", recipe=recipe)) == [
+    assert list(deduplicated(tmp_path / "in", out, recipe=recipe)) == [
         "a.jsonl#1",
         "a.jsonl#4",
     ]
-    assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
+    assert set(why(out)) == {"a.jsonl#3"}
 
 
 @pytest.mark.thorough(after=1)
@@ -714,15 +710,17 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
-def test_a_killed_conversion_goes_on_with_the_same_duplicates(tmp_path, monkeypatch, unit, change):
+def test_a_killed_conversion_goes_on_with_the_same_duplicates(
+    tmp_path, out, monkeypatch, unit, change
+):
     write(tmp_path / "in", random_texts(4))
     recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
     options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 40}
     shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
-    convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", **options)  # noqa: E731 - two calls of the same
+    convert = lambda: shardctl.convert(tmp_path / "in", out, **options)  # noqa: E731 - two calls of the same
     assert stopped_at(change, "kill", task, "build_shard", convert, monkeypatch)
     assert convert().status == "resumed"
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.fixture(scope="module", params=["document", "line"])
@@ -754,7 +752,7 @@ def test_repair_makes_the_same_shards_and_tables(without_duplicates, tmp_path, n
     before = sums(out)
     for path in [path for name in names for path in out.glob(name)]:
         path.write_bytes(b"damaged")
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert sums(out) == before
     assert shardctl.verify(out).ok
 
@@ -764,7 +762,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
     exactly(tmp_path)
     (tmp_path / "out/duplicates-document.arrow").unlink()
     write(tmp_path / "in", {"a/1.jsonl": ["one two", "three", "one two", None, "", "other"]})
-    result = shardctl.repair(tmp_path / "out", workers=0)
+    result = repair(tmp_path / "out")
     assert result.status == "damaged"
     assert "give other duplicates" in result.unrepaired[0].message
 

@@ -17,6 +17,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
@@ -466,16 +467,16 @@ def test_replace_uses_re2_where_it_takes_the_pattern():
     assert changed("replace", "éa", pattern=r"\w", replacement="x", engine="regex") == "xx"
 
 
-def test_a_pattern_that_does_not_end_costs_the_record(tmp_path):
+def test_a_pattern_that_does_not_end_costs_the_record(tmp_path, out):
     pattern = r"(?<!a)(x|xx)+\b(?!.)z?y"
     source = tmp_path / "in.jsonl"
     source.write_text(
         "".join(json.dumps({"text": text}) + "\n" for text in ("fine", "x" * 60, "xy"))
     )
     recipe = {"transform": [{"name": "replace", "pattern": pattern, "time_limit": 0.05}]}
-    result = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    result = convert(source, out, recipe=recipe)
     assert (result.samples, result.rejected) == (2, 1)
-    (reject,) = map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())
+    (reject,) = map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
     assert (reject["key"], reject["stage"], reject["error"]) == (
         "in.jsonl#2",
         "transform",
@@ -769,7 +770,7 @@ def documents(folder: Path) -> Path:
 def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path):
     recipe = {"transform": [{"name": "html"}, {"name": "filter_gopher"}]}
     for made in ("one", "two"):
-        result = shardctl.convert(documents(tmp_path), tmp_path / made, recipe=recipe, workers=0)
+        result = convert(documents(tmp_path), tmp_path / made, recipe=recipe)
         assert (result.samples, result.rejected) == (2, 3)
     rejects = [
         json.loads(line) for line in (tmp_path / "one" / "rejects.jsonl").read_text().splitlines()
@@ -791,7 +792,7 @@ def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path):
     assert gopher["rejected"]["gopher-words"] == [2, len("short")]
 
 
-def test_a_file_that_is_one_record_is_cleaned_too(tmp_path):
+def test_a_file_that_is_one_record_is_cleaned_too(tmp_path, out):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("Some  TEXT\r\n", newline="")
     (tmp_path / "in" / "b.txt").write_text("x")
@@ -802,12 +803,12 @@ def test_a_file_that_is_one_record_is_cleaned_too(tmp_path):
             {"name": "filter_length", "min_chars": 2},
         ]
     }
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0)
+    result = convert(tmp_path / "in", out, recipe=recipe)
     assert (result.samples, result.rejected) == (1, 1)
-    assert shardctl.open(tmp_path / "out")[0]["text"] == "some text"
+    assert shardctl.open(out)[0]["text"] == "some text"
 
 
-def test_flags_are_steps_in_a_fixed_order(cli, tmp_path):
+def test_flags_are_steps_in_a_fixed_order(cli, tmp_path, out):
     source = tmp_path / "in.jsonl"
     text = "<p>The  Mail of ME@x.org is \x07 ﬁne.</p>"
     source.write_text("".join(json.dumps({"text": each}) + "\n" for each in (text, "x")))
@@ -820,9 +821,9 @@ def test_flags_are_steps_in_a_fixed_order(cli, tmp_path):
         "--step",
         "replace pattern=fine replacement=good",
     ]
-    ran = cli("convert", source, tmp_path / "out", "--workers", 0, *flags)
+    ran = cli("convert", source, out, "--workers", 0, *flags)
     assert ran.code == 0, ran.err
-    steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
+    steps = json.loads((out / "manifest.json").read_text())["recipe"]["transform"]
     names = [
         "html",
         "normalize",
@@ -836,19 +837,19 @@ def test_flags_are_steps_in_a_fixed_order(cli, tmp_path):
     ]
     assert [step["name"] for step in steps] == names
     assert steps[6] == {"name": "filter_length", "min_chars": 4, "max_chars": 900}
-    assert shardctl.open(tmp_path / "out")[0]["text"] == "mail [email] good."
+    assert shardctl.open(out)[0]["text"] == "mail [email] good."
     assert "filter_length: kept 1 of 2" in ran.out
 
 
-def test_quality_names_published_filters(cli, tmp_path):
+def test_quality_names_published_filters(cli, tmp_path, out):
     ran = cli(
         "convert",
         documents(tmp_path),
-        tmp_path / "out",
+        out,
         *"--workers 0 --filter-quality gopher --segment zh".split(),
     )
     assert ran.code == 0, ran.err
-    steps = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
+    steps = json.loads((out / "manifest.json").read_text())["recipe"]["transform"]
     assert [step["name"] for step in steps] == [
         "segment",
         "filter_gopher",
@@ -856,19 +857,17 @@ def test_quality_names_published_filters(cli, tmp_path):
     ]
 
 
-def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(cli, tmp_path):
+def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(cli, tmp_path, out):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[[transform]]\nname = "filter_length"\nmin_chars = 2\n')
     source = documents(tmp_path)
-    ran = cli("convert", source, tmp_path / "out", "--recipe", recipe, "--lower-case")
+    ran = cli("convert", source, out, "--recipe", recipe, "--lower-case")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "--lower-case: " in ran.err
     assert "add it with --step 'lower_case'" in ran.err
-    ran = cli(
-        "convert", source, tmp_path / "out", "--recipe", recipe, "--workers", 0, "--min-chars", 6
-    )
+    ran = cli("convert", source, out, "--recipe", recipe, "--workers", 0, "--min-chars", 6)
     assert ran.code == 0, ran.err
     assert {
         reject["message"]
-        for reject in map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())
+        for reject in map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
     } == {"characters 5 is under 6", "characters 0 is under 6"}

@@ -67,23 +67,23 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_blocks_are_the_cleaned_texts_whoever_works(corpus, tmp_path, method):
     steps = to_blocks(str(corpus / "tokenizer.json"), 64, method)
     out = convert_thrice(corpus / "lines", tmp_path, {"transform": steps}, samples_per_shard=40)
-    shardctl.convert(
-        corpus / "lines", tmp_path / "cleaned", recipe={"transform": CLEANING}, workers=0
-    )
+    convert(corpus / "lines", tmp_path / "cleaned", recipe={"transform": CLEANING})
     assert_decodes_to(
         out, {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "cleaned")}
     )
 
 
 @pytest.mark.thorough
-def test_a_killed_conversion_goes_on_and_ends_with_the_same_blocks(corpus, tmp_path, monkeypatch):
+def test_a_killed_conversion_goes_on_and_ends_with_the_same_blocks(
+    corpus, tmp_path, out, monkeypatch
+):
     recipe = {"transform": to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")}
     make = partial(convert, corpus / "lines", recipe=recipe, samples_per_shard=12)
     make(tmp_path / "whole")
-    again = partial(make, tmp_path / "out")
+    again = partial(make, out)
     assert stopped_at(20, "kill", task, "build_shard", again, monkeypatch)
     assert again().status == "resumed"
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @given(
@@ -106,15 +106,11 @@ def test_any_texts_come_back_from_blocks(corpus, texts, method):
     assert_decodes_to(folder / "out", {key: text for key, text in cleaned.items() if text})
 
 
-def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus, tmp_path, cli):
+def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus, out, cli):
     recipe = {"transform": to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")}
-    shardctl.convert(
-        corpus / "lines", tmp_path / "out", recipe=recipe, workers=0, samples_per_shard=1000
-    )
-    for row in range(0, len(shardctl.open(tmp_path / "out")), 7):
-        found = cli(
-            "inspect", tmp_path / "out", "--shard", "train-00000.arrow", "--row", row, "--json"
-        ).json
+    convert(corpus / "lines", out, recipe=recipe, samples_per_shard=1000)
+    for row in range(0, len(shardctl.open(out)), 7):
+        found = cli("inspect", out, "--shard", "train-00000.arrow", "--row", row, "--json").json
         assert found["source"] == str(corpus / "lines" / found["values"]["key"].partition("#")[0])
 
 

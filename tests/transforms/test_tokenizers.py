@@ -20,6 +20,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, repair
 
 import shardctl
 from shardctl.errors import InputError, Rejection, StorageError, UsageError
@@ -603,19 +604,19 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder, t
     shutil.copytree(folder, mine)
     source, out = documents(tmp_path / "in"), tmp_path / "out"
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(mine), "eos": "<|endoftext|>"}]}
-    shardctl.convert(source, out, recipe=recipe, workers=0)
+    convert(source, out, recipe=recipe)
     manifest = json.loads((out / "manifest.json").read_text())
     (step,) = manifest["recipe"]["transform"]
     assert step["tokenizer"] == "tokenizer.json"
     assert str(mine) not in json.dumps(manifest["recipe"])
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(written(out))
     assert f"tokenizers {tokenizers.__version__}" in manifest["fingerprint_parts"]["versions"]
-    assert shardctl.convert(source, out, recipe=recipe, workers=0).status == "up-to-date"
+    assert convert(source, out, recipe=recipe).status == "up-to-date"
     before = written(out)
     shutil.rmtree(mine)
     shard = out / "train-00000.arrow"
     shard.write_bytes(before[shard.name][:-50] + bytes(50))
-    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert repair(out).status == "repaired"
     assert written(out) == before
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
@@ -623,26 +624,24 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder, t
         InputError,
         match=r"out: this is not the tokenizer of the recipe: the SHA-256 of its files is",
     ):
-        shardctl.convert(
+        convert(
             source,
             tmp_path / "again",
             recipe={"transform": [{**step, "tokenizer": str(out)}]},
-            workers=0,
         )
 
 
-def test_another_tokenizer_makes_another_dataset(folder, tmp_path):
+def test_another_tokenizer_makes_another_dataset(folder, tmp_path, out):
     source = documents(tmp_path / "in")
     for number, spec in enumerate((str(folder), str(folder / "tokenizer.json"))):
         recipe = {"transform": [{"name": "tokenize", "tokenizer": spec}]}
-        made = shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+        made = convert(source, out, recipe=recipe)
         assert made.status == ("created", "up-to-date")[number]
     with pytest.raises(shardctl.errors.DatasetError, match="differs in its recipe"):
-        shardctl.convert(
+        convert(
             source,
-            tmp_path / "out",
+            out,
             recipe={"transform": [{"name": "tokenize", "tokenizer": "bytes"}]},
-            workers=0,
         )
 
 
@@ -662,11 +661,11 @@ def test_settings_that_cannot_be_are_a_sentence(tmp_path, bpe, step, problem):
     source = documents(tmp_path / "in")
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json"), **step}]}
     with pytest.raises((UsageError, InputError), match=problem):
-        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+        convert(source, tmp_path / "out", recipe=recipe)
 
 
 @pytest.mark.thorough
-def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path):
+def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path, out):
     (tmp_path / "w.txt").write_text(
         "<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16))
     )
@@ -676,11 +675,9 @@ def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path):
         UsageError,
         match="a vocabulary of 65,537 tokens does not fit in uint16, which has room for 65,536",
     ):
-        shardctl.convert(
-            source, tmp_path / "out", recipe={"transform": [{**step, "dtype": "uint16"}]}, workers=0
-        )
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0)
-    assert shardctl.open(tmp_path / "out").schema.field("tokens").type == pa.list_(pa.uint32())
+        convert(source, out, recipe={"transform": [{**step, "dtype": "uint16"}]})
+    convert(source, out, recipe={"transform": [step]})
+    assert shardctl.open(out).schema.field("tokens").type == pa.list_(pa.uint32())
 
 
 def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(tmp_path):
@@ -690,7 +687,7 @@ def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(t
         [{"text": "the cat"}, {"text": "the  cat"}, {"text": "the dog"}, {"text": " "}],
     )
     step = {"name": "tokenize", "tokenizer": str(tmp_path / "w.txt"), "keep_text": True}
-    made = shardctl.convert(source, tmp_path / "a", recipe={"transform": [step]}, workers=0)
+    made = convert(source, tmp_path / "a", recipe={"transform": [step]})
     assert any(
         "the tokenizer tokenizer.txt does not give every text back exactly" in notice
         for notice in made.notices
@@ -700,26 +697,25 @@ def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(t
         ("the  cat", [1, 2]),
         ("the dog", [1, 0]),
     ]
-    made = shardctl.convert(
+    made = convert(
         source,
         tmp_path / "b",
         recipe={"transform": [{**step, "exact": True}]},
-        workers=0,
         max_rejects="100%",
     )
     assert made.notices == ()
     assert made.reasons == {"transform: not-exact": 2, "transform: empty": 1}
 
 
-def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path, monkeypatch):
+def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path, out, monkeypatch):
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     (tmp_path / "t.json").write_text(own.to_str())
     monkeypatch.setattr(huggingface, "MOST", 800)
     source = jsonl(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a" * 801}, {"text": "a" * 800}])
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
-    assert len(shardctl.open(tmp_path / "out")) == 2
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    convert(source, out, recipe=recipe)
+    assert len(shardctl.open(out)) == 2
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("in.jsonl#2", "too-large")
     assert "the text has 801 B and cannot be cut" in reject.message
 
@@ -760,14 +756,14 @@ def counted_text(out: Path, tokenizer: Tokenizer) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("spec", ["bytes", "bpe"])
-def test_the_loss_counts_what_an_assistant_says(tmp_path, bpe, spec, cli):
+def test_the_loss_counts_what_an_assistant_says(tmp_path, out, bpe, spec, cli):
     (tmp_path / "t.json").write_bytes(bpe)
     name = spec if spec == "bytes" else str(tmp_path / "t.json")
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     ran = cli(
         "convert",
         source,
-        tmp_path / "out",
+        out,
         "--tokenizer",
         name,
         "--chat-template",
@@ -776,7 +772,7 @@ def test_the_loss_counts_what_an_assistant_says(tmp_path, bpe, spec, cli):
         0,
     )
     assert ran.code == 0
-    assert counted_text(tmp_path / "out", open_tokenizer(name)) == [
+    assert counted_text(out, open_tokenizer(name)) == [
         (
             "<|im_start|>user\nhi the cat<|im_end|>\n<|im_start|>assistant\nyes 文\n<|im_end|>\n",
             "yes 文\n<|im_end|>",
@@ -807,7 +803,7 @@ def test_a_chat_is_encoded_as_its_whole_text(folder, tmp_path):
     )
 
 
-def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder, tmp_path):
+def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder, tmp_path, out):
     answer = {"role": "assistant", "content": "b"}
     chats: list[tuple[Any, str]] = [
         (CHATS[0], ""),
@@ -824,8 +820,8 @@ def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder, tm
     ]
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat, _ in chats])
     recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
-    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
-    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(tmp_path / "out"))}
+    convert(source, out, recipe=recipe, max_rejects="100%")
+    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(out))}
     found = [
         rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else ""
         for number in range(1, 12)
@@ -863,7 +859,7 @@ def test_a_template_that_cannot_be_used_is_a_sentence(bpe, tmp_path, template):
         "template": str(tmp_path / "x.jinja"),
     }
     with pytest.raises(InputError) as caught:
-        shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0)
+        convert(source, tmp_path / "out", recipe={"transform": [step]})
     assert TEMPLATES[template] in str(caught.value)
 
 
@@ -894,7 +890,7 @@ def test_messages_may_have_values_that_are_no_text():
     assert (written.text, written.spans) == ("a b", ((0, 1),))
 
 
-def test_a_template_of_a_file_is_part_of_the_dataset(bpe, tmp_path):
+def test_a_template_of_a_file_is_part_of_the_dataset(bpe, tmp_path, out):
     (tmp_path / "x.jinja").write_text(
         "{% for m in messages %}{% if m.name %}{{ m.name }}{% endif %}{% generation %}{{ m.content "
         "}}{% endgeneration %}"
@@ -902,17 +898,17 @@ def test_a_template_of_a_file_is_part_of_the_dataset(bpe, tmp_path):
     )
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     step = {"name": "tokenize_chat", "tokenizer": "bytes", "template": str(tmp_path / "x.jinja")}
-    shardctl.convert(source, tmp_path / "out", recipe={"transform": [step]}, workers=0)
-    assert counted_text(tmp_path / "out", open_tokenizer("bytes"))[1] == ("a b cde", "a b cde")
-    before = written(tmp_path / "out")
+    convert(source, out, recipe={"transform": [step]})
+    assert counted_text(out, open_tokenizer("bytes"))[1] == ("a b cde", "a b cde")
+    before = written(out)
     assert "chat_template.jinja" in before
     (tmp_path / "x.jinja").unlink()
-    (tmp_path / "out" / "train-00000.arrow").unlink()
-    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
-    assert written(tmp_path / "out") == before
+    (out / "train-00000.arrow").unlink()
+    assert repair(out).status == "repaired"
+    assert written(out) == before
 
 
-def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tmp_path, cli):
+def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tmp_path, out, cli):
     (tmp_path / "t.json").write_bytes(bpe)
     source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
     for arguments, problem in (
@@ -926,14 +922,14 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tm
         ),
         (("--chat-template", "chatml"), "--chat-template needs a tokenizer; give --tokenizer too"),
     ):
-        ran = cli("convert", source, tmp_path / "out", *arguments, "--workers", 0)
+        ran = cli("convert", source, out, *arguments, "--workers", 0)
         assert ran.code in (2, 3)
         assert problem in ran.err
     texts = jsonl(tmp_path / "texts.jsonl", [{"text": "a"}])
     ran = cli(
         "convert",
         texts,
-        tmp_path / "out",
+        out,
         *"--tokenizer bytes --chat-template chatml --workers 0".split(),
     )
     assert (
@@ -942,14 +938,14 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tm
     )
 
 
-def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path, cli):
+def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path, out, cli):
     (tmp_path / "r.toml").write_text(
         'kind = "text"\n[[transform]]\nname = "tokenize"\ntokenizer = "nothing"\n'
     )
     source = jsonl(tmp_path / "in.jsonl", [{"text": "ab"}])
     arguments = ("--recipe", tmp_path / "r.toml", "--tokenizer", "bytes", "--workers", 0)
-    assert cli("convert", source, tmp_path / "out", *arguments).code == 0
-    (sample,) = shardctl.open(tmp_path / "out")
+    assert cli("convert", source, out, *arguments).code == 0
+    (sample,) = shardctl.open(out)
     assert list(sample["tokens"]) == [97, 98]
 
 
@@ -1003,7 +999,7 @@ def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path
     assert (tmp_path / "a.txt").read_text().split("\n")[:1] == ["<unk>"]
     assert {"aaa", "bbb"} <= set((tmp_path / "a.txt").read_text().split("\n"))
     assert (first.documents, first.bytes, len(first.notices)) == (40, 280, 1)
-    shardctl.convert(source, tmp_path / "ds", recipe={"text_field": "body"}, workers=0)
+    convert(source, tmp_path / "ds", recipe={"text_field": "body"})
     again = shardctl.train_tokenizer(
         tmp_path / "ds", tmp_path / "b.txt", kind="words", vocab_size=10
     )
@@ -1046,19 +1042,18 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, 
     (tmp_path / "t.json").write_bytes(bpe)
     out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
-    shardctl.convert(source, out, workers=0)
+    convert(source, out)
     (out / "tokenizer.json").write_text("mine")
     for dry_run in (True, False):
         with pytest.raises(StorageError, match="is not part of a dataset"):
-            shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True, dry_run=dry_run)
+            convert(source, out, recipe=recipe, overwrite=True, dry_run=dry_run)
     assert (out / "tokenizer.json").read_text() == "mine"
     (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
-    shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True)
-    shardctl.convert(
+    convert(source, out, recipe=recipe, overwrite=True)
+    convert(
         source,
         out,
         recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]},
-        workers=0,
         overwrite=True,
     )
     assert shardctl.verify(out).ok

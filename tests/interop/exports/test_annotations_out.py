@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from in_this_process import convert, export
 from PIL import Image, ImageOps
 
 import shardctl
@@ -152,17 +153,12 @@ def instances(folder: Path, split: str = "train") -> dict[str, Any]:
 
 def from_coco(out: Path, dst: Path) -> Path:
     files = [f"coco:{path}" for path in sorted((out / "annotations").iterdir())]
-    assert shardctl.convert(out, dst, labels=files, workers=0).rejected == 0
+    assert convert(out, dst, labels=files).rejected == 0
     return dst
 
 
 def from_yolo(out: Path, dst: Path) -> Path:
-    assert (
-        shardctl.convert(
-            out / "images", dst, labels=f"yolo:{out / 'data.yaml'}", workers=0
-        ).rejected
-        == 0
-    )
+    assert convert(out / "images", dst, labels=f"yolo:{out / 'data.yaml'}").rejected == 0
     return dst
 
 
@@ -176,8 +172,8 @@ def members_of(tar: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
 
 def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path):
     before = write(tmp_path / "in", all_members())
-    shardctl.export(before, tmp_path / "files", "files", workers=0)
-    shardctl.export(before, tmp_path / "tars", "webdataset", workers=0)
+    export(before, tmp_path / "files", "files")
+    export(before, tmp_path / "tars", "webdataset")
     lines = (tmp_path / "files" / "train" / "metadata.jsonl").read_text().splitlines()
     of_pycocotools = {"size": [6, 8], "counts": "=2400000005"}
     in_tar = [
@@ -192,10 +188,10 @@ def test_the_counts_of_an_rle_are_the_text_that_readers_of_coco_take(tmp_path):
 # --- COCO ---
 
 
-def test_all_that_coco_knows_comes_back_as_it_was(tmp_path):
+def test_all_that_coco_knows_comes_back_as_it_was(tmp_path, out):
     before = write(tmp_path / "in", all_members())
-    result = shardctl.export(before, tmp_path / "out", "coco", workers=0)
-    after = from_coco(tmp_path / "out", tmp_path / "back")
+    result = export(before, out, "coco")
+    after = from_coco(out, tmp_path / "back")
     assert objects_of(after) == objects_of(before)
     assert role_of(after) == role_of(before)
     assert result.counts == {
@@ -205,9 +201,9 @@ def test_all_that_coco_knows_comes_back_as_it_was(tmp_path):
     assert any("2 images not annotated" in note for note in result.notes)
 
 
-def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(tmp_path):
-    shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
-    names = sorted(name for name in tree(tmp_path / "out") if name.endswith(".jpg"))
+def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(tmp_path, out):
+    export(write(tmp_path / "in", all_members()), out, "coco")
+    names = sorted(name for name in tree(out) if name.endswith(".jpg"))
     twins = ["train/A~~1-0.jpg", "train/a~~1-1.jpg"]
     assert names == sorted(
         [
@@ -219,16 +215,16 @@ def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(
             "val/_con.jpg",
         ]
     )
-    listed = [f"train/{image['file_name']}" for image in instances(tmp_path / "out")["images"]]
+    listed = [f"train/{image['file_name']}" for image in instances(out)["images"]]
     assert listed == ["train/a_x.jpg", "train/_.._up.jpg", *twins]
-    val = instances(tmp_path / "out", "val")
+    val = instances(out, "val")
     assert val["images"] == [{"id": 1, "file_name": "café_ü_ 1.jpg", "width": 8, "height": 6}]
     assert val["annotations"] == []
 
 
-def test_a_file_of_coco_says_what_its_tools_need(tmp_path):
-    shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
-    said = instances(tmp_path / "out")
+def test_a_file_of_coco_says_what_its_tools_need(tmp_path, out):
+    export(write(tmp_path / "in", all_members()), out, "coco")
+    said = instances(out)
     assert {"info", "licenses", "categories", "images", "annotations"} == set(said)
     assert [category["id"] for category in said["categories"]] == [3, 7, 90]
     assert said["categories"][0]["skeleton"] == [[1, 2]]
@@ -243,21 +239,21 @@ def test_a_file_of_coco_says_what_its_tools_need(tmp_path):
     assert "keypoints" not in crowd
 
 
-def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path):
+def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path, out):
     full = all_members()
     objects = {
         **{name: full[name] for name in ("bbox", "category", "rle")},
         "segmentation": [POLYGONS["segmentation"][1], [], []],
     }
-    shardctl.export(write(tmp_path / "in", objects), tmp_path / "out", "coco", workers=0)
-    areas = [each["area"] for each in instances(tmp_path / "out")["annotations"][:3]]
+    export(write(tmp_path / "in", objects), out, "coco")
+    areas = [each["area"] for each in instances(out)["annotations"][:3]]
     assert areas == pytest.approx([3.7, 10, 9])
 
 
 @pytest.mark.parametrize(
     ("ids", "written"), [([7, 7, 5], [1, 2]), ([None, 7, 5], [1, 2]), ([-4, 2**40, 0], [-4, 2**40])]
 )
-def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp_path):
+def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp_path, out):
     samples = [
         {
             "key": str(n),
@@ -273,8 +269,8 @@ def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp
         roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}},
         samples_per_shard=2,
     )
-    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
-    said = instances(tmp_path / "out")
+    export(tmp_path / "in", out, "coco")
+    said = instances(out)
     assert [image["id"] for image in said["images"]][:2] == written
     assert [each["image_id"] for each in said["annotations"]] == [
         image["id"] for image in said["images"] for _ in range(2)
@@ -284,31 +280,24 @@ def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp
     assert [category["id"] for category in said["categories"]] == [1, 2, 3]
 
 
-def test_categories_without_names_are_called_by_their_numbers(tmp_path):
-    result = shardctl.export(
-        write(tmp_path / "in", BOXES, {"role": "objects"}), tmp_path / "out", "coco", workers=0
-    )
-    assert instances(tmp_path / "out")["categories"] == [
-        {"id": n + 1, "name": str(n)} for n in range(3)
-    ]
+def test_categories_without_names_are_called_by_their_numbers(tmp_path, out):
+    result = export(write(tmp_path / "in", BOXES, {"role": "objects"}), out, "coco")
+    assert instances(out)["categories"] == [{"id": n + 1, "name": str(n)} for n in range(3)]
     assert any("no names" in note for note in result.notes)
     assert (
-        objects_of(from_coco(tmp_path / "out", tmp_path / "back")).keys()
-        == objects_of(tmp_path / "in").keys()
+        objects_of(from_coco(out, tmp_path / "back")).keys() == objects_of(tmp_path / "in").keys()
     )
 
 
-def test_a_split_that_is_not_annotated_has_images_only(tmp_path):
+def test_a_split_that_is_not_annotated_has_images_only(tmp_path, out):
     samples = [
         {"key": str(n), "image": picture(n), "objects": BOXES if n == 0 else None} for n in range(2)
     ]
     splits = {"train": samples[:1], "test": samples[1:]}
     shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
-    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
-    assert {"test/1.jpg", "train/0.jpg", "annotations/instances_train.json"} == set(
-        tree(tmp_path / "out")
-    ) - OWN
-    assert objects_of(from_coco(tmp_path / "out", tmp_path / "back"))[pixels_of(picture(1))] is None
+    export(tmp_path / "in", out, "coco")
+    assert {"test/1.jpg", "train/0.jpg", "annotations/instances_train.json"} == set(tree(out)) - OWN
+    assert objects_of(from_coco(out, tmp_path / "back"))[pixels_of(picture(1))] is None
 
 
 # --- YOLO ---
@@ -317,11 +306,11 @@ def test_a_split_that_is_not_annotated_has_images_only(tmp_path):
 @pytest.mark.parametrize(
     ("task", "objects"), [("detect", BOXES), ("segment", POLYGONS), ("pose", POINTS)]
 )
-def test_the_objects_of_each_task_come_back(task, objects, tmp_path):
+def test_the_objects_of_each_task_come_back(task, objects, tmp_path, out):
     before = write(tmp_path / "in", objects)
-    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, task=task, on_loss="drop")
+    result = export(before, out, "yolo", task=task, on_loss="drop")
     assert "not annotated" in lost_of(result, "objects")
-    after = from_yolo(tmp_path / "out", tmp_path / "back")
+    after = from_yolo(out, tmp_path / "back")
     returned = objects_of(after)
     for image, there in objects_of(before).items():
         assert returned[image]["category"] == (there["category"] if there else [])
@@ -343,14 +332,14 @@ def flat(values: Any) -> list[float]:
     )
 
 
-def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path):
+def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path, out):
     role = {"role": "objects", "names": ["yes", '"', "a: #b\n\u2028\x85", "1"]}
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
     shardctl.write(
         tmp_path / "in", {"train": samples[:1], "validation": samples[1:]}, roles={"objects": role}
     )
-    shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", workers=0)
-    said = yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
+    export(tmp_path / "in", out, "yolo")
+    said = yaml.safe_load((out / "data.yaml").read_text())
     assert said == {
         "train": "images/train",
         "val": "images/validation",
@@ -358,75 +347,71 @@ def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path):
         "nc": 4,
         "names": role["names"],
     }
-    assert (tmp_path / "out" / "labels" / "train" / "0.txt").read_text().split()[0] == "2"
+    assert (out / "labels" / "train" / "0.txt").read_text().split()[0] == "2"
 
 
-def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(tmp_path):
+def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(tmp_path, out):
     before = write(tmp_path / "in", all_members())
     for task, said in (
         ("detect", "segmentation of 3 objects.*rle of 2 objects.*2 crowds"),
         ("segment", "3 objects of several"),
     ):
         with pytest.raises(UsageError, match=said):
-            shardctl.export(before, tmp_path / "out", "yolo", workers=0, task=task)
-    assert not (tmp_path / "out").exists()
-    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, on_loss="drop")
+            export(before, out, "yolo", task=task)
+    assert not out.exists()
+    result = export(before, out, "yolo", on_loss="drop")
     assert result.counts["train"] == {"samples": 5, "objects": 5}  # without the crowds
     assert "2 crowds" in lost_of(result, "objects")
-    labels = {name for name in tree(tmp_path / "out") if name.startswith("labels/")}
+    labels = {name for name in tree(out) if name.startswith("labels/")}
     assert labels == {
         f"labels/{name}.txt"
         for name in ("train/a_x", "train/_.._up", "train/A~~1-0", "train/a~~1-1", "val/café_ü_ 1")
     }
 
 
-def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_path):
+def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_path, out):
     objects = {"bbox": [[6, 4, 9, 6], [1, 1, 2, 2], [-5, 4, 1, 1]], "category": [0, 1, 2]}
     before = write(tmp_path / "in", objects)
     with pytest.raises(UsageError, match="5 objects with places outside of the image"):
-        shardctl.export(before, tmp_path / "out", "yolo", workers=0)
-    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, on_loss="drop")
+        export(before, out, "yolo")
+    result = export(before, out, "yolo", on_loss="drop")
     assert result.counts["train"]["objects"] == 2
-    after = objects_of(from_yolo(tmp_path / "out", tmp_path / "back"))
+    after = objects_of(from_yolo(out, tmp_path / "back"))
     assert [there["category"] for there in after.values() if there["category"]] == [[1], [1]]
 
 
-def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path):
+def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path, out):
     role = {
         name: value for name, value in ROLE.items() if name not in ("keypoints", "skeleton", "flip")
     }
     objects = {**BOXES, "keypoints": [[[1, 1, 2], [2, 2, 2]], [[1, 1, 2]]]}
     before = write(tmp_path / "in", objects, role)
     with pytest.raises(UsageError, match="2 objects whose keypoints are not 2"):
-        shardctl.export(before, tmp_path / "out", "yolo", workers=0, task="pose")
-    result = shardctl.export(
-        before, tmp_path / "out", "yolo", workers=0, task="pose", on_loss="drop"
-    )
+        export(before, out, "yolo", task="pose")
+    result = export(before, out, "yolo", task="pose", on_loss="drop")
     assert result.counts["train"]["objects"] == 3
 
 
-def test_splits_of_any_name_come_back_with_their_objects(tmp_path):
+def test_splits_of_any_name_come_back_with_their_objects(tmp_path, out):
     samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(4)]
     splits = dict(
         zip(("train", "val", "dev", "extra"), ([sample] for sample in samples), strict=True)
     )
     shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
-    result = shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", workers=0)
+    result = export(tmp_path / "in", out, "yolo")
     assert any("names the splits dev, extra too" in note for note in result.notes)
-    data = f"yolo:{tmp_path / 'out' / 'data.yaml'}"
-    shardctl.convert(
-        tmp_path / "out" / "images", tmp_path / "back", labels=data, split="folder", workers=0
-    )
+    data = f"yolo:{out / 'data.yaml'}"
+    convert(out / "images", tmp_path / "back", labels=data, split="folder")
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
 
 
-def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path, cli):
+def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path, out, cli):
     write(tmp_path / "in", BOXES)
     with pytest.raises(UsageError, match="detect, segment or pose"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", task="obb")
+        shardctl.export(tmp_path / "in", out, "yolo", task="obb")
     with pytest.raises(UsageError, match="task is not for an export to coco"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "coco", task="detect")
-    asked = cli("export", tmp_path / "in", tmp_path / "out", "--to", "yolo", "--task", "pose")
+        shardctl.export(tmp_path / "in", out, "coco", task="detect")
+    asked = cli("export", tmp_path / "in", out, "--to", "yolo", "--task", "pose")
     assert asked.code == 2
     assert "no keypoints" in asked.err
 
@@ -459,13 +444,11 @@ def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(to, tmp_pat
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_what_is_lost_and_renamed_is_told_before_and_behind(to, tmp_path, cli):
+def test_what_is_lost_and_renamed_is_told_before_and_behind(to, tmp_path, out, cli):
     before = write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
     told: list[tuple[str, bool]] = []
-    on_note = lambda note: told.append((note, (tmp_path / "out").exists()))  # noqa: E731 - one line, used once
-    result = shardctl.export(
-        before, tmp_path / "out", to, workers=0, on_loss="drop", on_note=on_note
-    )
+    on_note = lambda note: told.append((note, out.exists()))  # noqa: E731 - one line, used once
+    result = export(before, out, to, on_loss="drop", on_note=on_note)
     assert tuple(note for note, _ in told) == result.notes
     early = " ".join(note for note, done in told if not done)
     assert "difficult of 3 objects" in early
@@ -478,17 +461,17 @@ def test_what_is_lost_and_renamed_is_told_before_and_behind(to, tmp_path, cli):
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_a_dataset_without_images_or_objects_is_refused(to, tmp_path):
+def test_a_dataset_without_images_or_objects_is_refused(to, tmp_path, out):
     shardctl.write(tmp_path / "bare", [{"key": "a", "image": picture(0)}])
     with pytest.raises(InputError, match="has no column of objects"):
-        shardctl.export(tmp_path / "bare", tmp_path / "out", to)
+        shardctl.export(tmp_path / "bare", out, to)
     shardctl.write(tmp_path / "text", [{"key": "a", "text": "a"}])
     with pytest.raises(InputError, match="has no image"):
-        shardctl.export(tmp_path / "text", tmp_path / "out", to)
+        shardctl.export(tmp_path / "text", out, to)
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to, tmp_path):
+def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to, tmp_path, out):
     numbers = np.ones((6, 8), np.uint8)  # of images only masks may be missing
     samples = [
         {"key": str(n), "image": picture(n), "mask": None if n else numbers, "objects": BOXES}
@@ -497,13 +480,13 @@ def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to, tmp_path):
     shardctl.write(tmp_path / "in", samples, roles={"objects": ROLE, "mask": "mask"})
     chosen: dict[str, Any] = {"to": to, "columns": ["mask", "objects"], "workers": 0}
     with pytest.raises(InputError, match=r"1 sample has no image.*leaves them out"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", **chosen)
-    result = shardctl.export(tmp_path / "in", tmp_path / "out", **chosen, where="mask is not None")
+        shardctl.export(tmp_path / "in", out, **chosen)
+    result = shardctl.export(tmp_path / "in", out, **chosen, where="mask is not None")
     assert result.counts["train"] == {"samples": 1, "objects": 2}
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_raw_images_become_png(to, tmp_path):
+def test_raw_images_become_png(to, tmp_path, out):
     samples = [
         {"key": str(n), "image": np.full((6, 8, 3), n, np.uint8), "objects": BOXES}
         for n in range(2)
@@ -511,17 +494,17 @@ def test_raw_images_become_png(to, tmp_path):
     shardctl.write(
         tmp_path / "in", samples, roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}}
     )
-    shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
-    assert len(list((tmp_path / "out").rglob("*.png"))) == 2
+    export(tmp_path / "in", out, to)
+    assert len(list(out.rglob("*.png"))) == 2
 
 
-def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path):
+def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path, out):
     """Those of version 1."""
     before = write(tmp_path / "in", all_members())
-    shardctl.export(before, tmp_path / "out", "webdataset", workers=0)
-    described = tmp_path / "out" / "shardctl.json"
+    export(before, out, "webdataset")
+    described = out / "shardctl.json"
     said = json.loads(described.read_text())
-    for path in (tmp_path / "out").glob("*.tar"):
+    for path in out.glob("*.tar"):
         members = members_of(path)
         with tarfile.open(path, "w") as tar:
             for member, data in members:
@@ -530,5 +513,5 @@ def test_exports_with_counts_in_base64_are_read_as_they_are(tmp_path):
                 tar.addfile(member, io.BytesIO(old))
         said["files"][path.name]["bytes"] = path.stat().st_size
     described.write_text(json.dumps({**said, "version": 1}))
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    convert(out, tmp_path / "back")
     assert objects_of(tmp_path / "back") == objects_of(before)

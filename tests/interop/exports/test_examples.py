@@ -14,6 +14,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, export
 from made import table
 from pyarrow import parquet
 from restoring import restored
@@ -51,15 +52,15 @@ def written(folder: Path, values: dict[str, tuple[pa.DataType, list[Any]]], **op
 
 
 @pytest.mark.parametrize("to", BOTH)
-def test_every_sort_of_feature_comes_back(tmp_path, to):
+def test_every_sort_of_feature_comes_back(tmp_path, out, to):
     dataset = made.write_features(tmp_path / "in")
-    result = shardctl.export(dataset, tmp_path / "out", to, workers=0)
+    result = export(dataset, out, to)
     assert all(field.loss is None for field in result.fields)
     for split in ("train", "test"):
-        assert restored(tmp_path / "out", split).equals(table(dataset, split))
+        assert restored(out, split).equals(table(dataset, split))
 
 
-def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path):
+def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path, out):
     columns = {
         "list": (pa.list_(pa.int16()), [[], None, [1], [], None, None]),
         "texts": (pa.list_(pa.string()), [None, [], [""], ["a"], None, None]),
@@ -69,8 +70,8 @@ def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path):
         "half": (pa.float16(), [None, None, 1.5, None, None, None]),
     }
     dataset = written(tmp_path / "in", columns, samples_per_shard=4)
-    shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
-    assert restored(tmp_path / "out", "train").equals(table(dataset))
+    export(dataset, out, "tfrecord")
+    assert restored(out, "train").equals(table(dataset))
 
 
 LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
@@ -113,24 +114,24 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
 
 
 @pytest.mark.parametrize(("to", "type_", "value", "message"), LOSSES)
-def test_a_loss_is_told_and_json_has_none(tmp_path, to, type_, value, message):
+def test_a_loss_is_told_and_json_has_none(tmp_path, out, to, type_, value, message):
     dataset = written(tmp_path / "in", {"value": (type_, [value])})
     with pytest.raises(UsageError, match=message):
-        shardctl.export(dataset, tmp_path / "out", to, workers=0)
-    shardctl.export(dataset, tmp_path / "out", to, on_loss="json", workers=0)
-    assert restored(tmp_path / "out", "train").equals(table(dataset))
+        export(dataset, out, to)
+    export(dataset, out, to, on_loss="json")
+    assert restored(out, "train").equals(table(dataset))
 
 
 @pytest.mark.parametrize("to", [*BOTH, "array-record"])
-def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path, to):
+def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path, out, to):
     dataset = made.write_objects(tmp_path / "in")
-    result = shardctl.export(dataset, tmp_path / "out", to, workers=0)
+    result = export(dataset, out, to)
     assert [field.form for field in result.fields if field.name == "objects"] == ["struct"]
     for split in ("train", "test"):
-        assert restored(tmp_path / "out", split).equals(table(dataset, split))
+        assert restored(out, split).equals(table(dataset, split))
     if to == "tfds":
-        assert (tmp_path / "out" / "objects-category.labels.txt").read_text() == "cat\nbig dog\n"
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+        assert (out / "objects-category.labels.txt").read_text() == "cat\nbig dog\n"
+    convert(out, tmp_path / "back")
     for split in ("train", "test"):
         assert table(tmp_path / "back", split).equals(table(dataset, split))
     assert (
@@ -139,7 +140,7 @@ def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path, to):
     )
 
 
-def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path):
+def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path, out):
     struct = pa.struct(
         [
             ("a", pa.int8()),
@@ -153,14 +154,14 @@ def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path):
         {"a": 0, "words": ["x"], "pairs": []},
     ]
     dataset = written(tmp_path / "in", {"value": (struct, values)})
-    shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
-    assert restored(tmp_path / "out", "train").equals(table(dataset))
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    export(dataset, out, "tfrecord")
+    assert restored(out, "train").equals(table(dataset))
+    convert(out, tmp_path / "back")
     assert table(tmp_path / "back").equals(table(dataset))
 
 
 @pytest.mark.parametrize("to", BOTH)
-def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(tmp_path, to):
+def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(tmp_path, out, to):
     dataset = tmp_path / "in"
     samples = [
         {
@@ -172,10 +173,10 @@ def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(tmp_path, 
     ]
     shardctl.write(dataset, samples, roles={"mask": "mask"})
     with pytest.raises(UsageError, match="rename"):
-        shardctl.export(dataset, tmp_path / "out", to)
-    shardctl.export(dataset, tmp_path / "out", to, rename={"mask/path": "other"}, workers=0)
-    assert restored(tmp_path / "out", "train").equals(table(dataset))
-    assert restored(tmp_path / "out", "train")["mask"][0]["path"].as_py() == "a.png"
+        shardctl.export(dataset, out, to)
+    export(dataset, out, to, rename={"mask/path": "other"})
+    assert restored(out, "train").equals(table(dataset))
+    assert restored(out, "train")["mask"][0]["path"].as_py() == "a.png"
 
 
 VALUES = st.sampled_from(
@@ -219,19 +220,19 @@ def labelled(folder: Path, classes: dict[str, list[str]]) -> Path:
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     schema = pa.schema([(name, pa.int64()) for name in classes], metadata)
     parquet.write_table(pa.table({name: [0, 1] for name in classes}, schema), folder / "in.parquet")
-    shardctl.convert(folder / "in.parquet", folder / "in", workers=0)
+    convert(folder / "in.parquet", folder / "in")
     return folder / "in"
 
 
-def test_classes_of_tfds_are_in_files_of_their_names(tmp_path):
+def test_classes_of_tfds_are_in_files_of_their_names(tmp_path, out):
     dataset = labelled(tmp_path, {"label": ["cat", "dog"], "a/b": ["é", "a b", "c"]})
-    shardctl.export(dataset, tmp_path / "out", "tfds", workers=0)
-    assert (tmp_path / "out" / "label.labels.txt").read_bytes() == b"cat\ndog\n"
-    assert (tmp_path / "out" / "a-b.labels.txt").read_text("utf-8") == "é\na b\nc\n"
-    found = features_of(tmp_path / "out")
+    export(dataset, out, "tfds")
+    assert (out / "label.labels.txt").read_bytes() == b"cat\ndog\n"
+    assert (out / "a-b.labels.txt").read_text("utf-8") == "é\na b\nc\n"
+    found = features_of(out)
     assert found["label"]["classLabel"] == {"numClasses": "2"}
     assert found["a"]["featuresDict"]["features"]["b"]["classLabel"] == {"numClasses": "3"}
-    assert set(Description.load(tmp_path / "out").files) >= {"label.labels.txt", "a-b.labels.txt"}
+    assert set(Description.load(out).files) >= {"label.labels.txt", "a-b.labels.txt"}
 
 
 def test_a_split_that_tfds_cannot_name_is_refused(tmp_path):
@@ -240,16 +241,16 @@ def test_a_split_that_tfds_cannot_name_is_refused(tmp_path):
         shardctl.export(tmp_path / "in", tmp_path / "out", "tfds")
 
 
-def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_path):
+def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_path, out):
     dataset = made.write_features(tmp_path / "in")
-    shardctl.export(dataset, tmp_path / "out", "tfds", where="key == '2'", workers=0)
-    info = json.loads((tmp_path / "out" / "dataset_info.json").read_bytes())
+    export(dataset, out, "tfds", where="key == '2'")
+    info = json.loads((out / "dataset_info.json").read_bytes())
     assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {
         "train": ["0", "1", "0"]
     }
-    assert (tmp_path / "out" / "shardctl-train.tfrecord-00000-of-00003").stat().st_size == 0
-    assert restored(tmp_path / "out", "train")["key"].to_pylist() == ["2"]
-    shardctl.export(dataset, tmp_path / "records", "tfrecord", where="key == '2'", workers=0)
+    assert (out / "shardctl-train.tfrecord-00000-of-00003").stat().st_size == 0
+    assert restored(out, "train")["key"].to_pylist() == ["2"]
+    export(dataset, tmp_path / "records", "tfrecord", where="key == '2'")
     assert [path.name for path in (tmp_path / "records").glob("*.tfrecord")] == [
         "train-00001.tfrecord"
     ]
@@ -277,7 +278,7 @@ def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_pat
         (["JPEG", "GIF"], None),
     ],
 )
-def test_tfds_is_told_how_images_are_encoded(tmp_path, formats, expected):
+def test_tfds_is_told_how_images_are_encoded(tmp_path, out, formats, expected):
     samples = [
         {"key": name, "image": made.picture(1, format_)}
         for name, format_ in zip("ab", formats, strict=True)
@@ -288,7 +289,7 @@ def test_tfds_is_told_how_images_are_encoded(tmp_path, formats, expected):
         pa.schema([("key", pa.string()), ("image", pa.binary())]),
         samples_per_shard=1,
     )
-    shardctl.export(tmp_path / "in", tmp_path / "out", "tfds", workers=2 if expected is None else 0)
-    image = features_of(tmp_path / "out")["image"]
+    shardctl.export(tmp_path / "in", out, "tfds", workers=2 if expected is None else 0)
+    image = features_of(out)["image"]
     assert image.get("image") == expected
     assert expected or image["tensor"]["dtype"] == "string"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from in_this_process import convert, export
 from made import picture, table, write_texts
 from pyarrow import parquet
 from restoring import restored
@@ -49,7 +50,7 @@ def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
         patch.setattr(ExportJob, "write", write)
         with pytest.raises(StorageError, match="out of reach"):
-            shardctl.export(dataset, out, "mds", workers=0)
+            export(dataset, out, "mds")
     (folder,) = [
         each for each in out.with_name(f"{out.name}.partial").iterdir() if each.name != ".shardctl"
     ]
@@ -73,10 +74,10 @@ def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(tmp_path, name, overwrite):
     dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
     if overwrite:  # then what is in `old` is taken for the export that had to give way
-        shardctl.export(dataset, out, "mds", workers=0)
+        export(dataset, out, "mds")
     there = mine(tmp_path / "out.partial" / name)
     with pytest.raises(StorageError, match=r"out\.partial: .*does not come from an export"):
-        shardctl.export(dataset, out, "parquet", workers=0, overwrite=overwrite)
+        export(dataset, out, "parquet", overwrite=overwrite)
     assert there.read_text() == MINE
     assert [path for path in (tmp_path / "out.partial").rglob("*") if path.is_file()] == [there]
     assert out.exists() == overwrite
@@ -98,7 +99,7 @@ def test_what_stopped_exports_have_left_is_still_removed(tmp_path, monkeypatch):
             (left.parent / name / file).mkdir()
         elif file:
             (left.parent / name / file).write_text("{")
-    shardctl.export(dataset, out, "parquet", workers=0)
+    export(dataset, out, "parquet")
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
@@ -110,7 +111,7 @@ def test_a_part_that_names_a_file_outside_of_the_export_is_written_again(tmp_pat
     record = json.loads(marker.read_text())
     record[of]["../../../victim.txt"] = {"bytes": len(MINE), "sha256": "0" * 64}
     marker.write_text(json.dumps(record))
-    shardctl.export(dataset, out, "mds", workers=0)
+    export(dataset, out, "mds")
     assert there.read_text() == MINE
     assert "victim" not in (out / "SHA256SUMS").read_text()
     assert sorted(os.listdir(tmp_path)) == ["in", "out", "victim.txt"]
@@ -138,26 +139,26 @@ def test_what_comes_to_the_destination_meanwhile_stays_and_so_does_the_work(
         with pytest.raises(
             StorageError, match=r"thesis\.txt.* 4 of 4 parts are done, in .*out\.partial"
         ):
-            shardctl.export(dataset, out, "mds", workers=0, overwrite=overwrite)
+            export(dataset, out, "mds", overwrite=overwrite)
     assert (out / "thesis.txt").read_text() == MINE
     out.rename(tmp_path / "mine")
     monkeypatch.setattr(ExportJob, "write", lambda *given: pytest.fail("a part was written again"))
-    shardctl.export(dataset, out, "mds", workers=0)
+    export(dataset, out, "mds")
     assert sorted(os.listdir(tmp_path)) == ["in", "mine", "out"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_comes_in_the_very_last_moment_stays_too(tmp_path, overwrite):
+def test_what_comes_in_the_very_last_moment_stays_too(tmp_path, out, overwrite):
     """The rename itself must refuse it: no check before it can be late enough."""
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
     (tmp_path / "out.partial").mkdir()
     staging.begin({})
-    made, there = mine(staging.files / "made"), mine(tmp_path / "out" / "thesis.txt")
+    made, there = mine(staging.files / "made"), mine(out / "thesis.txt")
     with pytest.raises(
         StorageError,
         match=r"out: (cannot write here|a file appeared that does not come from an export)",
     ):
-        staging.publish(tmp_path / "out", overwrite)
+        staging.publish(out, overwrite)
     assert (made.read_text(), there.read_text()) == (MINE, MINE)
 
 
@@ -194,7 +195,7 @@ def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path, monk
             other.rename(dataset)
 
     with pytest.raises(DatasetError, match="was changed while it was exported"):
-        shardctl.export(dataset, tmp_path / "out", "mds", workers=0, progress=moved)
+        export(dataset, tmp_path / "out", "mds", progress=moved)
 
 
 def test_an_export_that_another_process_took_over_touches_nothing_any_more(tmp_path, monkeypatch):
@@ -207,7 +208,7 @@ def test_an_export_that_another_process_took_over_touches_nothing_any_more(tmp_p
 
     at_the_end(monkeypatch, lambda: monkeypatch.setattr(Lease, "check", taken_over))
     with pytest.raises(BusyError, match="another one took over"):
-        shardctl.export(dataset, out, "mds", workers=0)
+        export(dataset, out, "mds")
     assert not out.exists()
     assert len(list((tmp_path / "out.partial").glob("*/done/*.json"))) == 4
 
@@ -220,7 +221,7 @@ def write_named_images(folder: Path) -> Path:
         "caption": [{"a": f"caption {n}"} for n in range(3)],
     }
     parquet.write_table(pa.table(columns), folder.with_suffix(".parquet"))
-    shardctl.convert(folder.with_suffix(".parquet"), folder, recipe={"kind": "image"}, workers=0)
+    convert(folder.with_suffix(".parquet"), folder, recipe={"kind": "image"})
     folder.with_suffix(".parquet").unlink()
     assert set(Source(LocalFolder(folder), Choice()).exported.roles.images) == {"image", "mask"}
     return folder
@@ -238,9 +239,9 @@ def write_named_images(folder: Path) -> Path:
 )
 def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path, to, rename):
     dataset, out = write_named_images(tmp_path / "in"), tmp_path / "out"
-    shardctl.export(dataset, out, to, rename=rename, on_loss="json", workers=0)
+    export(dataset, out, to, rename=rename, on_loss="json")
     assert restored(out, "train").equals(table(dataset))
-    shardctl.convert(out, tmp_path / "back", workers=0)
+    convert(out, tmp_path / "back")
     assert table(tmp_path / "back").to_pylist() == table(dataset).to_pylist()
 
 
@@ -253,10 +254,10 @@ def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path, to, rename
         ({"text": "caption", "caption": "text"}, {"txt": "said", "json": {"caption": "text"}}),
     ],
 )
-def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(tmp_path, rename, members):
+def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(tmp_path, out, rename, members):
     shardctl.write(tmp_path / "in", [{"key": "k", "text": "text", "caption": "said"}])
-    shardctl.export(tmp_path / "in", tmp_path / "out", "webdataset", rename=rename, workers=0)
-    with tarfile.open(tmp_path / "out" / "train-00000.tar") as tar:
+    export(tmp_path / "in", out, "webdataset", rename=rename)
+    with tarfile.open(out / "train-00000.tar") as tar:
         found = {member.name: tar.extractfile(member).read().decode() for member in tar}  # type: ignore[union-attr]
     assert {
         name: json.loads(text) if name == "k.json" else text for name, text in found.items()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from conftest import examples
 from hypothesis import given
+from in_this_process import export
 from made import table
 from PIL import Image
 from pyarrow import parquet
@@ -100,8 +101,8 @@ def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos, tmp_path, to, 
     ]
     done = inodes(staging / "files")
     assert len(list((staging / "done").iterdir())) >= 2
-    shardctl.export(photos, out, to, workers=0, on_loss="json")
-    shardctl.export(photos, whole, to, workers=0, on_loss="json")
+    export(photos, out, to, on_loss="json")
+    export(photos, whole, to, on_loss="json")
     assert contents(out) == contents(whole)
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
     now = inodes(out)
@@ -109,24 +110,24 @@ def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos, tmp_path, to, 
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path, to):
+def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path, out, to):
     dataset = made.write_texts(tmp_path / "in")
     shard = dataset / "train-00001.arrow"
     data = shard.read_bytes()
     at = data.index(b"#3") if b"#3" in data else len(data) // 2
     shard.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     with pytest.raises(DatasetError, match=r"train-00001\.arrow"):
-        shardctl.export(dataset, tmp_path / "out", to, workers=0)
-    assert not (tmp_path / "out").exists()
+        export(dataset, out, to)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_choice_of_samples_and_columns_is_all_that_is_written(photos, tmp_path, to, cli):
+def test_a_choice_of_samples_and_columns_is_all_that_is_written(photos, out, to, cli):
     ran = cli(
         *(
             "export",
             photos,
-            tmp_path / "out",
+            out,
             "--to",
             to,
             "--split",
@@ -146,19 +147,19 @@ def test_a_choice_of_samples_and_columns_is_all_that_is_written(photos, tmp_path
     )
     assert ran.code == 0, ran.err
     assert ran.json["counts"] == {"train": {"samples": 2}}
-    read = restored(tmp_path / "out", "train")
+    read = restored(out, "train")
     assert read.column_names == ["key", "image", "label", "caption"]
     assert read["caption"].to_pylist() == ["caption 4", "caption 7"]
-    described = Description.load(tmp_path / "out")
+    described = Description.load(out)
     assert any(field.written.endswith("said") for field in described.fields)
     assert described.layout.columns.names == read.column_names
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path, to):
+def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path, out, to):
     dataset = made.write_raw(tmp_path / "in", masks=True)
-    shardctl.export(dataset, tmp_path / "out", to, store="png", workers=0)
-    read = restored(tmp_path / "out", "train")
+    export(dataset, out, to, store="png")
+    read = restored(out, "train")
     for sample, image, mask in zip(
         shardctl.open(dataset), read["image"].to_pylist(), read["mask"].to_pylist(), strict=True
     ):
@@ -167,15 +168,15 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path, to):
 
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord"])
-def test_missing_values_come_back_where_the_form_has_them(tmp_path, to):
+def test_missing_values_come_back_where_the_form_has_them(tmp_path, out, to):
     dataset = made.write_gaps(tmp_path / "in")
-    shardctl.export(dataset, tmp_path / "out", to)
-    assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
+    shardctl.export(dataset, out, to)
+    assert restored(out, "train").equals(table(dataset, "train"))
 
 
-def test_losses_are_told_before_anything_is_written(tmp_path, cli):
+def test_losses_are_told_before_anything_is_written(tmp_path, out, cli):
     dataset = made.write_gaps(tmp_path / "in")
-    ran = cli("export", dataset, tmp_path / "out", "--to", "mds")
+    ran = cli("export", dataset, out, "--to", "mds")
     assert ran.code == 2
     assert "number (int32): MDS has no missing values, and 1 of its values" in ran.err
     assert "text (string): MDS has no missing values" in ran.err
@@ -183,15 +184,13 @@ def test_losses_are_told_before_anything_is_written(tmp_path, cli):
         "--on-loss json writes number, text as JSON text, and --on-loss drop leaves them out"
         in ran.err
     )
-    planned = cli("export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--json").json
+    planned = cli("export", dataset, out, "--to", "mds", "--dry-run", "--json").json
     assert [field["name"] for field in planned["fields"] if field["loss"]] == ["number", "text"]
-    shown = cli(
-        "export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--on-loss", "json"
-    ).out
+    shown = cli("export", dataset, out, "--to", "mds", "--dry-run", "--on-loss", "json").out
     assert "2 columns with a loss (--on-loss)" in shown
     assert os.listdir(tmp_path) == ["in"]
-    assert cli("export", dataset, tmp_path / "out", "--to", "mds", "--on-loss", "json").code == 0
-    assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
+    assert cli("export", dataset, out, "--to", "mds", "--on-loss", "json").code == 0
+    assert restored(out, "train").equals(table(dataset, "train"))
     assert cli("export", dataset, tmp_path / "drop", "--to", "mds", "--on-loss", "drop").code == 0
     assert restored(tmp_path / "drop", "train").column_names == ["key", "list"]
     where = "number is not None and text is not None"
@@ -233,7 +232,7 @@ def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(photos, tmp_path, cli, monkeypatch):
+def test_ctrl_c_says_that_the_same_command_goes_on(photos, tmp_path, out, cli, monkeypatch):
     from shardctl.interop.exports.job import ExportJob
 
     real, times = ExportJob.write, []
@@ -245,18 +244,18 @@ def test_ctrl_c_says_that_the_same_command_goes_on(photos, tmp_path, cli, monkey
         return real(job, *given)
 
     monkeypatch.setattr(ExportJob, "write", write)
-    ran = cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0")
+    ran = cli("export", photos, out, "--to", "mds", "--workers", "0")
     assert ran.code == 130
     assert re.search(
         r"2 of 5 parts are done, in .*out.partial; run the same command again to continue", ran.err
     )
     monkeypatch.undo()
-    assert cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0").code == 0
+    assert cli("export", photos, out, "--to", "mds", "--workers", "0").code == 0
     assert os.listdir(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_images_that_are_missing_come_back_or_are_told(tmp_path, to):
+def test_images_that_are_missing_come_back_or_are_told(tmp_path, out, to):
     mask = made.picture(1, "PNG", "L")
     samples = [
         {"key": f"{n}.jpg", "image": made.picture(n), "mask": mask if n else None} for n in range(2)
@@ -265,13 +264,13 @@ def test_images_that_are_missing_come_back_or_are_told(tmp_path, to):
     shardctl.write(dataset, samples, roles={"mask": "mask"})
     if to in ("mds", "tfds"):
         with pytest.raises(ShardctlError, match=r"1 (images )?are missing"):
-            shardctl.export(dataset, tmp_path / "out", to)
-    shardctl.export(dataset, tmp_path / "out", to, on_loss="json")
-    assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
+            shardctl.export(dataset, out, to)
+    shardctl.export(dataset, out, to, on_loss="json")
+    assert restored(out, "train").equals(table(dataset, "train"))
 
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"])
-def test_tokens_come_back(tmp_path, to):
+def test_tokens_come_back(tmp_path, out, to):
     large = pa.large_list(pa.struct([("a", pa.large_list(pa.int8()))]))
     packed = ("block", pa.list_(pa.int32(), 3))
     schema = pa.schema(
@@ -288,15 +287,13 @@ def test_tokens_come_back(tmp_path, to):
     ]
     shardctl.write(tmp_path / "in", samples, schema, samples_per_shard=3)
     for where in (None, "len(tokens) > 0"):  # without the empty one they are arrays in MDS
-        shardctl.export(
-            tmp_path / "in", tmp_path / "out", to, where=where, overwrite=True, on_loss="json"
-        )
+        shardctl.export(tmp_path / "in", out, to, where=where, overwrite=True, on_loss="json")
         rows = [
             row
             for row in table(tmp_path / "in", "train").to_pylist()
             if where is None or row["tokens"]
         ]
-        assert restored(tmp_path / "out", "train").to_pylist() == rows
+        assert restored(out, "train").to_pylist() == rows
 
 
 @examples(5)
@@ -312,10 +309,10 @@ def test_any_table_comes_back_from_every_form(tmp_path, table_of_rows):
 @pytest.mark.parametrize(
     ("to", "name"), [("webdataset", "train-00000.tar.gz"), ("tfrecord", "train-00000.tfrecord.gz")]
 )
-def test_files_of_records_can_be_compressed(photos, tmp_path, to, name):
-    shardctl.export(photos, tmp_path / "out", to, compression="gzip", on_loss="json", workers=0)
-    assert restored(tmp_path / "out", "train").equals(table(photos, "train"))
-    data = (tmp_path / "out" / name).read_bytes()
+def test_files_of_records_can_be_compressed(photos, out, to, name):
+    export(photos, out, to, compression="gzip", on_loss="json")
+    assert restored(out, "train").equals(table(photos, "train"))
+    data = (out / name).read_bytes()
     assert (data[:4], data[4:8]) == (b"\x1f\x8b\x08\0", bytes(4))  # no name, and no time
 
 
@@ -329,10 +326,10 @@ def test_headers_of_members_are_those_of_tarfile(name, size):
     assert member_header(name, size) == info.tobuf(tarfile.GNU_FORMAT)
 
 
-def test_row_groups_are_small_and_images_are_not_compressed(photos, tmp_path, monkeypatch):
+def test_row_groups_are_small_and_images_are_not_compressed(photos, out, monkeypatch):
     monkeypatch.setattr("shardctl.interop.exports.parquet.GROUP_IMAGES", 3)
-    shardctl.export(photos, tmp_path / "out", "parquet", workers=0)
-    file = parquet.ParquetFile(tmp_path / "out" / "data" / "train-00000-of-00003.parquet")
+    export(photos, out, "parquet")
+    file = parquet.ParquetFile(out / "data" / "train-00000-of-00003.parquet")
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     assert [group.num_rows for group in groups] == [2, 2]
     columns = [groups[0].column(number) for number in range(groups[0].num_columns)]
@@ -342,11 +339,9 @@ def test_row_groups_are_small_and_images_are_not_compressed(photos, tmp_path, mo
     assert columns[0].has_column_index
 
 
-def test_names_of_files_stay_inside_and_are_told_apart(photos, tmp_path):
-    shardctl.export(photos, tmp_path / "out", "files", columns=["image"])
-    names = [
-        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg")
-    ]
+def test_names_of_files_stay_inside_and_are_told_apart(photos, out):
+    shardctl.export(photos, out, "files", columns=["image"])
+    names = [path.relative_to(out).as_posix() for path in out.rglob("*.jpg")]
     assert len({name.casefold() for name in names}) == len(made.KEYS)
     assert all(
         len(part.encode()) <= 255 and part not in (".", "..")
@@ -357,9 +352,9 @@ def test_names_of_files_stay_inside_and_are_told_apart(photos, tmp_path):
     assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
 
 
-def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos, tmp_path, cli):
-    shardctl.export(photos, tmp_path / "out", "files", workers=0)
-    ran = cli("convert", tmp_path / "out", tmp_path / "back", "--workers", "0")
+def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos, tmp_path, out, cli):
+    export(photos, out, "files")
+    ran = cli("convert", out, tmp_path / "back", "--workers", "0")
     assert ran.code == 0, ran.err
     assert "the column key is left out: the path of a file is its key" in ran.err
     assert Manifest.load(LocalFolder(tmp_path / "back")).roles.names == {"label": made.CLASSES}
@@ -372,9 +367,9 @@ def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos, t
         ].to_pylist()
 
 
-def test_a_record_that_is_none_is_refused(photos, tmp_path):
-    shardctl.export(photos, tmp_path / "out", "webdataset", workers=0)
-    good = json.loads((tmp_path / "out" / DESCRIPTION).read_text())
+def test_a_record_that_is_none_is_refused(photos, tmp_path, out):
+    export(photos, out, "webdataset")
+    good = json.loads((out / DESCRIPTION).read_text())
     assert Description.from_json(good).to_json() == good
     spoilt: list[dict[str, Any]] = [
         {"format": "other"},

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -86,14 +87,13 @@ def test_a_class_that_is_called_as_a_split_is_none(tmp_path):
         for name in classes:
             (tmp_path / "in" / split / name).mkdir(parents=True)
             (tmp_path / "in" / split / name / "a.txt").write_text(f"{split}\n{name}\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "dataset", workers=0)
+    convert(tmp_path / "in", tmp_path / "dataset")
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "files", workers=0)
-    shardctl.convert(
+    convert(
         tmp_path / "out",
         tmp_path / "back",
         recipe={"kind": "text", "record": "line"},
         labels="none",
-        workers=0,
     )
     texts = {
         split: {row["text"] for row in shardctl.open(tmp_path / "back", split=split)}
@@ -136,13 +136,13 @@ def test_a_file_that_is_lost_or_cut_is_told(out, tmp_path):
         InputError,
         match=r"its files of one sample each have [\d,]+ bytes \(`shardctl verify` names .*says",
     ):
-        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+        convert(out, tmp_path / "back", recipe={"kind": "image"})
     file.unlink()
     with pytest.raises(InputError, match=rf"lists .*{file.name}, which is not there; get it"):
-        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+        convert(out, tmp_path / "back", recipe={"kind": "image"})
     (out / CHECKSUMS).unlink()
     with pytest.raises(InputError, match="its SHA256SUMS is lost or changed"):
-        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+        convert(out, tmp_path / "back", recipe={"kind": "image"})
 
 
 def test_names_that_lead_out_of_the_export_are_not_looked_up(out, tmp_path):
@@ -153,7 +153,7 @@ def test_names_that_lead_out_of_the_export_are_not_looked_up(out, tmp_path):
     record["loose"]["sums"] = hashlib.sha256((out / CHECKSUMS).read_bytes()).hexdigest()
     (out / DESCRIPTION).write_text(json.dumps(record))
     with pytest.raises(InputError, match="its SHA256SUMS is lost or changed"):
-        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+        convert(out, tmp_path / "back", recipe={"kind": "image"})
 
 
 KILLED = """

@@ -15,6 +15,7 @@ from typing import Any
 import made
 import numpy as np
 import pytest
+from in_this_process import export
 from PIL import Image
 
 import shardctl
@@ -39,7 +40,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dataset = write(root / name)
         for to in FORMS:
             if (name, to) != ("gaps", "files"):  # files of texts that are not there
-                shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
+                export(dataset, root / f"{to}-{name}", to, on_loss="json")
     return root
 
 
@@ -204,13 +205,13 @@ def exported_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }.items():
         dataset = write(root / name)
         for to in ("tfrecord", "array-record", "tfds"):
-            shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
+            export(dataset, root / f"{to}-{name}", to, on_loss="json")
     options = {"where": "key == '2'", "workers": 0}
     shardctl.export(root / "features", root / "tfds-one", "tfds", **options)
     shardctl.export(
         root / "features", root / "tfrecord-one", "tfrecord", compression="gzip", **options
     )
-    shardctl.export(root / "raw", root / "tfds-kept", "tfds", store="keep", workers=0)
+    export(root / "raw", root / "tfds-kept", "tfds", store="keep")
     return root
 
 
@@ -340,7 +341,7 @@ def check_pixels(root: Path, found: dict[str, Any]) -> None:
         assert masked["mask.pixels"] == sample["mask"][:, :, None].tolist()
 
 
-def test_pycocotools_reads_what_is_marked(tmp_path):
+def test_pycocotools_reads_what_is_marked(tmp_path, out):
     mask = np.zeros((12, 16), bool)
     mask[2:5, 3:13] = True
     objects: dict[str, Any] = {
@@ -362,7 +363,7 @@ def test_pycocotools_reads_what_is_marked(tmp_path):
     shardctl.write(
         tmp_path / "in", {"train": samples}, roles={"objects": role}, samples_per_shard=2
     )
-    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
+    export(tmp_path / "in", out, "coco")
     marked = [
         {"name": "dog", "bbox": [1, 2, 6, 4], "iscrowd": 0, "pixels": 24, "num_keypoints": 1},
         {"name": "cat", "bbox": [3, 2, 10, 3], "iscrowd": 1, "pixels": 30, "num_keypoints": None},
@@ -374,4 +375,4 @@ def test_pycocotools_reads_what_is_marked(tmp_path):
             "num_keypoints": None,
         },
     ]
-    assert read("coco", "coco", tmp_path / "out") == {"a.jpg": marked, "b.jpg": [], "d.jpg": marked}
+    assert read("coco", "coco", out) == {"a.jpg": marked, "b.jpg": [], "d.jpg": marked}

@@ -17,6 +17,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_this_process import convert, export
 from made import table
 from PIL import Image as Pictures
 from pyarrow import parquet
@@ -253,8 +254,8 @@ def test_every_role_comes_back_with_its_settings(form, columns):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder / "dataset", columns)
-        shardctl.export(folder / "dataset", folder / "out", form, workers=0, on_loss="json")
-        assert shardctl.convert(folder / "out", folder / "back", workers=0).rejected == 0
+        export(folder / "dataset", folder / "out", form, on_loss="json")
+        assert convert(folder / "out", folder / "back").rejected == 0
         before, after = (
             facts_of(write(folder / "expected", as_exported(columns))),
             facts_of(folder / "back"),
@@ -314,15 +315,12 @@ def a_bit_of_all() -> dict[str, Column]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, tmp_path):
+def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, tmp_path, out):
     columns = a_bit_of_all()
     write(tmp_path / "dataset", columns)
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0, on_loss="json")
+    export(tmp_path / "dataset", out, form, on_loss="json")
     recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
-    assert (
-        shardctl.convert(tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0).rejected
-        == 0
-    )
+    assert convert(out, tmp_path / "back", recipe=recipe).rejected == 0
     fields = json.loads((tmp_path / "back" / "manifest.json").read_text())["fields"]
     expected = {name: each.role for name, each in as_exported(columns).items() if name != "image"}
     assert {name: each for name, each in fields.items() if name != "image"} == Roles(
@@ -350,10 +348,10 @@ def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, t
     assert [row["things"] and len(row["things"]["bbox"]) for row in rows] == [1, None, 1, 0]
 
 
-def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path):
+def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path, out):
     write(tmp_path / "dataset", a_bit_of_all())
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
-    (path,) = (tmp_path / "out" / "data").glob("train-00000*")
+    export(tmp_path / "dataset", out, "parquet")
+    (path,) = (out / "data").glob("train-00000*")
     table = parquet.read_table(path)
     masks = [
         (png(np.zeros((HEIGHT, WIDTH, 3), np.uint8))),
@@ -362,21 +360,19 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path):
     ]
     values = pa.array([{"bytes": each, "path": None} for each in masks], ENCODED_IMAGE)
     parquet.write_table(table.set_column(table.column_names.index("mask"), "mask", values), path)
-    described = tmp_path / "out" / "shardctl.json"
+    described = out / "shardctl.json"
     said = json.loads(described.read_text())
     said["files"][f"data/{path.name}"]["bytes"] = path.stat().st_size
     described.write_text(json.dumps(said))
     recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
-    made = shardctl.convert(
-        tmp_path / "out", tmp_path / "back", recipe=recipe, workers=0, max_rejects=10
-    )
+    made = convert(out, tmp_path / "back", recipe=recipe, max_rejects=10)
     rejects = (tmp_path / "back" / "rejects.jsonl").read_text()
     assert made.rejected == 3
     assert "this is an image of mode RGB" in rejects
     assert "its mask is of 3x3, and the image has 8x6" in rejects
 
 
-def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path):
+def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path, out):
     image = a_bit_of_all()["image"]
     columns = {
         "image": image,
@@ -385,15 +381,14 @@ def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path):
     write(tmp_path / "dataset", columns)
     with pytest.raises(UsageError, match="flip moves the content of the images, but not regions: "):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", "parquet", workers=0)
+    export(tmp_path / "dataset", out, "parquet")
     with pytest.raises(
         UsageError, match=r"hflip moves the content of the images, but not regions: .*unmoved"
     ):
-        shardctl.convert(
-            tmp_path / "out",
+        convert(
+            out,
             tmp_path / "back",
             recipe={"transform": [{"name": "hflip"}]},
-            workers=0,
         )
 
 
@@ -402,39 +397,39 @@ def unchanged(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
-def test_tensors_stay_tensors_beside_functions(form, tmp_path, monkeypatch):
+def test_tensors_stay_tensors_beside_functions(form, tmp_path, out, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3))
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + number for number in range(SAMPLES)]
     write(tmp_path / "dataset", {"array": Column(type_, None, arrays)})
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
+    export(tmp_path / "dataset", out, form)
     steps = [{"name": "custom", "target": "test_roles_there_and_back:unchanged"}]
-    shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"transform": steps}, workers=0)
+    convert(out, tmp_path / "back", recipe={"transform": steps})
     back = shardctl.open(tmp_path / "back")
     assert back.schema.field("array").type == type_
     assert np.array_equal([sample["array"] for sample in back], arrays)
 
 
-def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp_path):
+def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp_path, out):
     columns = a_bit_of_all()
     write(tmp_path / "one", columns)
     columns["mask"].role = Mask("png", None, ("c", "b", "a"), 255)
     write(tmp_path / "other", columns)
     for name in ("one", "other"):
-        shardctl.export(tmp_path / name, tmp_path / "out" / name, "parquet", workers=0)
+        export(tmp_path / name, out / name, "parquet")
     with pytest.raises(
         InputError, match=r"exports, and their shardctl.json differ in mask; convert each"
     ):
-        shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0, split="none")
+        convert(out, tmp_path / "back", split="none")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_labels_that_are_no_classes_stay_text(form, tmp_path):
+def test_labels_that_are_no_classes_stay_text(form, tmp_path, out):
     samples = [
         {"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)
     ]
     shardctl.write(tmp_path / "dataset", samples)
-    shardctl.export(tmp_path / "dataset", tmp_path / "out", form, workers=0)
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    export(tmp_path / "dataset", out, form)
+    convert(out, tmp_path / "back")
     back = shardctl.open(tmp_path / "back")
     assert (back.classes, [sample["label"] for sample in back]) == (None, ["pos", "neg"] * 2)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import examples
 from hypothesis import given
+from in_this_process import convert, export
 from made import tables, write_gaps, write_photos, write_raw, write_texts
 from PIL import Image
 from round_trips import FORMS, facts_of
@@ -25,8 +26,8 @@ from shardctl.interop.foreign_shards import check
 
 
 def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> dict[str, Any]:
-    shardctl.export(dataset, folder / "out", form, workers=0, **options)
-    made = shardctl.convert(folder / "out", folder / "back", workers=0)
+    export(dataset, folder / "out", form, **options)
+    made = convert(folder / "out", folder / "back")
     assert made.rejected == 0
     return facts_of(folder / "back")
 
@@ -49,9 +50,7 @@ def test_a_dataset_comes_back_as_it_was(form, write, tmp_path):
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_converted_folder_of_images_comes_back_as_it_was(form, photos, tmp_path):
-    shardctl.convert(
-        photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", workers=0, samples_per_shard=9
-    )
+    convert(photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", samples_per_shard=9)
     assert there_and_back(tmp_path / "dataset", form, tmp_path) == facts_of(tmp_path / "dataset")
     assert shardctl.verify(tmp_path / "back", level="deep").findings == ()
 
@@ -68,7 +67,7 @@ def test_tokens_stay_tokens(form, tmp_path):
             {"name": "pack", "length": 32, "method": "bfd"},
         ]
     }
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "dataset", recipe=recipe, workers=0)
+    convert(tmp_path / "in.jsonl", tmp_path / "dataset", recipe=recipe)
     before, after = (
         facts_of(tmp_path / "dataset"),
         there_and_back(tmp_path / "dataset", form, tmp_path),
@@ -91,10 +90,9 @@ def test_any_table_comes_back_as_it_was(form, table):
         assert after["schema"] == facts_of(folder / "dataset")["schema"]
 
 
-def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path):
+def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path, out):
     write_texts(tmp_path / "dataset")
-    out = tmp_path / "out"
-    shardctl.export(tmp_path / "dataset", out, "webdataset", workers=0)
+    export(tmp_path / "dataset", out, "webdataset")
     assert check(out, 0).ok
     shard = out / "train-00001.tar"
     data = shard.read_bytes()
@@ -108,7 +106,7 @@ def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path):
         if damage is not None:
             shard.write_bytes(damage)
         with pytest.raises(InputError, match=message):
-            shardctl.convert(out, tmp_path / "back", workers=0)
+            convert(out, tmp_path / "back")
         assert [finding.kind for finding in check(out, 0).findings] == ["unreadable"]
 
 
@@ -121,7 +119,7 @@ def test_raw_images_come_back_as_png_from_arrays(tmp_path):
     assert after["fields"]["image"]["store"] == "source"
 
 
-def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path):
+def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path, out):
     """Two views of each sample; and images by number, of which not every sample has all."""
     records = {
         f"{number:03}": {
@@ -135,8 +133,8 @@ def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path):
         for number in range(6)
     }
     write_tar(tmp_path / "a.tar", records)
-    shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
-    shardctl.export(tmp_path / "out", tmp_path / "tars", to="webdataset")
+    convert(tmp_path / "a.tar", out)
+    shardctl.export(out, tmp_path / "tars", to="webdataset")
     (made,) = (tmp_path / "tars").glob("*.tar")
     with tarfile.open(made) as archive:
         found = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]  # all are files
@@ -146,8 +144,8 @@ def test_members_that_are_several_images_leave_a_tar_as_they_came(tmp_path):
     assert {name: data for name, data in found.items() if not name.endswith(".json")} == {
         name: data for name, data in wanted.items() if not name.endswith(".json")
     }
-    shardctl.convert(tmp_path / "tars", tmp_path / "again", workers=0)
-    before, after = shardctl.open(tmp_path / "out"), shardctl.open(tmp_path / "again")
+    convert(tmp_path / "tars", tmp_path / "again")
+    before, after = shardctl.open(out), shardctl.open(tmp_path / "again")
     assert [dict(sample) for sample in before] == [dict(sample) for sample in after]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -74,7 +75,7 @@ def dataset(tmp_path: Path) -> Path:
         )
     (tmp_path / "in" / "coco.json").write_text(json.dumps(coco))
     labels = [f"coco:{tmp_path}/in/coco.json", f"masks:{masks}"]
-    shardctl.convert(images, tmp_path / "out", labels=labels, annotation_frame="upright", workers=0)
+    convert(images, tmp_path / "out", labels=labels, annotation_frame="upright")
     return tmp_path / "out"
 
 
@@ -153,7 +154,7 @@ def test_boxes_fit_for_readers_with_and_without_exif(dataset, tmp_path, read):
                 assert image.getexif()[0x010F] == "a camera", "what else EXIF says stays"
 
 
-def test_a_photo_changes_by_little_when_it_is_turned(tmp_path):
+def test_a_photo_changes_by_little_when_it_is_turned(tmp_path, out):
     """With the tables of its JPEG, of any quality and colours."""
     rng = np.random.default_rng(1)
     photo = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8)).resize(
@@ -173,8 +174,8 @@ def test_a_photo_changes_by_little_when_it_is_turned(tmp_path):
     (tmp_path / "in" / "metadata.jsonl").write_text(
         "".join(json.dumps(each) + "\n" for each in boxes)
     )
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, annotation_frame="upright")
-    shardctl.export(tmp_path / "out", tmp_path / "export", to="coco")
+    convert(tmp_path / "in", out, annotation_frame="upright")
+    shardctl.export(out, tmp_path / "export", to="coco")
     for name, most in (("1.jpg", 3.0), ("2.jpg", 1.5), ("3.jpg", 1.0)):
         before = np.rot90(pixels((tmp_path / "in" / name).read_bytes()), -1)
         data = (tmp_path / "export" / "train" / name).read_bytes()

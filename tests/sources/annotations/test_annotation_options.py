@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from in_this_process import convert
 from making import box, coco_file, photos, samples
 
 import shardctl
@@ -60,11 +61,11 @@ def test_impossible_sources_are_refused(labels, says):
 )
 def test_impossible_rules_are_refused(tmp_path, options, says):
     with pytest.raises(UsageError) as caught:
-        shardctl.convert(photos(tmp_path / "in", "a.png"), tmp_path / "out", workers=0, **options)
+        convert(photos(tmp_path / "in", "a.png"), tmp_path / "out", **options)
     assert says in str(caught.value)
 
 
-def test_the_command_takes_annotations_and_labels_together(tmp_path, cli):
+def test_the_command_takes_annotations_and_labels_together(tmp_path, out, cli):
     source = photos(tmp_path / "in", "cat/a.png", "dog/b.png")
     (source / "cat" / "a.txt").write_text("a cat")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3))])
@@ -72,7 +73,7 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path, cli):
     ran = cli(
         "convert",
         source,
-        tmp_path / "out",
+        out,
         *labels,
         "--boxes-outside",
         "clip",
@@ -81,22 +82,22 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path, cli):
         "--json",
     )
     assert ran.code == 0, ran.err
-    found = samples(tmp_path / "out")
+    found = samples(out)
     assert found["cat/a.png"]["label"] == 0
     assert found["cat/a.png"]["caption"] == "a cat"
     assert found["cat/a.png"]["objects"]["bbox"] == [[7, 5, 1, 1]]
-    settings = shardctl.open(tmp_path / "out").manifest.settings
+    settings = shardctl.open(out).manifest.settings
     assert settings["labels"] == ["folder", f"coco:{file}", "captions:"]
     assert settings["boxes"] == "clip"
     assert (
-        cli(
-            "convert", source, tmp_path / "out", *labels, "--boxes-outside", "clip", "--workers", 0
-        ).out.count("up to date")
+        cli("convert", source, out, *labels, "--boxes-outside", "clip", "--workers", 0).out.count(
+            "up to date"
+        )
         == 1
     )
 
 
-def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path):
+def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path, out):
     source = photos(tmp_path / "in", "a.png")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3)), box(1)])
     (tmp_path / "own_step.py").write_text(
@@ -109,23 +110,22 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path):
     sys.path.insert(0, str(tmp_path))
     try:
         recipe = {"transform": [{"name": "custom", "target": "own_step:first"}]}
-        shardctl.convert(
+        convert(
             source,
-            tmp_path / "out",
+            out,
             recipe=recipe,
-            workers=0,
             labels=f"coco:{file}",
             boxes_outside="clip",
         )
     finally:
         sys.path.remove(str(tmp_path))
-    found = samples(tmp_path / "out")["a.png"]
+    found = samples(out)["a.png"]
     assert found["objects"] == {"category": [0], "bbox": [[7, 5, 1, 1]]}
     assert (
         found["seen"] == ["image", "image_id", "key", "label", "objects", "variant"]
         or "shardctl.annotated" not in found["seen"]
     )
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+    assert shardctl.open(out).manifest.fields["objects"]["names"] == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_a_labels_file_that_should_be_annotations_is_said(tmp_path, name, text, 
         (tmp_path / name).write_text(text)
     given = name if ":" in name else str(tmp_path / name)
     with pytest.raises(InputError, match=says):
-        shardctl.convert(source, tmp_path / "out", workers=0, labels=given)
+        convert(source, tmp_path / "out", labels=given)

@@ -16,25 +16,25 @@ def source(tmp_path: Path) -> Path:
     return photos(tmp_path / "in", "a.png", "b.png", "deep/c.png")
 
 
-def test_text_files_beside_images_are_their_captions(tmp_path, source):
+def test_text_files_beside_images_are_their_captions(out, source):
     (source / "a.txt").write_text("  two words\nand more \n", "utf-8")
     (source / "b.txt").write_text("\n")
     (source / "deep" / "c.json").write_text('{"caption": "ein Bär", "width": 8}', "utf-8")
-    converted(source, tmp_path / "out", "captions:")
-    found = {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()}
+    converted(source, out, "captions:")
+    found = {key: sample["caption"] for key, sample in samples(out).items()}
     assert found == {"a.png": "two words\nand more", "b.png": None, "deep/c.png": "ein Bär"}
 
 
 @pytest.mark.parametrize(
     "value", [["one", "two"], {"captions": ["one", "two"]}, {"caption": ["one", "two"]}]
 )
-def test_several_captions_of_one_image_make_lists_of_all(tmp_path, source, value):
+def test_several_captions_of_one_image_make_lists_of_all(tmp_path, out, source, value):
     folder = tmp_path / "captions"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "c.json").write_text(json.dumps(value))
     (folder / "b.txt").write_text("alone")
-    said = converted(source, tmp_path / "out", f"captions:{folder}").notices
-    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    said = converted(source, out, f"captions:{folder}").notices
+    found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert found == {"a.png": None, "b.png": ["alone"], "deep/c.png": ["one", "two"]}
     assert any("1 of 3 inputs without caption" in notice for notice in said)
 
@@ -49,14 +49,14 @@ def test_several_captions_of_one_image_make_lists_of_all(tmp_path, source, value
         ("a.json", b'"\\ud800"', "half of a surrogate pair"),
     ],
 )
-def test_a_wrong_caption_rejects_its_image_alone(tmp_path, source, name, data, says):
+def test_a_wrong_caption_rejects_its_image_alone(out, source, name, data, says):
     (source / "b.txt").write_text("good")
     (source / name).write_bytes(data)
-    converted(source, tmp_path / "out", "captions:")
-    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    converted(source, out, "captions:")
+    ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("a.png", "bad-annotation")
     assert says in message
-    assert samples(tmp_path / "out")["b.png"]["caption"] == "good"
+    assert samples(out)["b.png"]["caption"] == "good"
 
 
 def test_a_caption_of_two_images_is_refused(tmp_path, source):
@@ -95,14 +95,14 @@ LISTS = {
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_one_file_may_have_several_captions_of_each_image(tmp_path, name, bom):
+def test_one_file_may_have_several_captions_of_each_image(tmp_path, out, name, bom):
     photos(tmp_path / "in", "Images/a.png", "Images/b.png", "Images/c.png")
     (tmp_path / name).write_text(bom + LISTS[name](FLICKR), encoding="utf-8")
-    said = converted(tmp_path / "in", tmp_path / "out", f"captions:{tmp_path / name}").notices
+    said = converted(tmp_path / "in", out, f"captions:{tmp_path / name}").notices
     truth: dict[str, list[str]] = {"Images/c.png": []}
     for image, text in FLICKR:
         truth.setdefault(f"Images/{image}", []).append(text)
-    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert {key: texts or [] for key, texts in found.items()} == {key: truth[key] for key in found}
     assert any(
         "1 of 3 images are not among the inputs, or are of another split (gone.png)" in notice
@@ -129,14 +129,14 @@ def test_a_file_of_captions_that_is_wrong_is_refused(tmp_path, source, text, say
         converted(source, tmp_path / "out", f"captions:{tmp_path / 'list.txt'}")
 
 
-def test_what_json_says_beside_captions_is_named(tmp_path, source):
+def test_what_json_says_beside_captions_is_named(out, source):
     (source / "a.json").write_text(
         json.dumps({"caption": "short", "captions": ["long", "other"], "url": "u", "exif": {}})
     )
     (source / "b.json").write_text(
         json.dumps({"caption": "alone", "captions": None, "url": "v", "score": 0})
     )
-    said = converted(source, tmp_path / "out", "captions:").notices
-    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    said = converted(source, out, "captions:").notices
+    found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert (found["a.png"], found["b.png"]) == (["long", "other"], ["alone"])
     assert "JSON files: left out: caption of 1 image, url of 2 images, score of 1 image" in said

@@ -19,7 +19,7 @@ from shardctl.errors import InputError
     ],
 )
 @pytest.mark.parametrize("form", ["masks", "yolo"])
-def test_each_line_of_a_list_of_classes_is_a_name(tmp_path, form, text, names):
+def test_each_line_of_a_list_of_classes_is_a_name(tmp_path, out, form, text, names):
     source = photos(tmp_path / "in", "a.png")
     mask(tmp_path / "masks" / "a.png", values_of((8, 6), 2))
     (tmp_path / "yolo").mkdir()
@@ -27,10 +27,10 @@ def test_each_line_of_a_list_of_classes_is_a_name(tmp_path, form, text, names):
     (tmp_path / form / "classes.txt").write_text(text, encoding="utf-8", newline="")
     if names is None and text.strip():
         with pytest.raises(InputError, match=r"classes.txt, line [23]: it (is blank|repeats sky)"):
-            converted(source, tmp_path / "out", f"{form}:{tmp_path / form}")
+            converted(source, out, f"{form}:{tmp_path / form}")
         return
-    converted(source, tmp_path / "out", f"{form}:{tmp_path / form}")
-    role = shardctl.open(tmp_path / "out").manifest.fields["mask" if form == "masks" else "objects"]
+    converted(source, out, f"{form}:{tmp_path / form}")
+    role = shardctl.open(out).manifest.fields["mask" if form == "masks" else "objects"]
     assert role.get("names") == (list(names) if names else None)
 
 
@@ -56,10 +56,10 @@ def test_lists_of_classes_that_differ_are_both_named(tmp_path, other, where):
         )
 
 
-def test_a_list_of_classes_may_lie_beside_the_folder_of_labels(tmp_path):
+def test_a_list_of_classes_may_lie_beside_the_folder_of_labels(tmp_path, out):
     source = photos(tmp_path / "in", "images/a.png")
     (source / "labels").mkdir()
     (source / "labels" / "a.txt").write_text("1 0.5 0.5 1 1")
     (source / "classes.txt").write_text("cat\ndog\n")
-    converted(source, tmp_path / "out", f"yolo:{source}/labels")
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+    converted(source, out, f"yolo:{source}/labels")
+    assert shardctl.open(out).manifest.fields["objects"]["names"] == ["cat", "dog"]

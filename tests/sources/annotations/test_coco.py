@@ -29,7 +29,7 @@ def objects_of(
     return {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
 
 
-def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path, source):
+def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path, out, source):
     annotations = [
         box(2, (0, 0, 8, 6), 7, id=11, area=48, iscrowd=0),
         box(1, (1.25, 2, 3, 2), 3, id=10, area=6.5, iscrowd=1),
@@ -47,9 +47,9 @@ def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path, source):
     assert found["b.png"]["id"] == [11, 12]
     assert found["b.png"]["category"] == [1, 0]
     assert found["deep/c.png"] is None, "the file does not list it: not annotated"
-    by_key = samples(tmp_path / "out")
+    by_key = samples(out)
     assert [by_key[key]["image_id"] for key in ("a.png", "b.png", "deep/c.png")] == [1, 2, None]
-    role = shardctl.open(tmp_path / "out").manifest.fields["objects"]
+    role = shardctl.open(out).manifest.fields["objects"]
     assert role == {
         "role": "objects",
         "names": ["cat", "dog"],
@@ -75,7 +75,7 @@ def test_polygons_and_both_forms_of_rle_are_kept(tmp_path, source):
     assert found["rle"] == [None, packed, packed, None]
 
 
-def test_keypoints_of_pixels_become_corner_coordinates(tmp_path, source):
+def test_keypoints_of_pixels_become_corner_coordinates(tmp_path, out, source):
     person = {
         "id": 3,
         "name": "person",
@@ -84,10 +84,10 @@ def test_keypoints_of_pixels_become_corner_coordinates(tmp_path, source):
     }
     annotations = [box(1, keypoints=[1, 2, 2, 3, 4, 1, 5, 5, 0], num_keypoints=2), box(1)]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations, [person])
-    converted(source, tmp_path / "out", f"coco:{file}")
-    found = samples(tmp_path / "out")["a.png"]["objects"]
+    converted(source, out, f"coco:{file}")
+    found = samples(out)["a.png"]["objects"]
     assert found["keypoints"] == [[[1.5, 2.5, 2], [3.5, 4.5, 1], [0, 0, 0]], []]
-    role = shardctl.open(tmp_path / "out").manifest.fields["objects"]
+    role = shardctl.open(out).manifest.fields["objects"]
     assert role["keypoints"] == ["nose", "left_eye", "right_eye"]
     assert role["skeleton"] == [[0, 1], [0, 2]]
     assert role["flip"] == [0, 2, 1]
@@ -116,7 +116,7 @@ def test_keypoints_are_swapped_by_left_and_right_only_where_all_have_a_partner(n
     assert mirrored_points(names) == flip
 
 
-def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path, source):
+def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path, out, source):
     images = [(1, "a.png"), (2, "b.png")]
     instances = [
         box(1, id=5, area=6, segmentation=[[1, 2, 4, 2, 4, 4]]),
@@ -140,8 +140,8 @@ def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path, 
             [],
         ),
     ]
-    converted(source, tmp_path / "out", *(f"coco:{file}" for file in files))
-    found = samples(tmp_path / "out")
+    converted(source, out, *(f"coco:{file}" for file in files))
+    found = samples(out)
     assert found["a.png"]["captions"] == ["one", "more"]
     assert found["b.png"]["captions"] == ["two"]
     assert found["deep/c.png"]["captions"] is None
@@ -165,21 +165,23 @@ def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path, 
         "deep\\c.png",
     ],
 )
-def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(tmp_path, source, name):
+def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(
+    tmp_path, out, source, name
+):
     file = coco_file(tmp_path / "coco.json", [(1, name)], [box(1)])
-    converted(source, tmp_path / "out", f"coco:{file}")
-    assert samples(tmp_path / "out")["deep/c.png"]["objects"]["category"] == [0]
+    converted(source, out, f"coco:{file}")
+    assert samples(out)["deep/c.png"]["objects"]["category"] == [0]
 
 
-def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path):
+def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path, out):
     root = photos(tmp_path / "in", "train/x.png", "valid/x.png")
     for split, category in (("train", 3), ("valid", 7)):
         coco_file(
             root / split / "_annotations.coco.json", [(0, "x.png")], [box(0, category=category)]
         )
     files = [f"coco:{root}/{split}/_annotations.coco.json" for split in ("train", "valid")]
-    converted(root, tmp_path / "out", *files)
-    found = samples(tmp_path / "out")
+    converted(root, out, *files)
+    found = samples(out)
     assert [found[f"{split}/x.png"]["objects"]["category"] for split in ("train", "valid")] == [
         [0],
         [1],
@@ -243,7 +245,7 @@ def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(tmp_p
     )
 
 
-def test_objects_without_any_list_of_categories_are_refused_as_a_whole(tmp_path, source):
+def test_objects_without_any_list_of_categories_are_refused_as_a_whole(tmp_path, out, source):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)], [])
     with pytest.raises(
         InputError,
@@ -251,19 +253,14 @@ def test_objects_without_any_list_of_categories_are_refused_as_a_whole(tmp_path,
     ):
         notices(source, tmp_path, file)
     other = coco_file(tmp_path / "other.json", [(2, "b.png")], [box(2)])
-    converted(source, tmp_path / "out", f"coco:{file}", f"coco:{other}")
-    assert samples(tmp_path / "out")["a.png"]["objects"]["category"] == [0], (
-        "those of another file count"
-    )
+    converted(source, out, f"coco:{file}", f"coco:{other}")
+    assert samples(out)["a.png"]["objects"]["category"] == [0], "those of another file count"
 
 
-def test_an_unknown_category_is_said_with_the_id_of_its_annotation(tmp_path, source):
+def test_an_unknown_category_is_said_with_the_id_of_its_annotation(tmp_path, out, source):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, id=5, category=99)])
-    converted(source, tmp_path / "out", f"coco:{file}")
-    assert (
-        "the annotation 5 has the category 99, which is not among"
-        in rejects(tmp_path / "out")["a.png"][1]
-    )
+    converted(source, out, f"coco:{file}")
+    assert "the annotation 5 has the category 99, which is not among" in rejects(out)["a.png"][1]
 
 
 def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path, source):
@@ -325,20 +322,20 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path, source):
         ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is not a text"),
     ],
 )
-def test_a_wrong_annotation_rejects_its_image_alone(tmp_path, source, wrong, says):
+def test_a_wrong_annotation_rejects_its_image_alone(tmp_path, out, source, wrong, says):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [box(2), wrong, box(1)])
-    converted(source, tmp_path / "out", f"coco:{file}")
-    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    converted(source, out, f"coco:{file}")
+    ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("a.png", "bad-annotation")
     assert says in message
     assert "coco.json" in message
-    assert samples(tmp_path / "out")["b.png"]["objects"]["category"] == [0]
+    assert samples(out)["b.png"]["objects"]["category"] == [0]
 
 
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("category", [3, 7])
 def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_image(
-    tmp_path, source, count, category
+    tmp_path, out, source, count, category
 ):
     categories = [
         {"id": 3, "name": "cat", "keypoints": ["nose", "left_eye", "right_eye"]},
@@ -350,16 +347,16 @@ def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_imag
         box(2, keypoints=[1, 2, 2] * 3),
     ]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, categories)
-    converted(source, tmp_path / "out", f"coco:{file}")
-    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    converted(source, out, f"coco:{file}")
+    ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("a.png", "bad-annotation")
     assert f"an object has {count} keypoint" in message
     assert "and the categories name 3" in message
-    read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    read = {sample["key"]: sample["objects"] for sample in shardctl.open(out)}
     assert read["b.png"]["keypoints"].shape == (1, 3, 3)
 
 
-def test_categories_may_have_different_numbers_of_keypoints(tmp_path, source):
+def test_categories_may_have_different_numbers_of_keypoints(tmp_path, out, source):
     categories = [
         {"id": 3, "name": "cat", "keypoints": ["nose"]},
         {"id": 7, "name": "car", "keypoints": ["front", "back"]},
@@ -370,9 +367,9 @@ def test_categories_may_have_different_numbers_of_keypoints(tmp_path, source):
         box(2, keypoints=[5, 2, 2]),
     ]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, categories)
-    made = converted(source, tmp_path / "out", f"coco:{file}")
+    made = converted(source, out, f"coco:{file}")
     assert "its categories have different keypoints, whose names are left out" in made.notices
-    read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    read = {sample["key"]: sample["objects"] for sample in shardctl.open(out)}
     assert read["a.png"]["keypoints"].tolist() == [
         [[1.5, 2.5, 2], [0, 0, 0]],
         [[1.5, 2.5, 2], [3.5, 4.5, 2]],
@@ -464,7 +461,7 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(tmp_path, monkeypatch, 
         assert found == {name: value for name, value in record.items() if isinstance(value, list)}
 
 
-def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path, monkeypatch):
+def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path, out, monkeypatch):
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", 7)
     monkeypatch.setattr("shardctl.sources.annotations.coco.IMAGES_AT_ONCE", 3)
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(20)))
@@ -478,8 +475,8 @@ def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path, monkeypat
         [(number, f"{number}.png") for number in reversed(range(20))],
         annotations,
     )
-    converted(source, tmp_path / "out", f"coco:{file}")
-    for key, sample in samples(tmp_path / "out").items():
+    converted(source, out, f"coco:{file}")
+    for key, sample in samples(out).items():
         expected = [each for each in annotations if each["image_id"] == int(key.split(".")[0])]
         assert sample["objects"]["id"] == [each["id"] for each in expected]
         assert sample["objects"]["bbox"] == [each["bbox"] for each in expected]
@@ -515,42 +512,42 @@ def test_boxes_outside_are_counted_and_follow_the_rule(tmp_path, source, rule, l
     assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == left
 
 
-def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(tmp_path, source):
+def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(tmp_path, out, source):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)])
-    converted(source, tmp_path / "out", f"coco:{file}")
-    assert converted(source, tmp_path / "out", f"coco:{file}").status == "up-to-date"
+    converted(source, out, f"coco:{file}")
+    assert converted(source, out, f"coco:{file}").status == "up-to-date"
     coco_file(file, [(1, "a.png")], [box(1, (0, 0, 1, 1))])
     with pytest.raises(DatasetError, match="differs in its labels"):
-        converted(source, tmp_path / "out", f"coco:{file}")
+        converted(source, out, f"coco:{file}")
     with pytest.raises(DatasetError, match="settings"):
-        converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="drop")
+        converted(source, out, f"coco:{file}", boxes_outside="drop")
 
 
-def test_repair_makes_annotated_shards_again_without_the_annotation_files(tmp_path, source):
+def test_repair_makes_annotated_shards_again_without_the_annotation_files(tmp_path, out, source):
     file = coco_file(
         tmp_path / "coco.json",
         [(1, "a.png"), (2, "b.png")],
         [box(1, (6, 1, 4, 1)), box(2, [0, 0, 1])],
     )
-    converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="clip")
+    converted(source, out, f"coco:{file}", boxes_outside="clip")
     file.unlink()
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.arrow")}
-    shard = next((tmp_path / "out").glob("train-*.arrow"))
+    before = {path.name: path.read_bytes() for path in out.glob("*.arrow")}
+    shard = next(out.glob("train-*.arrow"))
     shard.write_bytes(b"x" * shard.stat().st_size)
-    shardctl.repair(tmp_path / "out")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.arrow")} == before
-    assert shardctl.verify(tmp_path / "out").ok
+    shardctl.repair(out)
+    assert {path.name: path.read_bytes() for path in out.glob("*.arrow")} == before
+    assert shardctl.verify(out).ok
 
 
 def test_repair_lists_the_sources_and_their_annotations_again_where_files_arrow_is_lost(
-    tmp_path, source
+    tmp_path, out, source
 ):
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (6, 1, 4, 1))])
-    converted(source, tmp_path / "out", f"coco:{file}", boxes_outside="clip")
-    before = (tmp_path / "out" / "files.arrow").read_bytes()
-    (tmp_path / "out" / "files.arrow").unlink()
-    shardctl.repair(tmp_path / "out")
-    assert (tmp_path / "out" / "files.arrow").read_bytes() == before
+    converted(source, out, f"coco:{file}", boxes_outside="clip")
+    before = (out / "files.arrow").read_bytes()
+    (out / "files.arrow").unlink()
+    shardctl.repair(out)
+    assert (out / "files.arrow").read_bytes() == before
 
 
 def test_annotations_are_of_image_files(tmp_path, source):
@@ -579,7 +576,7 @@ def test_objects_with_numbers_that_a_faster_parser_refuses_are_read_all_the_same
     assert samples(tmp_path / "one")["a.png"]["objects"]["id"] == list(range(20))
 
 
-def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path, source):
+def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path, out, source):
     """Tools count from 1 in every file."""
     images = [(1, "a.png")]
     one = coco_file(
@@ -588,8 +585,8 @@ def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path, 
     two = coco_file(
         tmp_path / "2.json", images, [box(1, (4, 1, 2, 2), id=1), box(1, (0, 0, 2, 2), 7, id=2)]
     )
-    said = converted(source, tmp_path / "out", f"coco:{one}", f"coco:{two}").notices
-    found = samples(tmp_path / "out")["a.png"]["objects"]
+    said = converted(source, out, f"coco:{one}", f"coco:{two}").notices
+    found = samples(out)["a.png"]["objects"]
     assert found["bbox"] == [[1, 1, 2, 2], [0, 0, 2, 2], [4, 1, 2, 2], [0, 0, 2, 2]]
     assert found["category"] == [0, 0, 0, 1]
     assert any(
@@ -599,16 +596,16 @@ def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path, 
 
 
 @pytest.mark.parametrize(("width", "height"), [(8.0, 6.0), ("8", "6"), ("8.0", 6)])
-def test_a_size_may_be_written_in_other_ways(tmp_path, width, height):
+def test_a_size_may_be_written_in_other_ways(tmp_path, out, width, height):
     photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
     record = {"images": [{"id": 1, "file_name": "a.jpg", "width": width, "height": height}]}
     file = tmp_path / "coco.json"
     file.write_text(
         json.dumps({**record, "annotations": [box(1)], "categories": [{"id": 3, "name": "cat"}]})
     )
-    converted(tmp_path / "in", tmp_path / "out", f"coco:{file}")
+    converted(tmp_path / "in", out, f"coco:{file}")
     turned = [6 - 2 - 2, 1, 2, 3]
-    assert samples(tmp_path / "out")["a.jpg"]["objects"]["bbox"] == [turned], (
+    assert samples(out)["a.jpg"]["objects"]["bbox"] == [turned], (
         "the size says that it is of the stored image"
     )
 
@@ -665,7 +662,7 @@ def test_members_of_objects_without_a_column_are_named_and_counted(tmp_path, odd
     ]
 
 
-def test_a_caption_in_two_files_is_one(tmp_path, source):
+def test_a_caption_in_two_files_is_one(tmp_path, out, source):
     one = [{"id": n, "image_id": 1 + n % 2, "caption": text} for n, text in enumerate("xyxz")]
     other = [one[3], {**one[0], "caption": "new"}, {"id": 9, "image_id": 2, "caption": "y"}, one[2]]
     images = [(1, "a.png"), (2, "b.png")]
@@ -673,8 +670,8 @@ def test_a_caption_in_two_files_is_one(tmp_path, source):
         f"coco:{coco_file(tmp_path / f'{n}.json', images, each, [])}"
         for n, each in enumerate((one, one, other))
     ]
-    converted(source, tmp_path / "out", *given)
-    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    converted(source, out, *given)
+    found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert found == {"a.png": ["x", "x", "new"], "b.png": ["y", "z", "y"], "deep/c.png": None}
 
 
@@ -698,7 +695,7 @@ def test_an_annotation_may_be_an_object_and_a_caption(tmp_path, source, text):
     assert sample["objects"] == truth
 
 
-def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path, source):
+def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path, out, source):
     rng, masks = np.random.default_rng(0), []
     for share in (0.0, 0.03, 0.03, 0.1, 0.5, 1.0):
         masks.append(rng.random((6, 8)) < share)
@@ -711,7 +708,7 @@ def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path, source):
     ]
     converted(
         source,
-        tmp_path / "out",
+        out,
         f"coco:{coco_file(tmp_path / 'coco.json', [(1, 'a.png')], objects)}",
     )
     expected = []
@@ -719,4 +716,4 @@ def test_an_rle_without_a_box_has_the_box_around_its_ones(tmp_path, source):
         y, x = np.nonzero(mask)
         some = len(x) > 0
         expected.append([x.min(), y.min(), np.ptp(x) + 1, np.ptp(y) + 1] if some else [0, 0, 0, 0])
-    assert samples(tmp_path / "out")["a.png"]["objects"]["bbox"] == expected
+    assert samples(out)["a.png"]["objects"]["bbox"] == expected

@@ -60,12 +60,12 @@ def test_coco_and_yolo_and_masks_of_the_same_images_agree(corpus, tmp_path):
     ("folder", "annotations", "names"),
     [("bccd_voc", "Annotations", 3), ("raccoon", "annotations", 1)],
 )
-def test_voc_boxes_lie_within_their_images(corpus, tmp_path, folder, annotations, names):
+def test_voc_boxes_lie_within_their_images(corpus, out, folder, annotations, names):
     root = corpus / "captions" / folder
-    converted(root, tmp_path / "out", f"voc:{root}/{annotations}")
-    assert rejects(tmp_path / "out") == {}
-    assert len(shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"]) == names
-    found = samples(tmp_path / "out")
+    converted(root, out, f"voc:{root}/{annotations}")
+    assert rejects(out) == {}
+    assert len(shardctl.open(out).manifest.fields["objects"]["names"]) == names
+    found = samples(out)
     assert all(sample["objects"]["bbox"] for sample in found.values())
     assert sum(len(sample["objects"]["bbox"]) for sample in found.values()) >= 30
 

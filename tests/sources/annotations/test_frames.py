@@ -57,36 +57,37 @@ AS_THEY_ARE = {name: [0, 0, 2, 1] for name in [*UNCLEAR, *PLAIN]}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path, workers):
+def test_those_that_tell_the_frame_tell_it_for_the_others(tmp_path, out, workers):
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED)
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", labels=[labels], workers=workers)
-    assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
+    result = shardctl.convert(tmp_path / "in", out, labels=[labels], workers=workers)
+    assert boxes(out) == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
     assert any(
         "EXIF turns 3 images whose size does not tell the frame" in said for said in result.notices
     )
     assert any("as those of the stored image (as others say)" in said for said in result.notices)
 
 
-def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_path, cli):
+def test_sizes_that_tell_both_frames_are_refused_with_counts_and_the_option(tmp_path, out, cli):
     labels = written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
     with pytest.raises(InputError) as caught:
-        converted(tmp_path / "in", tmp_path / "out", labels)
+        converted(tmp_path / "in", out, labels)
     assert "1 image fit the stored image" in str(caught.value)
     assert "1 the upright one" in str(caught.value)
     assert "annotation_frame" in str(caught.value)
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    converted(tmp_path / "in", tmp_path / "out", labels, annotation_frame="stored")
-    assert {name: error for name, (error, _) in rejects(tmp_path / "out").items()} == {
+    assert not (out / "manifest.json").exists()
+    converted(tmp_path / "in", out, labels, annotation_frame="stored")
+    assert {name: error for name, (error, _) in rejects(out).items()} == {
         "upright.jpg": "other-size"
     }
-    assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
+    assert boxes(out) == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
 
 
 def test_where_nothing_tells_the_frame_a_note_counts_what_is_taken_as_upright(
     tmp_path,
+    out,
 ):
-    result = converted(tmp_path / "in", tmp_path / "out", written(tmp_path, UNCLEAR | PLAIN))
-    assert boxes(tmp_path / "out") == AS_THEY_ARE
+    result = converted(tmp_path / "in", out, written(tmp_path, UNCLEAR | PLAIN))
+    assert boxes(out) == AS_THEY_ARE
     assert any("EXIF turns 3 images whose size does not tell" in said for said in result.notices)
     again = converted(tmp_path / "in", tmp_path / "two", written(tmp_path, PLAIN))
     assert not any("EXIF" in said for said in again.notices)
@@ -114,28 +115,28 @@ def test_an_image_that_was_not_looked_at_is_never_taken_in_a_wrong_frame(tmp_pat
     assert sorted(boxes(tmp_path / "2" / "out")) == ["a.jpg", "c.jpg"]
 
 
-def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_path):
+def test_images_that_an_update_adds_tell_the_frame_of_those_that_are_there(tmp_path, out):
     """What was made in the other frame is made anew: an update gives what a new conversion
     gives."""
     labels = written(tmp_path, UNCLEAR | PLAIN)
-    converted(tmp_path / "in", tmp_path / "out", labels)
-    assert boxes(tmp_path / "out") == AS_THEY_ARE
+    converted(tmp_path / "in", out, labels)
+    assert boxes(out) == AS_THEY_ARE
     written(tmp_path, UNCLEAR | PLAIN | STORED)
-    converted(tmp_path / "in", tmp_path / "out", labels, update=True)
-    assert boxes(tmp_path / "out") == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
-    before = boxes(tmp_path / "out")
+    converted(tmp_path / "in", out, labels, update=True)
+    assert boxes(out) == {**TURNED, "stored.jpg": [5, 0, 1, 2]}
+    before = boxes(out)
     written(tmp_path, UNCLEAR | PLAIN | STORED | UPRIGHT)
     with pytest.raises(InputError, match="annotation_frame"):
-        converted(tmp_path / "in", tmp_path / "out", labels, update=True)
-    assert boxes(tmp_path / "out") == before
+        converted(tmp_path / "in", out, labels, update=True)
+    assert boxes(out) == before
 
 
-def test_masks_tell_their_frame_by_their_own_sizes(tmp_path):
+def test_masks_tell_their_frame_by_their_own_sizes(tmp_path, out):
     for name, (orientation, size, _) in (UNCLEAR | STORED).items():
         photo(tmp_path / "in" / name, size, orientation)
         mask(tmp_path / "masks" / f"{name[:-4]}.png", values_of(size), "L")
-    result = converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
-    ds = shardctl.open(tmp_path / "out")
+    result = converted(tmp_path / "in", out, f"masks:{tmp_path}/masks")
+    ds = shardctl.open(out)
     found = {sample["key"]: sample["mask"] for sample in ds}
     assert np.array_equal(found["half.jpg"], values_of((8, 6))[::-1, ::-1])
     assert np.array_equal(found["mirror.jpg"], values_of((8, 6))[:, ::-1])

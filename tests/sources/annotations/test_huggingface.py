@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from making import box, coco_file, converted, mask, photos, rejects, samples, values_of
 from pyarrow import parquet
 
@@ -28,7 +29,7 @@ def objects_of(out: Path) -> list[Any]:
     return [sample["objects"] for _, sample in sorted(samples(out).items())]
 
 
-def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path):
+def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path, out):
     one = {
         "bbox": [[1, 2, 3, 2], [0.5, 1, 2, 1]],
         "category": [1, 0],
@@ -38,13 +39,13 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path):
     }
     none = {"bbox": [], "category": [], "area": [], "id": [], "colour": []}
     source = labelled(tmp_path / "in", one, none, None, note="x")
-    said = converted(source, tmp_path / "out").notices
+    said = converted(source, out).notices
     del one["colour"], none["colour"]
-    assert objects_of(tmp_path / "out") == [one, none, None]
-    schema = dict(shardctl.open(tmp_path / "out").manifest.schema)
+    assert objects_of(out) == [one, none, None]
+    schema = dict(shardctl.open(out).manifest.schema)
     assert "bbox: list<item: fixed_size_list<item: float>[4]>" in schema["objects"]
     assert schema["note"] == "string"
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {
+    assert shardctl.open(out).manifest.fields["objects"] == {
         "role": "objects",
         "names": None,
     }
@@ -52,32 +53,30 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["categories", "label", "labels", "category_id"])
-def test_categories_are_known_by_the_usual_names(tmp_path, name):
+def test_categories_are_known_by_the_usual_names(tmp_path, out, name):
     source = labelled(
         tmp_path / "in", {"bbox": [[0, 0, 1, 1]], name: [2]}, None, {"bbox": [], name: []}
     )
-    converted(source, tmp_path / "out")
+    converted(source, out)
     found = [{"category": [2], "bbox": [[0, 0, 1, 1]]}, None, {"category": [], "bbox": []}]
-    assert objects_of(tmp_path / "out") == found
+    assert objects_of(out) == found
 
 
-def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path):
+def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path, out):
     source = labelled(
         tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
     )
-    said = converted(source, tmp_path / "out").notices
-    assert objects_of(tmp_path / "out") == [
-        {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
-    ]
+    said = converted(source, out).notices
+    assert objects_of(out) == [{"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}]
     (notice,) = [notice for notice in said if "no list of categories" in notice]
     assert "objects has bbox and no list of categories" in notice
 
 
-def test_names_of_categories_become_numbers(tmp_path):
+def test_names_of_categories_become_numbers(tmp_path, out):
     source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]] * 2, "category": ["dog", "cat"]})
-    converted(source, tmp_path / "out")
-    assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+    converted(source, out)
+    assert objects_of(out)[0]["category"] == [1, 0]
+    assert shardctl.open(out).manifest.fields["objects"]["names"] == ["cat", "dog"]
 
 
 def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> None:
@@ -103,19 +102,18 @@ def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> N
 
 def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     tmp_path,
+    out,
 ):
     names = {"category": ["car", "bus"], "tags": ["x", "y"]}
     parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
-    said = converted(tmp_path / "in", tmp_path / "out", "auto").notices
+    said = converted(tmp_path / "in", out, "auto").notices
     assert any("tags (2)" in each for each in said)
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["car", "bus"]
-    assert {
-        key: each["objects"]["category"] for key, each in samples(tmp_path / "out").items()
-    } == {
+    assert shardctl.open(out).manifest.fields["objects"]["names"] == ["car", "bus"]
+    assert {key: each["objects"]["category"] for key, each in samples(out).items()} == {
         "train/0.png": [1, 0],
         "train/2.png": [],
     }
-    ((key, (_, message)),) = rejects(tmp_path / "out").items()
+    ((key, (_, message)),) = rejects(out).items()
     assert (key, "beyond the names" in message) == ("train/1.png", True)
     parquet_of(tmp_path / "in" / "test", [[0]], category=["bus", "car"], tags=["y", "x"])
     with pytest.raises(
@@ -124,7 +122,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     ):
         converted(tmp_path / "in", tmp_path / "new", "auto")
     parquet_of(tmp_path / "in" / "test", [[0]], category=["car", "bus"], tags=["y", "x"])
-    shardctl.convert(tmp_path / "in", tmp_path / "new", drop_columns="tags", workers=0)
+    convert(tmp_path / "in", tmp_path / "new", drop_columns="tags")
 
 
 @pytest.mark.parametrize(
@@ -146,29 +144,30 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
         ),
     ],
 )
-def test_wrong_objects_reject_their_image_alone(tmp_path, wrong, says):
+def test_wrong_objects_reject_their_image_alone(tmp_path, out, wrong, says):
     source = labelled(tmp_path / "in", wrong, {"bbox": [[1, 2, 3, 4]], "category": [1]})
-    converted(source, tmp_path / "out")
-    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    converted(source, out)
+    ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("0.png", "bad-annotation")
     assert says in message
 
 
 def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_same(
     tmp_path,
+    out,
 ):
     source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "category": [0]})
     (source / "0.txt").write_text("a caption")
     file = str(source / "metadata.jsonl")
-    converted(source, tmp_path / "out", file, "captions:")
-    assert samples(tmp_path / "out")["0.png"]["caption"] == "a caption"
+    converted(source, out, file, "captions:")
+    assert samples(out)["0.png"]["caption"] == "a caption"
     coco = coco_file(tmp_path / "coco.json", [(1, "0.png")], [box(1)])
     with pytest.raises(InputError, match="both give objects; use drop_columns"):
         converted(source, tmp_path / "new", file, f"coco:{coco}")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
-def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path):
+def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path, out):
     import datasets
 
     source = photos(tmp_path / "in", "a.png", "b.png", "c.png")
@@ -180,8 +179,8 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path):
     ]
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], annotations, [points])
     mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
-    converted(source, tmp_path / "out", f"coco:{file}", f"masks:{tmp_path}/masks")
-    shards = [str(path) for path in sorted((tmp_path / "out").glob("train-*.arrow"))]
+    converted(source, out, f"coco:{file}", f"masks:{tmp_path}/masks")
+    shards = [str(path) for path in sorted(out.glob("train-*.arrow"))]
     found = datasets.load_dataset(
         "arrow", data_files=shards, split="train", cache_dir=str(tmp_path / "cache")
     )
@@ -199,14 +198,14 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path):
 
 
 @pytest.mark.parametrize(("rule", "kept"), [("keep", 3), ("clip", 2), ("drop", 1)])
-def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(tmp_path, rule, kept):
+def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(tmp_path, out, rule, kept):
     source = photos(tmp_path / "in", "a.png")
     objects = {"bbox": [[1, 1, 2, 2], [5, 3, 9, 2], [20, 20, 2, 2]], "category": [0, 1, 2]}
     (source / "metadata.jsonl").write_text(
         json.dumps({"file_name": "a.png", "objects": objects}) + "\n"
     )
-    result = shardctl.convert(source, tmp_path / "out", workers=0, boxes_outside=rule)
-    assert shardctl.open(tmp_path / "out").manifest.objects == {"kept": kept, "cut_off": 3 - kept}
+    result = convert(source, out, boxes_outside=rule)
+    assert shardctl.open(out).manifest.objects == {"kept": kept, "cut_off": 3 - kept}
     said = [notice for notice in result.notices if "cut off" in notice]
     assert said == (
         []

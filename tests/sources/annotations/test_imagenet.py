@@ -34,15 +34,15 @@ def labels(out: Path) -> dict[str, str | None]:
     }
 
 
-def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(tmp_path, source):
+def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(out, source):
     photos(source, "train/n02012849_77.png")
-    said = converted(source, tmp_path / "out", f"imagenet:{source}", split="none").notices
-    assert shardctl.open(tmp_path / "out").classes == (
+    said = converted(source, out, f"imagenet:{source}", split="none").notices
+    assert shardctl.open(out).classes == (
         "tench, Tinca tinca",
         "crane (n02012849)",
         "crane (n03126707)",
     )
-    assert labels(tmp_path / "out") == {
+    assert labels(out) == {
         "n03126707_1.png": "crane (n03126707)",
         "x.png": "tench, Tinca tinca",
         "n02012849_77.png": "crane (n02012849)",
@@ -67,14 +67,14 @@ def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(tmp_path, s
         },
     ],
 )
-def test_validation_images_have_the_class_of_the_list(tmp_path, source, files):
+def test_validation_images_have_the_class_of_the_list(out, source, files):
     (source / "data").mkdir()
     for name, text in files.items():
         (source / name).write_text(text)
     for path in source.rglob("*.png"):  # nothing but the list names a split
         path.rename(source / path.name)
-    converted(source, tmp_path / "out", f"imagenet:{source}")
-    found = labels(tmp_path / "out")
+    converted(source, out, f"imagenet:{source}")
+    found = labels(out)
     assert [found[name] for name in VAL] == ["crane (n02012849)", "tench, Tinca tinca"]
 
 
@@ -106,11 +106,11 @@ def test_wrong_lists_are_refused_with_the_place(tmp_path, source, files, says):
     assert next(iter(files)) in str(caught.value)
 
 
-def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(tmp_path, source):
+def test_no_lists_or_no_image_of_theirs_or_two_labels_are_refused(tmp_path, out, source):
     with pytest.raises(InputError, match="needs one of LOC_synset_mapping"):
-        converted(source, tmp_path / "out", f"imagenet:{source}/train")
+        converted(source, out, f"imagenet:{source}/train")
     other = photos(tmp_path / "other", "1.png")
     with pytest.raises(InputError, match="no image has a class of ImageNet"):
-        converted(other, tmp_path / "out", f"imagenet:{source}")
+        converted(other, out, f"imagenet:{source}")
     with pytest.raises(UsageError, match="both give label"):
-        converted(source, tmp_path / "out", f"imagenet:{source}", "folder")
+        converted(source, out, f"imagenet:{source}", "folder")

@@ -25,11 +25,11 @@ def source(tmp_path: Path) -> Path:
     return photos(tmp_path / "in", "images/a.jpg", "images/b.jpg")
 
 
-def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path, source):
+def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(out, source):
     path = mask(source / "masks" / "a.png", values_of((8, 6)))
     (source / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
-    said = converted(source, tmp_path / "out", f"masks+ignore=255:{source}/masks").notices
-    found = samples(tmp_path / "out")
+    said = converted(source, out, f"masks+ignore=255:{source}/masks").notices
+    found = samples(out)
     assert set(found) == {"images/a.jpg", "images/b.jpg"}, "masks below the source are no inputs"
     assert found["images/a.jpg"]["mask"] == {"bytes": path.read_bytes(), "path": "a.png"}
     assert found["images/b.jpg"]["mask"] is None
@@ -40,34 +40,34 @@ def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path, 
         "names": ["sky", "road", "car"],
         "ignore": 255,
     }
-    assert shardctl.open(tmp_path / "out").manifest.fields["mask"] == role
+    assert shardctl.open(out).manifest.fields["mask"] == role
     assert any("1 of 2 inputs without mask: it is null there" in notice for notice in said)
-    assert shardctl.verify(tmp_path / "out", level="deep").ok
+    assert shardctl.verify(out, level="deep").ok
 
 
 @pytest.mark.parametrize(("mode", "most"), [("P", 3), ("L", 256), ("1", 2), ("I;16", 60000)])
 @pytest.mark.parametrize("orientation", [6, 2])
-def test_a_mask_of_the_stored_image_is_turned_with_it(tmp_path, mode, most, orientation):
+def test_a_mask_of_the_stored_image_is_turned_with_it(tmp_path, out, mode, most, orientation):
     photo(tmp_path / "in" / "a.jpg", (8, 6), orientation)
     values = values_of((8, 6), most) * (255 if mode == "1" else 1)
     mask(tmp_path / "masks" / "a.png", values, mode)
     # by its size alone a mirrored one is not known
     frame = "auto" if orientation == 6 else "stored"
-    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks", annotation_frame=frame)
-    kept, found = stored(tmp_path / "out", "a.jpg")
+    converted(tmp_path / "in", out, f"masks:{tmp_path}/masks", annotation_frame=frame)
+    kept, found = stored(out, "a.jpg")
     expected = np.rot90(values, -1) if orientation == 6 else values[:, ::-1]
     assert kept == mode
     assert np.array_equal(found, expected if mode != "1" else expected > 0)
 
 
-def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path):
+def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path, out):
     source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     mask(tmp_path / "masks" / "a.png", values_of((4, 3)))
     Image.new("RGB", (8, 6)).save(tmp_path / "masks" / "b.png")
     good = mask(tmp_path / "masks" / "d.png", values_of((8, 6))).read_bytes()
     (tmp_path / "masks" / "c.png").write_bytes(good[:50])
-    converted(source, tmp_path / "out", f"masks:{tmp_path}/masks", max_rejects="100%")
-    found = rejects(tmp_path / "out")
+    converted(source, out, f"masks:{tmp_path}/masks", max_rejects="100%")
+    found = rejects(out)
     assert {key: error for key, (error, _) in found.items()} == {
         "a.jpg": "other-size",
         "b.jpg": "not-a-mask",
@@ -79,7 +79,7 @@ def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_pa
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])
 @pytest.mark.parametrize("recipe", [{}, {"transform": [{"name": "resize", "size": "4x3"}]}])
-def test_numbers_without_a_name_reject_their_image(mode, recipe, tmp_path):
+def test_numbers_without_a_name_reject_their_image(mode, recipe, tmp_path, out):
     source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     for name, number in zip("abcd", (2, 3, 255, 254), strict=True):
         values = np.zeros((6, 8), int)
@@ -87,13 +87,9 @@ def test_numbers_without_a_name_reject_their_image(mode, recipe, tmp_path):
         mask(tmp_path / "masks" / f"{name}.png", values, mode)
     options = {"recipe": recipe, "workers": 0, "max_rejects": 9}
     (tmp_path / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
-    shardctl.convert(
-        source, tmp_path / "out", labels=f"masks+ignore=255:{tmp_path}/masks", **options
-    )
-    assert set(samples(tmp_path / "out")) == {"a.jpg", "c.jpg"}
-    told = {
-        key: message.partition(";")[0] for key, (_, message) in rejects(tmp_path / "out").items()
-    }
+    shardctl.convert(source, out, labels=f"masks+ignore=255:{tmp_path}/masks", **options)
+    assert set(samples(out)) == {"a.jpg", "c.jpg"}
+    told = {key: message.partition(";")[0] for key, (_, message) in rejects(out).items()}
     has = "its mask has the number {}, and there are names for 0 to 2".format
     assert told == {"b.jpg": has(3), "d.jpg": has(254)}
     shardctl.convert(source, tmp_path / "none", labels=f"masks:{tmp_path}/masks", **options)
@@ -107,14 +103,14 @@ def test_numbers_without_a_name_reject_their_image(mode, recipe, tmp_path):
     )
 
 
-def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, source):
+def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, out, source):
     path = mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
     spec = f"masks:{tmp_path}/masks"
-    converted(source, tmp_path / "out", spec)
-    assert converted(source, tmp_path / "out", spec).status == "up-to-date"
+    converted(source, out, spec)
+    assert converted(source, out, spec).status == "up-to-date"
     places = [
         row and row["shardctl.mask"]
-        for row in open_table(*file_at(tmp_path / "out" / "files.arrow"))["columns"].to_pylist()
+        for row in open_table(*file_at(out / "files.arrow"))["columns"].to_pylist()
     ]
     assert [place and place["path"] for place in places] == ["../masks/a.png", None], (
         "from the source on, not absolute"
@@ -122,43 +118,44 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, source):
     before = path.read_bytes()
     mask(path, 2 - values_of((8, 6)))
     with pytest.raises(DatasetError, match="labels"):
-        converted(source, tmp_path / "out", spec)
-    shard = next((tmp_path / "out").glob("train-*.arrow"))
+        converted(source, out, spec)
+    shard = next(out.glob("train-*.arrow"))
     intact = shard.read_bytes()
     shard.write_bytes(b"x")
     path.write_bytes(before)
-    shardctl.repair(tmp_path / "out")
+    shardctl.repair(out)
     assert shard.read_bytes() == intact
     shard.write_bytes(b"x")
     mask(path, 2 - values_of((8, 6)))
-    assert shardctl.repair(tmp_path / "out").status == "damaged"
-    shardctl.repair(tmp_path / "out", drop_lost=True)
-    assert list(samples(tmp_path / "out")) == ["images/b.jpg"], (
+    assert shardctl.repair(out).status == "damaged"
+    shardctl.repair(out, drop_lost=True)
+    assert list(samples(out)) == ["images/b.jpg"], (
         "the mask has changed: the sample cannot be made again"
     )
-    assert rejects(tmp_path / "out")["images/a.jpg"][0] == "lost"
+    assert rejects(out)["images/a.jpg"][0] == "lost"
 
 
-def test_wrong_masks_are_refused_before_anything_is_written(tmp_path, source):
+def test_wrong_masks_are_refused_before_anything_is_written(tmp_path, out, source):
     with pytest.raises(InputError, match="masks: no such file or folder; write masks:PATH"):
-        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+        converted(source, out, f"masks:{tmp_path}/masks")
     (tmp_path / "masks").mkdir()
     with pytest.raises(InputError, match="holds no masks"):
-        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+        converted(source, out, f"masks:{tmp_path}/masks")
     mask(tmp_path / "masks" / "x.png", values_of((8, 6)))
     with pytest.raises(InputError, match="none of the 1 masks has the name of an input"):
-        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+        converted(source, out, f"masks:{tmp_path}/masks")
     with pytest.raises(UsageError, match="from 0 to 65535"):
-        converted(source, tmp_path / "out", f"masks+ignore=-1:{tmp_path}/masks")
+        converted(source, out, f"masks+ignore=-1:{tmp_path}/masks")
 
 
 def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source(
     tmp_path,
+    out,
 ):
     one, two = photos(tmp_path / "one", "a.png"), photos(tmp_path / "two", "masks/z.png")
     mask(one / "masks" / "a.png", values_of((8, 6)))
-    shardctl.convert([one, two], tmp_path / "out", labels=f"masks:{one}/masks", workers=0)
-    assert set(samples(tmp_path / "out")) == {"a.png", "masks/z.png"}
+    shardctl.convert([one, two], out, labels=f"masks:{one}/masks", workers=0)
+    assert set(samples(out)) == {"a.png", "masks/z.png"}
 
 
 def turned_by_itself(path: Path, values: np.ndarray, orientation: int) -> None:  # type: ignore[type-arg]
@@ -170,43 +167,43 @@ def turned_by_itself(path: Path, values: np.ndarray, orientation: int) -> None: 
 
 
 @pytest.mark.parametrize("own", [3, 6])
-def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_path, own):
+def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_path, out, own):
     values = values_of((8, 6))
     for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
         photo(tmp_path / "in" / f"{name}.jpg", (8, 6), orientation)
         mask(tmp_path / "masks" / f"{name}.png", values)
     turned_by_itself(tmp_path / "masks" / "own.png", values, own)
-    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
-    assert not rejects(tmp_path / "out")
+    converted(tmp_path / "in", out, f"masks:{tmp_path}/masks")
+    assert not rejects(out)
     for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
-        kept, found = stored(tmp_path / "out", f"{name}.jpg")
+        kept, found = stored(out, f"{name}.jpg")
         assert kept == "P"
         assert np.array_equal(found, np.rot90(values, -1 if orientation == 6 else 2)), name
-    image = Image.open(io.BytesIO(samples(tmp_path / "out")["own.jpg"]["mask"]["bytes"]))
+    image = Image.open(io.BytesIO(samples(out)["own.jpg"]["mask"]["bytes"]))
     assert image.getexif().get(0x0112, 1) == 1
 
 
 @pytest.mark.parametrize(
     ("where", "option"), [("in", "masks+suffix=_mask"), ("masks", "masks+suffix=_mask+ignore=255")]
 )
-def test_masks_may_have_an_end_of_their_own(tmp_path, where, option):
+def test_masks_may_have_an_end_of_their_own(tmp_path, out, where, option):
     photos(tmp_path / "in", "a.png", "x/a.png", "b_mask.png.jpg")
     for name in ("a", "x/a"):
         mask(tmp_path / where / f"{name}_mask.png", values_of((8, 6)))
-    converted(tmp_path / "in", tmp_path / "out", f"{option}:{tmp_path / where}")
-    found = samples(tmp_path / "out")
+    converted(tmp_path / "in", out, f"{option}:{tmp_path / where}")
+    found = samples(out)
     assert {key for key, sample in found.items() if sample["mask"]} == {"a.png", "x/a.png"}
     assert set(found) == {"a.png", "x/a.png", "b_mask.png.jpg"}
 
 
-def test_masks_and_images_of_cityscapes(tmp_path):
+def test_masks_and_images_of_cityscapes(tmp_path, out):
     photos(tmp_path / "leftImg8bit", "val/ulm/1_leftImg8bit.png", "train/bonn/1_leftImg8bit.png")
     for name in ("train/bonn/1", "val/ulm/1", "val/ulm/2"):
         for end in ("labelIds", "color"):
             mask(tmp_path / "gtFine" / f"{name}_gtFine_{end}.png", values_of((8, 6)))
     option = f"masks+suffix=_gtFine_labelIds+image-suffix=_leftImg8bit:{tmp_path}/gtFine"
-    said = converted(tmp_path / "leftImg8bit", tmp_path / "out", option).notices
-    names = {key: sample["mask"]["path"] for key, sample in samples(tmp_path / "out").items()}
+    said = converted(tmp_path / "leftImg8bit", out, option).notices
+    names = {key: sample["mask"]["path"] for key, sample in samples(out).items()}
     assert names == {
         "val/ulm/1_leftImg8bit.png": "1_gtFine_labelIds.png",
         "train/bonn/1_leftImg8bit.png": "1_gtFine_labelIds.png",
@@ -221,10 +218,10 @@ def test_masks_and_images_of_cityscapes(tmp_path):
         )
 
 
-def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path):
+def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path, out):
     photo(tmp_path / "in" / "a.jpg", (8, 6), 6)
     values = values_of((8, 6), 14)
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "a.png").write_bytes(png(values, 4))
-    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks")
-    assert np.array_equal(stored(tmp_path / "out", "a.jpg")[1], np.rot90(values, -1))
+    converted(tmp_path / "in", out, f"masks:{tmp_path}/masks")
+    assert np.array_equal(stored(out, "a.jpg")[1], np.rot90(values, -1))

@@ -139,31 +139,29 @@ def test_two_images_that_are_equal_in_that_form_are_both_named(tmp_path, form):
     assert r"ba\u0308r.png" in str(caught.value)
 
 
-def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path):
+def test_the_folder_of_a_data_yaml_tells_which_images_its_labels_are_of(tmp_path, out):
     source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
     each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
     each(source, "labels/train", "txt", "0 0.5 0.5 0.5 0.5", ["1"])
     (source / "images" / "val").mkdir()
     (source / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat]\n")
-    said = converted(source, tmp_path / "out", f"yolo:{source}/data.yaml").notices
-    assert not samples(tmp_path / "out")["images/train/3.png"]["objects"]["bbox"]
+    said = converted(source, out, f"yolo:{source}/data.yaml").notices
+    assert not samples(out)["images/train/3.png"]["objects"]["bbox"]
     assert any("1 label file without an image among the inputs" in notice for notice in said)
 
 
-def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path):
+def test_a_coco_file_of_one_folder_does_not_annotate_another_one(tmp_path, out):
     source = photos(tmp_path / "in", "train/1.png", "train/3.png", "valid/1.png")
     file = coco_file(source / "valid" / "all.json", [(1, "1.png"), (3, "3.png")], [box(1), box(3)])
-    said = converted(source, tmp_path / "out", f"coco:{file}").notices
-    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {
-        "valid/1.png"
-    }
+    said = converted(source, out, f"coco:{file}").notices
+    assert {key for key, sample in samples(out).items() if sample["objects"]} == {"valid/1.png"}
     assert any(
         "1 of 2 images are not among the inputs, or are of another split (3.png)" in notice
         for notice in said
     )
 
 
-def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path):
+def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path, out):
     source = photos(tmp_path / "in", "train/3.png", "val/1.png")
     each(
         tmp_path,
@@ -179,30 +177,28 @@ def test_the_name_that_an_xml_file_says_has_the_folder_of_the_file(tmp_path):
         VOC.replace("<size>", "<filename>1.png</filename><size>"),
         ["0001"],
     )
-    said = converted(source, tmp_path / "out", f"voc:{tmp_path}/xml").notices
-    assert {key for key, sample in samples(tmp_path / "out").items() if sample["objects"]} == {
-        "val/1.png"
-    }
+    said = converted(source, out, f"voc:{tmp_path}/xml").notices
+    assert {key for key, sample in samples(out).items() if sample["objects"]} == {"val/1.png"}
     assert any(
         "1 XML file without an image among the inputs (val/0003.xml)" in notice for notice in said
     )
 
 
-def test_a_table_beside_the_source_may_name_its_folder(tmp_path):
+def test_a_table_beside_the_source_may_name_its_folder(tmp_path, out):
     source = photos(tmp_path / "in", "1.png", "2.png")
     (tmp_path / "labels.csv").write_text("file_name,label\nin/1.png,a\nin\\2.png,b\n")
-    converted(source, tmp_path / "out", str(tmp_path / "labels.csv"))
-    assert {key: sample["label"] for key, sample in samples(tmp_path / "out").items()} == {
+    converted(source, out, str(tmp_path / "labels.csv"))
+    assert {key: sample["label"] for key, sample in samples(out).items()} == {
         "1.png": 0,
         "2.png": 1,
     }
 
 
-def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path):
+def test_a_backslash_in_the_name_of_an_input_is_a_part_of_it(tmp_path, out):
     source = photos(tmp_path / "in", "a\\1.png", "2.png")
     (source / "labels.csv").write_text("file_name,label\na\\1.png,a\n2.png,b\n")
-    converted(source, tmp_path / "out")
-    assert shardctl.open(tmp_path / "out").classes == ("a", "b")
+    converted(source, out)
+    assert shardctl.open(out).classes == ("a", "b")
 
 
 def slow(names: list[str], paths: list[str]) -> list[int]:
@@ -239,7 +235,7 @@ def test_many_names_as_a_slow_rule_finds_them(tmp_path):
     )
 
 
-def test_all_that_a_json_file_names_is_found_or_counted(tmp_path):
+def test_all_that_a_json_file_names_is_found_or_counted(tmp_path, out):
     rng = random.Random(1)
     paths = [
         f"{split}/{number}.png"
@@ -259,21 +255,21 @@ def test_all_that_a_json_file_names_is_found_or_counted(tmp_path):
         enumerate(names),
         [box(n, (n % 5, 0, 2, 2), id=n) for n in range(len(names))],
     )
-    converted(source, tmp_path / "out", f"coco:{file}")
+    converted(source, out, f"coco:{file}")
     truth: dict[str, Any] = {
         image["file_name"]: image["id"] for image in json.loads(file.read_text())["images"]
     }
-    for key, sample in samples(tmp_path / "out").items():
+    for key, sample in samples(out).items():
         assert (sample["objects"] and sample["objects"]["id"]) == (
             [truth[key]] if key in truth else None
         )
 
 
-def test_a_folder_far_above_does_not_count(tmp_path):
+def test_a_folder_far_above_does_not_count(tmp_path, out):
     source = photos(tmp_path / "labels" / "project", "img/a.png", "img/b.png")
     folder = each(source, "txt", "txt", "0 0.5 0.5 0.5 0.5", ["a"])
-    converted(source / "img", tmp_path / "out", f"yolo:{folder}")
-    assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == 1
+    converted(source / "img", out, f"yolo:{folder}")
+    assert len(samples(out)["a.png"]["objects"]["bbox"]) == 1
 
 
 def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path):
@@ -283,13 +279,11 @@ def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path):
         converted(source, tmp_path / "out", f"yolo:{source}/labels/val")
 
 
-def test_captions_beside_images_that_are_sources_themselves(tmp_path):
+def test_captions_beside_images_that_are_sources_themselves(tmp_path, out):
     source = photos(tmp_path / "in", "a.png", "b.png")
     each(source, ".", "txt", "a cat", ["a", "b"])
-    shardctl.convert(
-        [source / "a.png", source / "b.png"], tmp_path / "out", workers=0, labels=["captions:"]
-    )
-    assert {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()} == {
+    shardctl.convert([source / "a.png", source / "b.png"], out, workers=0, labels=["captions:"])
+    assert {key: sample["caption"] for key, sample in samples(out).items()} == {
         "a.png": "a cat",
         "b.png": "a cat",
     }

@@ -120,13 +120,13 @@ def each_once(layouts: dict[str, Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("layout", "name"), each_once(FLAT))
 def test_records_of_one_image_are_refused_with_the_command_that_makes_samples_of_them(
-    layout, name, source, tmp_path
+    layout, name, source, out
 ):
     write(source / name, FLAT[layout])
-    sentence = refused(source, tmp_path / "out")
+    sentence = refused(source, out)
     assert sentence.startswith(f"{source}/{name}: its records name images of the source")
-    assert run(command_in(sentence, tmp_path / "out")) == 0
-    samples = list(shardctl.open(tmp_path / "out"))
+    assert run(command_in(sentence, out)) == 0
+    samples = list(shardctl.open(out))
     assert [int(sample["image"][0, 0, 0]) // 8 for sample in samples] == [0, 1, 2]
     (nested,) = (name for name, value in FLAT[layout]("x").items() if isinstance(value, list))
     assert [json.loads(json.dumps(sample[nested])) for sample in samples] == [
@@ -136,14 +136,14 @@ def test_records_of_one_image_are_refused_with_the_command_that_makes_samples_of
 
 @pytest.mark.parametrize(("layout", "name"), each_once(NESTED))
 def test_records_with_images_in_lists_are_refused_with_the_command_that_keeps_the_rest(
-    layout, name, source, tmp_path
+    layout, name, source, out
 ):
     write(source / name, NESTED[layout])
-    sentence = refused(source, tmp_path / "out")
+    sentence = refused(source, out)
     assert "are not read as samples yet" in sentence
     if name == "chats.json":
-        assert run(command_in(sentence, tmp_path / "out")) == 0
-        assert len(shardctl.open(tmp_path / "out")) == 3
+        assert run(command_in(sentence, out)) == 0
+        assert len(shardctl.open(out)) == 3
 
 
 @pytest.mark.parametrize("option", ["none", "folder"])
@@ -166,18 +166,18 @@ def test_images_in_lists_are_known_without_their_endings_too(layout, source, tmp
     assert "are not read as samples yet" in refused(source, tmp_path / "out")
 
 
-def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source, tmp_path):
+def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source, out):
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], "../imgs/{}.jpg")
-    assert run(command_in(refused(source, tmp_path / "out"), tmp_path / "out")) == 0
-    assert len(shardctl.open(tmp_path / "out")) == 3
+    assert run(command_in(refused(source, out), out)) == 0
+    assert len(shardctl.open(out)) == 3
 
 
-def test_records_that_came_after_a_conversion_are_refused_too(source, tmp_path):
-    convert(source, tmp_path / "out", workers=0)
+def test_records_that_came_after_a_conversion_are_refused_too(source, out):
+    convert(source, out, workers=0)
     write(source / "chats.jsonl", NESTED["LLaMA-Factory"])
     for options in ({}, {"update": True}):
         with pytest.raises(InputError, match="are not read as samples yet"):
-            convert(source, tmp_path / "out", workers=0, **options)
+            convert(source, out, workers=0, **options)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -90,22 +91,19 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_splits_that_files_tell_are_the_splits(tmp_path, form):
+def test_splits_that_files_tell_are_the_splits(tmp_path, out, form):
     sources, labels = FORMS[form](tmp_path / "in")
     for more in ({"dry_run": True}, {}):
-        result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0, **more)
+        result = convert(sources, out, labels=labels, **more)
         assert any("are the splits: train, val" in notice for notice in result.notices)
     found = {
-        s: {Path(x["key"]).stem for x in shardctl.open(tmp_path / "out", split=s)}
-        for s in ("train", "val")
+        s: {Path(x["key"]).stem for x in shardctl.open(out, split=s)} for s in ("train", "val")
     }
     assert found == {"train": set(TRAIN), "val": set(VAL)}
-    one = shardctl.convert(sources, tmp_path / "one", labels=labels, split="none", workers=0)
+    one = convert(sources, tmp_path / "one", labels=labels, split="none")
     assert [split.name for split in shardctl.open(tmp_path / "one").manifest.splits] == ["train"]
     assert one.warnings == ()
-    drawn = shardctl.convert(
-        sources, tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5", workers=0
-    )
+    drawn = convert(sources, tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5")
     assert any(
         "are splits (train, val), but split='train=0.5,val=0.5' divides all" in each
         for each in drawn.warnings
@@ -135,88 +133,84 @@ def test_an_update_follows_the_lists(tmp_path, form):
         assert ("006" in {Path(key).stem for key in keys[0]}) == (split == "val" or form == "food")
 
 
-def test_lists_that_come_later_are_seen(tmp_path):
+def test_lists_that_come_later_are_seen(tmp_path, out):
     (source,), _ = food(tmp_path / "in")
     lists = {path: path.read_text() for path in (source / "meta").iterdir()}
     for path in lists:
         path.unlink()
-    shardctl.convert(source, tmp_path / "out", workers=0)
+    convert(source, out)
     for path, text in lists.items():
         path.write_text(text)
-    shardctl.convert(source, tmp_path / "out", workers=0, update=True)
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == [
+    convert(source, out, update=True)
+    assert [split.name for split in shardctl.open(out).manifest.splits] == [
         "train",
         "val",
     ]
 
 
-def test_what_is_told_in_part_or_twice_is_refused(tmp_path):
+def test_what_is_told_in_part_or_twice_is_refused(tmp_path, out):
     sources, labels = voc(tmp_path / "in")
     val = tmp_path / "in" / "ImageSets" / "Main" / "val.txt"
     val.write_text(lines(VAL[1:]))
     with pytest.raises(InputError, match=r"names no split for 1 input \(007\.jpg\)"):
-        shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+        convert(sources, out, labels=labels)
     val.write_text(lines([*VAL, TRAIN[0]]))
     with pytest.raises(InputError, match=r"1 input \(000\.jpg\) in two splits, train and val"):
-        shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+        convert(sources, out, labels=labels)
     val.write_text(lines([*VAL, "missing"]))
-    result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+    result = convert(sources, out, labels=labels)
     assert any("1 name of no input (missing); skipped" in notice for notice in result.notices)
 
 
-def test_two_splits_of_the_same_images_are_one(tmp_path):
+def test_two_splits_of_the_same_images_are_one(tmp_path, out):
     sources, labels = yolo(tmp_path / "in", "train: images\nval: images")
-    result = shardctl.convert(sources, tmp_path / "out", labels=labels, workers=0)
+    result = convert(sources, out, labels=labels)
     assert any(
         "train and val are the same 10 inputs: one split" in notice for notice in result.notices
     )
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
+    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
 
 
-def test_folders_keep_their_names_and_may_not_contradict(tmp_path):
+def test_folders_keep_their_names_and_may_not_contradict(tmp_path, out):
     for split in ("train", "valid"):
         image(tmp_path / "in" / split / "images" / "a.jpg")
         write(tmp_path / "in" / split / "labels" / "a.txt", "0 0.5 0.5 0.5 0.5\n")
     data = tmp_path / "in" / "data.yaml"
     write(data, "names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", labels=f"yolo:{data}", workers=0)
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == [
+    convert(tmp_path / "in", out, labels=f"yolo:{data}")
+    assert [split.name for split in shardctl.open(out).manifest.splits] == [
         "train",
         "valid",
     ]
     write(data, "names: [cat]\nval: ../train/images\ntrain: ../valid/images\n")
     with pytest.raises(InputError, match="puts 2 inputs into another split than the folder"):
-        shardctl.convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", workers=0)
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", split="lists", workers=0
-    )
+        convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}")
+    convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", split="lists")
     keys = [x["key"] for x in shardctl.open(tmp_path / "two", split="val")]
     assert keys == ["train/images/a.jpg"]
 
 
-def test_a_text_that_lists_no_input_is_no_list(tmp_path):
+def test_a_text_that_lists_no_input_is_no_list(tmp_path, out):
     for number in range(2):
         image(tmp_path / "in" / f"{number}.jpg", number)
     write(tmp_path / "in" / "test.txt", "a cat on a mat\n")
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
+    convert(tmp_path / "in", out)
+    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
 
 
-def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path):
+def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path, out):
     for split, names in (("train", TRAIN), ("val", VAL)):
         for name in names:
             image(tmp_path / "in" / split / f"{name}.jpg", int(name))
     write(tmp_path / "in" / "val.txt", lines(VAL, "x/{}.jpg 0"))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert {
-        split.name: split.samples for split in shardctl.open(tmp_path / "out").manifest.splits
-    } == {
+    convert(tmp_path / "in", out)
+    assert {split.name: split.samples for split in shardctl.open(out).manifest.splits} == {
         "train": len(TRAIN),
         "val": len(VAL),
     }
 
 
-def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path):
+def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path, out):
     """As Caffe and Places365 have them, with a label behind each name."""
     for name in TRAIN + VAL:
         image(tmp_path / "in" / "images" / f"{name}.jpg", int(name))
@@ -225,13 +219,13 @@ def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path):
     with pytest.raises(
         InputError, match=r"no line of .*train\.txt, .*val\.txt is the name of an input"
     ):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
-    assert [split.name for split in shardctl.open(tmp_path / "out").manifest.splits] == ["train"]
+        convert(tmp_path / "in", out)
+    convert(tmp_path / "in", out, split="none")
+    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
 
 
 def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path):
     image(tmp_path / "in" / "val" / "1.jpg")
     write(tmp_path / "in" / "train.txt", "val/1.jpg\n")
     with pytest.raises(InputError, match="puts 1 input into another split than the folder"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+        convert(tmp_path / "in", tmp_path / "out")

@@ -35,9 +35,9 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path, source):
-    said = converted(source, tmp_path / "out", f"voc:{source}").notices
-    found = {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
+def test_corners_count_pixels_from_1_and_the_last_one_is_within(out, source):
+    said = converted(source, out, f"voc:{source}").notices
+    found = {key: sample["objects"] for key, sample in samples(out).items()}
     assert found["JPEGImages/a.png"] == {
         "category": [1, 0],
         "bbox": [[0, 0, 8, 6], [1, 2.5, 3, 2.5]],
@@ -46,7 +46,7 @@ def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path, source
     }
     assert found["JPEGImages/b.png"]["bbox"] == []
     assert found["JPEGImages/c.png"] is None
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+    assert shardctl.open(out).manifest.fields["objects"]["names"] == ["cat", "dog"]
     assert any("1 of 3 inputs without XML file: not annotated" in notice for notice in said)
 
 
@@ -81,12 +81,12 @@ def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path, sourc
     assert samples(tmp_path / "2")["JPEGImages/a.png"]["objects"]["bbox"] == [[0, 2, 4, 3]]
 
 
-def test_the_name_in_a_file_counts_where_its_own_is_no_image(tmp_path, source):
+def test_the_name_in_a_file_counts_where_its_own_is_no_image(out, source):
     (source / "Annotations" / "0001.xml").write_text(
         voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png")
     )
-    converted(source, tmp_path / "out", f"voc:{source}")
-    assert samples(tmp_path / "out")["JPEGImages/c.png"]["objects"]["category"] == [1]
+    converted(source, out, f"voc:{source}")
+    assert samples(out)["JPEGImages/c.png"]["objects"]["category"] == [1]
 
 
 DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
@@ -122,14 +122,14 @@ DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
         ("<annotation>" * 40 + "</annotation>" * 40, "nested deeper than 32 levels"),
     ],
 )
-def test_a_wrong_file_rejects_its_image_alone(tmp_path, source, text, says):
+def test_a_wrong_file_rejects_its_image_alone(out, source, text, says):
     (source / "Annotations" / "a.xml").write_text(text)
-    converted(source, tmp_path / "out", f"voc:{source}")
-    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    converted(source, out, f"voc:{source}")
+    ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("JPEGImages/a.png", "bad-annotation")
     assert "a.xml: " in message
     assert says in message
-    assert "JPEGImages/b.png" in samples(tmp_path / "out")
+    assert "JPEGImages/b.png" in samples(out)
 
 
 def test_two_files_of_one_image_are_named(tmp_path, source):
@@ -147,13 +147,13 @@ def test_a_folder_without_xml_is_refused(tmp_path, source, folder):
         converted(source, tmp_path / "out", f"voc:{source / folder}")
 
 
-def test_a_turned_box_is_a_polygon_and_the_box_around_it(tmp_path, source):
+def test_a_turned_box_is_a_polygon_and_the_box_around_it(out, source):
     turned = "<cx>4</cx><cy>3</cy><w>4</w><h>2</h><angle>{}</angle>"
     of = "<object><name>cat</name><robndbox>{}</robndbox></object>"
     objects = [of.format(turned.format(angle)) for angle in (0, np.pi / 2, np.pi / 6)]
     (source / "Annotations" / "b.xml").write_text(voc(*objects))
-    converted(source, tmp_path / "out", f"voc:{source}")
-    found = samples(tmp_path / "out")
+    converted(source, out, f"voc:{source}")
+    found = samples(out)
     assert np.allclose(
         found["JPEGImages/b.png"]["objects"]["bbox"][:2], [[2, 2, 4, 2], [3, 1, 2, 4]]
     )

@@ -30,15 +30,15 @@ def objects_of(root: Path, out: Path, labels: str, **options: Any) -> dict[str, 
     return {key: sample["objects"] for key, sample in samples(out).items()}
 
 
-def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path):
+def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path, out):
     root = labelled(
         tmp_path / "in",
         {"a.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.25 1 \n", "classes.txt": "cat\ndog\n"},
     )
-    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels")
+    found = objects_of(root, out, f"yolo:{root}/labels")
     assert found["a.png"] == {"category": [1, 0], "bbox": [[2, 1.5, 4, 3], [1, 0, 2, 6]]}
     assert found["b.png"] == {"category": [], "bbox": []}, "no file: background"
-    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {
+    assert shardctl.open(out).manifest.fields["objects"] == {
         "role": "objects",
         "names": ["cat", "dog"],
     }
@@ -59,15 +59,15 @@ def test_polygons_give_their_boxes(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["segment", "obb"])
-def test_nine_numbers_take_a_task(tmp_path, task):
+def test_nine_numbers_take_a_task(tmp_path, out, task):
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
     with pytest.raises(
         InputError,
         match=r"a\.txt: line 1: nine numbers may be a polygon .* yolo_task='segment' or "
         r"yolo_task='obb'",
     ):
-        converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
-    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels", yolo_task=task)
+        converted(root / "images", out, f"yolo:{root}/labels")
+    found = objects_of(root, out, f"yolo:{root}/labels", yolo_task=task)
     assert found["a.png"]["segmentation"] == [[[4, 0, 8, 3, 4, 6, 0, 3]]]
     assert found["a.png"]["bbox"] == [[0, 0, 8, 6]]
 
@@ -75,7 +75,7 @@ def test_nine_numbers_take_a_task(tmp_path, task):
 POSE = "kpt_shape: [2, 3]\nflip_idx: [1, 0]\n"
 
 
-def test_a_data_file_says_folders_names_and_keypoints(tmp_path):
+def test_a_data_file_says_folders_names_and_keypoints(tmp_path, out):
     root = labelled(
         tmp_path / "in",
         {"train/a.txt": "0 0.5 0.5 1 1 0.5 0.5 2 0 0 0", "val/a.txt": "1 0.5 0.5 1 1 0 0 0 1 1 1"},
@@ -84,16 +84,16 @@ def test_a_data_file_says_folders_names_and_keypoints(tmp_path):
     (root / "data.yaml").write_text(
         f"path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n{POSE}"
     )
-    found = objects_of(root, tmp_path / "out", f"yolo:{root}/data.yaml")
+    found = objects_of(root, out, f"yolo:{root}/data.yaml")
     assert found["train/a.png"]["category"] == [0]
     assert found["train/a.png"]["keypoints"] == [[[4, 3, 2], [0, 0, 0]]]
     assert found["val/a.png"]["keypoints"] == [[[0, 0, 0], [8, 6, 1]]]
-    role = shardctl.open(tmp_path / "out").manifest.fields["objects"]
+    role = shardctl.open(out).manifest.fields["objects"]
     assert role["names"] == ["cat", "dog"]
     assert role["flip"] == [1, 0]
 
 
-def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path):
+def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path, out):
     root = tmp_path / "in"
     for split, category in (("train", 0), ("valid", 1)):
         photo(root / split / "images" / "a.png")
@@ -102,8 +102,8 @@ def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path):
     (root / "data.yaml").write_text(
         "train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [cat, dog]\n"
     )
-    converted(root, tmp_path / "out", f"yolo:{root}/data.yaml")
-    found = samples(tmp_path / "out")
+    converted(root, out, f"yolo:{root}/data.yaml")
+    found = samples(out)
     assert found["train/images/a.png"]["objects"]["category"] == [0]
     assert found["valid/images/a.png"]["objects"]["category"] == [1]
 
@@ -138,15 +138,15 @@ def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path):
         ),
     ],
 )
-def test_a_wrong_line_rejects_its_image_alone(tmp_path, line, says):
+def test_a_wrong_line_rejects_its_image_alone(tmp_path, out, line, says):
     lines = {
         "a.txt": f"0 0.5 0.5 1 1\n{line}\n",
         "b.txt": "1 0.5 0.5 1 1",
         "classes.txt": "cat\ndog",
     }
     root = labelled(tmp_path / "in", lines)
-    converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
-    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    converted(root / "images", out, f"yolo:{root}/labels")
+    ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("a.png", "bad-annotation")
     assert "a.txt: " in message
     assert re.search(says, message)
@@ -166,13 +166,13 @@ def test_what_tools_write_close_to_the_edge_is_taken(task, line):
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_split_without_labels_is_background(tmp_path, empty):
+def test_a_split_without_labels_is_background(tmp_path, out, empty):
     root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png", "val/b.png"))
     if empty:
         (root / "labels" / "val").mkdir()
     (root / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat]\n")
-    said = converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml").notices
-    assert samples(tmp_path / "out")["val/b.png"]["objects"]["category"] == []
+    said = converted(root / "images", out, f"yolo:{root}/data.yaml").notices
+    assert samples(out)["val/b.png"]["objects"]["category"] == []
     assert any(
         "no labels in " in notice and "labels/val" in notice and "background" in notice
         for notice in said
@@ -281,7 +281,7 @@ def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path, text, why):
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, beside):
+def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, out, beside):
     names = ("train/a.png", "more/b.png", "none/c.png")
     root = labelled(
         tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names
@@ -296,12 +296,10 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, bes
     with pytest.raises(
         InputError, match=r"names no folder that has more/b\.png, whose labels are "
     ):
-        shardctl.convert(root / folder, tmp_path / "out", **given)
+        shardctl.convert(root / folder, out, **given)
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
-    shardctl.convert(root / folder, tmp_path / "out", **given)
-    assert {
-        key: len(sample["objects"]["bbox"]) for key, sample in samples(tmp_path / "out").items()
-    } == {
+    shardctl.convert(root / folder, out, **given)
+    assert {key: len(sample["objects"]["bbox"]) for key, sample in samples(out).items()} == {
         "train/a.png": 1,
         "more/b.png": 1,
         "none/c.png": 0,

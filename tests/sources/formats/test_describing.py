@@ -80,10 +80,10 @@ def img2dataset(folder: Path, name: str, failed: int) -> None:
     (folder / f"{name}_stats.json").write_text(json.dumps({"count": 3 + failed}))
 
 
-def test_what_img2dataset_could_not_get_is_told(tmp_path):
+def test_what_img2dataset_could_not_get_is_told(tmp_path, out):
     img2dataset(tmp_path / "in", "00000", 4)
     img2dataset(tmp_path / "in", "00001", 1)
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    result = shardctl.convert(tmp_path / "in", out, workers=0)
     assert (result.samples, result.rejected) == (6, 0)
     told = "error_message say what could not be downloaded"
     assert [
@@ -91,7 +91,7 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path):
         for notice in result.notices
         if told in notice and "2 tables of img2dataset" in notice
     ]
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.schema.names == ["key", "image", "json", "txt"]
     assert [each["image"].shape for each in ds][:3] == [(4, 4, 3), (4, 5, 3), (4, 6, 3)]
     assert ds[0]["json"] == {"url": "u0"}
@@ -134,13 +134,13 @@ def test_a_list_of_shards_names_files_beside_it(name, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["disk", "repository", "repository/data"])
-def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source, tmp_path):
-    result = shardctl.convert(INTEROP / "huggingface" / source, tmp_path / "out", workers=0)
+def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source, out):
+    result = shardctl.convert(INTEROP / "huggingface" / source, out, workers=0)
     assert (result.samples, result.rejected) == (6, 0)
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.classes == ("zebra", "ant")
     for split, count in (("train", 4), ("test", 2)):
-        samples = list(shardctl.open(tmp_path / "out", split=split))
+        samples = list(shardctl.open(out, split=split))
         assert [sample["label"] for sample in samples] == [
             None if n % 3 == 0 else n % 3 - 1 for n in range(count)
         ]
@@ -151,9 +151,9 @@ def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source, tmp_p
         assert [list(sample["tags"]) for sample in samples] == [
             list(range(n)) for n in range(count)
         ]
-    fields = json.loads((tmp_path / "out" / "manifest.json").read_text())["fields"]
+    fields = json.loads((out / "manifest.json").read_text())["fields"]
     assert fields["coarse"]["names"] == ["animal", "other", "third"]
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
 def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_refused(
@@ -184,15 +184,15 @@ def labelled(path: Path, numbers: list[int | None], names: object, type_: pa.Dat
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int8(), pa.uint8()])
-def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_path):
+def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_path, out):
     none = None if pa.types.is_unsigned_integer(type_) else -1
     path = labelled(tmp_path / "a.parquet", [1, none, 0, 2, None, 100], ["b", "a"], type_)
-    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    result = shardctl.convert(path, out, workers=0)
     assert (result.samples, result.rejected) == (4, 2)
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.classes == ("b", "a")
     assert [each["label"] for each in ds] == [1, None, 0, None]
-    rejects = list(read_rejects(LocalFolder(tmp_path / "out")))
+    rejects = list(read_rejects(LocalFolder(out)))
     assert [(each.key, each.error) for each in rejects] == [
         ("a.parquet#4", "unknown-class"),
         ("a.parquet#6", "unknown-class"),
@@ -200,22 +200,22 @@ def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_pa
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", 3], "ab", {"a": 1}, None, []])
-def test_names_that_are_none_name_no_classes(names, tmp_path):
+def test_names_that_are_none_name_no_classes(names, tmp_path, out):
     path = labelled(tmp_path / "a.parquet", [0, 5, -1], names, pa.int64())
-    shardctl.convert(path, tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    shardctl.convert(path, out, workers=0)
+    ds = shardctl.open(out)
     assert ds.classes is None
     assert [each["label"] for each in ds] == [0, 5, -1]
 
 
-def test_files_that_say_different_classes_are_refused(tmp_path):
+def test_files_that_say_different_classes_are_refused(tmp_path, out):
     (tmp_path / "in").mkdir()
     labelled(tmp_path / "in" / "a.parquet", [0, 1], ["a", "b"], pa.int64())
     labelled(tmp_path / "in" / "b.parquet", [0, 1], ["b", "a"], pa.int64())
     with pytest.raises(InputError, match="the files give different names to the classes of label"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "out", labels="none", workers=0)
-    assert shardctl.open(tmp_path / "out").classes is None
+        shardctl.convert(tmp_path / "in", out, workers=0)
+    shardctl.convert(tmp_path / "in", out, labels="none", workers=0)
+    assert shardctl.open(out).classes is None
 
 
 LABEL = {"names": ["car", "bus"], "_type": "ClassLabel"}
@@ -241,9 +241,10 @@ def nested(path: Path, features: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("form", NESTED)
-def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(form, tmp_path):
+def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refused(
+    form, tmp_path, out
+):
     nested(tmp_path / "in" / "train.parquet", NESTED[form])
-    out = tmp_path / "out"
     said = shardctl.convert(tmp_path / "in", out, workers=0).notices
     assert "left out: the names of the classes of tags (2), objects.category (2)" in said
     assert "tags" not in str(
@@ -279,7 +280,7 @@ def test_every_folder_is_asked_for_the_names_of_its_classes(field, tmp_path):
         shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
 
 
-def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path):
+def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path, out):
     features = {"fine": {"names": ["x", "y"], "_type": "ClassLabel"}}
     schema = pa.schema(
         [("label", pa.string()), ("fine", pa.int64())],
@@ -287,30 +288,30 @@ def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path):
     )
     table = pa.table([pa.array(["b", "a", "b"]), pa.array([0, -1, 7])], schema=schema)
     pq.write_table(table, tmp_path / "a.parquet")
-    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    result = shardctl.convert(tmp_path / "a.parquet", out, workers=0)
+    ds = shardctl.open(out)
     assert (result.rejected, ds.classes) == (1, ("a", "b"))
     assert [(each["label"], each["fine"]) for each in ds] == [(1, 0), (0, None)]
 
 
-def test_a_tar_of_images_is_a_dataset_of_images(tmp_path):
+def test_a_tar_of_images_is_a_dataset_of_images(tmp_path, out):
     (tmp_path / "in").mkdir()
     for split, count in (("train", 3), ("val", 2)):
         members = [
             m for n in range(count) for m in ((f"{n:03}.jpg", jpeg(n)), (f"{n:03}.cls", b"%d" % n))
         ]
         (tmp_path / "in" / f"{split}-000000.tar").write_bytes(tar(members))
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    result = shardctl.convert(tmp_path / "in", out, workers=0)
     assert (result.samples, result.rejected) == (5, 0)
-    ds = shardctl.open(tmp_path / "out", split="val")
+    ds = shardctl.open(out, split="val")
     assert [(each["image"].shape, each["label"], each["key"]) for each in ds] == [
         ((4, 4, 3), 0, "000"),
         ((4, 5, 3), 1, "001"),
     ]
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["kind"] == "image"
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).status == "up-to-date"
+    assert json.loads((out / "manifest.json").read_text())["kind"] == "image"
+    assert shardctl.convert(tmp_path / "in", out, workers=0).status == "up-to-date"
     (tmp_path / "in" / "val-000001.tar").write_bytes(tar([("003.jpg", jpeg(1)), ("003.cls", b"1")]))
-    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, update=True).samples == 6
+    assert shardctl.convert(tmp_path / "in", out, workers=0, update=True).samples == 6
 
 
 @pytest.mark.parametrize("top", ["", "./", "photos/"])
@@ -387,7 +388,7 @@ def test_other_members_do_not_take_the_classes_of_a_tar(others, tmp_path):
     [(["a"], {}, "auto"), (["a", "b"], {"cls": b"1"}, "none"), (["a"], {"json": b"{}"}, "folder")],
 )
 def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
-    tars, beside, labels, tmp_path
+    tars, beside, labels, tmp_path, out
 ):
     """After so many samples of training that none of the others is looked at for the types of
     fields."""
@@ -406,7 +407,7 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
         )
         (tmp_path / "in" / f"{name}.tar").write_bytes(tar(own))
     with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
+        shardctl.convert(tmp_path / "in", out, workers=0, labels=labels)
     drawn = shardctl.convert(
         tmp_path / "in", tmp_path / "drawn", workers=0, labels=labels, split="train=0.5,val=0.5"
     )
@@ -420,11 +421,11 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
             tar([("c/0.jpg", jpeg(0)), ("d/1.jpg", jpeg(1))])
         )
         with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-            shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
+            shardctl.convert(tmp_path / "in", out, workers=0, labels=labels)
     else:  # each in a split of its own
         (tmp_path / "in" / "b.tar").rename(tmp_path / "in" / "val.tar")
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels=labels)
-        ds = {split: shardctl.open(tmp_path / "out", split=split) for split in ("train", "val")}
+        shardctl.convert(tmp_path / "in", out, workers=0, labels=labels)
+        ds = {split: shardctl.open(out, split=split) for split in ("train", "val")}
         assert {
             name: {each["key"].partition("/")[0] for each in own} for name, own in ds.items()
         } == {
@@ -433,20 +434,20 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
         }
 
 
-def test_an_update_asks_about_the_folders_of_new_tars(tmp_path):
+def test_an_update_asks_about_the_folders_of_new_tars(tmp_path, out):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.tar").write_bytes(tar([("a.jpg", jpeg(1))]))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="none")
+    shardctl.convert(tmp_path / "in", out, workers=0, labels="none")
     (tmp_path / "in" / "1.tar").write_bytes(tar([("train/b.jpg", jpeg(1)), ("val/c.jpg", jpeg(1))]))
     with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, labels="none", update=True)
+        shardctl.convert(tmp_path / "in", out, workers=0, labels="none", update=True)
 
 
-def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_path):
+def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_path, out):
     names = ["bullet_train/1", "test_tube/2", "car/3"]
     (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
-    shardctl.convert(tmp_path / "a.tar", tmp_path / "out", workers=0)
-    assert shardctl.open(tmp_path / "out").classes == ("bullet_train", "car", "test_tube")
+    shardctl.convert(tmp_path / "a.tar", out, workers=0)
+    assert shardctl.open(out).classes == ("bullet_train", "car", "test_tube")
     (tmp_path / "b.tar").write_bytes(
         tar([(f"seg_{name}.jpg", jpeg(1)) for name in ("train/1", "test/2")])
     )
@@ -482,15 +483,15 @@ def test_a_format_is_told_by_name_or_by_content(tmp_path):
         assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name
 
 
-def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path):
+def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path, out):
     folder = tmp_path / "in"
     shutil.copytree(INTEROP / "tfds", folder)
-    assert shardctl.convert(folder, tmp_path / "out", workers=0).status == "created"
-    assert shardctl.convert(folder, tmp_path / "out", workers=0).status == "up-to-date"
+    assert shardctl.convert(folder, out, workers=0).status == "created"
+    assert shardctl.convert(folder, out, workers=0).status == "up-to-date"
     names = folder / "label.labels.txt"
     names.write_text("\n".join(reversed(names.read_text().split())) + "\n")
     with pytest.raises(DatasetError, match="differs in its inputs"):
-        shardctl.convert(folder, tmp_path / "out", workers=0)
+        shardctl.convert(folder, out, workers=0)
 
 
 def test_shards_that_are_missing_by_their_names_are_told(tmp_path):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from dataset_facts import stored
 from flipped_photos import FLIP, png
+from in_this_process import convert
 from PIL import Image
 from pyarrow import parquet
 from tars import write_tar
@@ -103,29 +104,27 @@ def test_where_no_size_tells_the_frame_a_note_counts_the_images_and_the_option_d
 ):
     unclear = {name: ALL[name] for name in ("plain", "half", "mirror", "square")}
     source = of_tar(tmp_path / "a.tar", *((unclear, {}) if frame == "stored" else ({}, unclear)))
-    result = shardctl.convert(source, tmp_path / "auto", recipe=FLIP, workers=0)
+    result = convert(source, tmp_path / "auto", recipe=FLIP)
     said = [each for each in result.notices if "EXIF turns 3 images of the 4" in each]
     assert [("annotation_frame='stored'" in each) for each in said] == [True]
     assert are_aligned(tmp_path / "auto") == (
         [True] * 4 if frame == "upright" else [True, False, False, False]
     )
-    told = shardctl.convert(
-        source, tmp_path / "told", recipe=FLIP, workers=0, annotation_frame=frame
-    )
+    told = convert(source, tmp_path / "told", recipe=FLIP, annotation_frame=frame)
     assert not any("EXIF" in each for each in told.notices)
     assert are_aligned(tmp_path / "told") == [True] * 4
 
 
-def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path):
+def test_an_image_that_nothing_tells_the_frame_of_is_a_reject(tmp_path, out):
     """None of the first records is turned: a later one is, by 180 degrees, and another one so that
     its size tells."""
     shots = {f"s{number:03}": PLAIN for number in range(200)}
     source = of_tar(tmp_path / "a.tar", {**shots, "s110": HALF, "s120": QUARTER}, {})
-    shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
+    convert(source, out, recipe=FLIP)
+    (reject,) = read_rejects(LocalFolder(out))
     assert (reject.key, reject.error) == ("a.tar#111", "unknown-frame")
     assert reject.message.startswith("seg.png: EXIF turns it")
-    assert are_aligned(tmp_path / "out") == [True] * 199
+    assert are_aligned(out) == [True] * 199
 
 
 BOX = {"bbox": [[1, 2, 3, 4]], "category": [0]}
@@ -144,11 +143,13 @@ def table(folder: Path, orientation: int, **columns: pa.Array) -> Path:
     ("orientation", "box", "moved"),
     [(3, [4, 0, 3, 4], [1, 0, 3, 4]), (6, [0, 1, 4, 3], [2, 1, 4, 3])],
 )
-def test_objects_of_tables_are_turned_where_a_person_says_so(orientation, box, moved, tmp_path):
+def test_objects_of_tables_are_turned_where_a_person_says_so(
+    orientation, box, moved, tmp_path, out
+):
     source = table(
         tmp_path, orientation, objects=pa.array([BOX, None, {"bbox": [], "category": []}], OBJECTS)
     )
-    upright = shardctl.convert(source, tmp_path / "upright", recipe={"kind": "image"}, workers=0)
+    upright = convert(source, tmp_path / "upright", recipe={"kind": "image"})
     assert any(
         "objects: EXIF turns 1 image" in said and "annotation_frame='stored'" in said
         for said in upright.notices
@@ -159,16 +160,15 @@ def test_objects_of_tables_are_turned_where_a_person_says_so(orientation, box, m
         ({"kind": "image", "store": "png"}, box),
         (FLIP, moved),
     ):
-        told = shardctl.convert(
+        told = convert(
             source,
-            tmp_path / "out",
+            out,
             recipe=recipe,
-            workers=0,
             annotation_frame="stored",
             overwrite=True,
         )
         assert not any("EXIF" in said for said in told.notices)
-        assert [each and each["bbox"] for each in stored(tmp_path / "out", "objects")] == [
+        assert [each and each["bbox"] for each in stored(out, "objects")] == [
             [expected],
             None,
             [],

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_this_process import convert
 from PIL import Image, ImageSequence
 
 import shardctl
@@ -51,21 +52,18 @@ def expected(source: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("store", ["source", "png"])
-def test_each_frame_becomes_a_sample(source, tmp_path, store):
-    result = shardctl.convert(source, tmp_path / "out", frames="all", store=store, workers=0)
+def test_each_frame_becomes_a_sample(source, out, store):
+    result = convert(source, out, frames="all", store=store)
     wanted = expected(source)
     assert len(wanted) == 2 * (4 * FRAMES + 1)
-    dataset = shardctl.open(tmp_path / "out")
+    dataset = shardctl.open(out)
     assert {sample["key"] for sample in dataset} == set(wanted)
     for sample in dataset:
         assert np.array_equal(sample["image"], wanted[sample["key"]]), sample["key"]
         assert dataset.classes[sample["label"]] == sample["key"][0]
     assert not any("frames" in notice for notice in result.notices)
-    assert shardctl.verify(tmp_path / "out", level="deep").ok
-    assert (
-        shardctl.convert(source, tmp_path / "out", frames="all", store=store, workers=0).status
-        == "up-to-date"
-    )
+    assert shardctl.verify(out, level="deep").ok
+    assert convert(source, out, frames="all", store=store).status == "up-to-date"
 
 
 def test_shares_do_not_divide_the_frames_of_a_file(source, tmp_path):
@@ -74,9 +72,7 @@ def test_shares_do_not_divide_the_frames_of_a_file(source, tmp_path):
         (source / "a" / f"{number}#x.gif").write_bytes((source / "a" / "x.gif").read_bytes())
 
     def split_of_files(out: str, **more: Any) -> dict[str, set[str]]:
-        shardctl.convert(
-            source, tmp_path / out, split="train=0.6,val=0.4", labels="none", workers=0, **more
-        )
+        convert(source, tmp_path / out, split="train=0.6,val=0.4", labels="none", **more)
         found: dict[str, set[str]] = {}
         for split in ("train", "val"):
             for sample in shardctl.open(tmp_path / out, split=split):
@@ -95,7 +91,7 @@ def test_shares_do_not_divide_the_frames_of_a_file(source, tmp_path):
     )
 
 
-def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path):
+def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path, out):
     (tmp_path / "in").mkdir()
     pages = [np.full((8, 9), value, np.float32) for value in (-7.5, 0.25, 3000.0)]
     first, *others = map(Image.fromarray, pages)
@@ -103,26 +99,20 @@ def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path):
     deep = [np.full((8, 9), value, np.uint16) for value in (0, 1000, 4000)]
     first, *others = map(Image.fromarray, deep)
     first.save(tmp_path / "in" / "xray.tif", save_all=True, append_images=others)
-    shardctl.convert(
-        tmp_path / "in", tmp_path / "out", frames="all", gray16="0:4000", store="png", workers=0
-    )
-    found = {
-        sample["key"]: int(sample["image"].max()) for sample in shardctl.open(tmp_path / "out")
-    }
+    convert(tmp_path / "in", out, frames="all", gray16="0:4000", store="png")
+    found = {sample["key"]: int(sample["image"].max()) for sample in shardctl.open(out)}
     levels = [0, 0, 191, 0, 64, 255]
     keys = [f"{name}.tif#{number}" for name in ("heights", "xray") for number in (1, 2, 3)]
     assert found == dict(zip(keys, levels, strict=True))
 
 
-def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source, tmp_path):
+def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source, out):
     (source / "a" / "broken.gif").write_bytes((source / "a" / "x.gif").read_bytes()[:40])
     (source / "a" / "phone.heic").write_bytes(b"\0\0\0\x24ftypheic\0\0\0\0mif1heic" + bytes(40))
     small, large = (Image.new("RGB", size) for size in ((10, 10), (99, 99)))
     small.save(source / "a" / "pages.tif", save_all=True, append_images=[large, small])
-    result = shardctl.convert(
-        source, tmp_path / "out", frames="all", max_pixels=5000, max_rejects="50%", workers=0
-    )
-    rejected = {each.key: each.error for each in read_rejects(LocalFolder(tmp_path / "out"))}
+    result = convert(source, out, frames="all", max_pixels=5000, max_rejects="50%")
+    rejected = {each.key: each.error for each in read_rejects(LocalFolder(out))}
     assert rejected == {
         "a/broken.gif": "damaged",
         "a/pages.tif#2": "too-many-pixels",
@@ -131,16 +121,14 @@ def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source, tmp_path)
     assert result.samples == 2 * (4 * FRAMES + 1) + 2
 
 
-def test_annotations_of_whole_files_are_refused(source, tmp_path):
+def test_annotations_of_whole_files_are_refused(source, out):
     (source / "metadata.jsonl").write_text(
         '{"file_name": "a/x.gif", "objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}\n'
     )
     with pytest.raises(
         UsageError, match=r"metadata\.jsonl: objects is about files that are images each"
     ):
-        shardctl.convert(source, tmp_path / "out", frames="all", lenient_labels=True, workers=0)
+        convert(source, out, frames="all", lenient_labels=True)
     (source / "metadata.jsonl").unlink()
     with pytest.raises(UsageError, match=r"masks:.* is about files that are images each"):
-        shardctl.convert(
-            source, tmp_path / "out", frames="all", labels=f"masks:{source}", workers=0
-        )
+        convert(source, out, frames="all", labels=f"masks:{source}")

@@ -115,7 +115,7 @@ def test_damaged_and_missing_files_are_named(dataset):
         read(LANCE, manifest)
 
 
-def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path, cli):
+def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path, out, cli):
     folder = tmp_path / "_mine"
     (folder / "_versions").mkdir(parents=True)
     (folder / "data").mkdir()
@@ -123,8 +123,8 @@ def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path, cli):
     (folder / "_versions" / "b.json").write_text('{"n": 2}')
     (folder / "_deletions").mkdir()
     (folder / "_deletions" / "c.json").write_text('{"n": 3}')
-    assert cli("convert", folder, tmp_path / "out", "--kind", "table", "--workers", 0).code == 0
-    made = shardctl.open(tmp_path / "out")
+    assert cli("convert", folder, out, "--kind", "table", "--workers", 0).code == 0
+    made = shardctl.open(out)
     assert sorted(made[n]["n"] for n in range(len(made))) == [1, 2, 3]
 
 

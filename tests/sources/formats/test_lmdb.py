@@ -113,7 +113,7 @@ def test_the_reject_of_a_damaged_file_has_no_path_of_this_machine(tmp_path):
         read(LMDB, path)
 
 
-def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos, tmp_path, cli):
+def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos, tmp_path, out, cli):
     images = sorted(photos.rglob("*.jpg"))
     write(
         tmp_path / "train_lmdb",
@@ -122,11 +122,9 @@ def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos, 
     )
     before = {path.name: path.read_bytes() for path in (tmp_path / "train_lmdb").iterdir()}
     assert "lock.mdb" in before
-    ran = cli(
-        "convert", tmp_path / "train_lmdb", tmp_path / "out", "--workers", 0, "--key-field", "key"
-    )
+    ran = cli("convert", tmp_path / "train_lmdb", out, "--workers", 0, "--key-field", "key")
     assert (ran.code, "left out" in ran.err) == (0, False)
-    dataset = shardctl.open(tmp_path / "out")
+    dataset = shardctl.open(out)
     assert [dataset[n]["key"] for n in range(len(dataset))] == sorted(
         {path.name for path in images}
     )

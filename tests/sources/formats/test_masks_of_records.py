@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from dataset_facts import stored
 from flipped_photos import FLIP, GREY, PHOTO, PIXELS, png
+from in_this_process import convert
 from PIL import Image
 from pyarrow import parquet
 from tars import write_tar
@@ -91,20 +92,18 @@ def decoded(mask: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_mask_is_moved_with_its_image(case, tmp_path):
+def test_a_mask_is_moved_with_its_image(case, tmp_path, out):
     write, name, dtype = CASES[case]
     source = write(tmp_path)
-    result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    result = convert(source, out, recipe=FLIP)
     assert f"{name}: masks, and moved with the image; unmoved" in " ".join(result.notices)
-    as_it_is = shardctl.convert(
-        source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
-    )
+    as_it_is = convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]})
     assert not any("is a mask" in notice for notice in as_it_is.notices)
     given = stored(tmp_path / "told", name)[0]
     before = decoded(given if isinstance(given, dict) else {"bytes": given})
-    for mask in stored(tmp_path / "out", name):
+    for mask in stored(out, name):
         assert np.array_equal(decoded(mask), before[:, ::-1])
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert ds.manifest.fields[name]["role"] == "mask"
     (batch,) = ds.loader(3, flip=True, columns=["image", name])  # the loader moves both too
     assert batch[name][0].dtype == dtype
@@ -134,12 +133,12 @@ def test_a_mask_stays_on_its_image_in_any_process(tmp_path):
         assert np.array_equal(decoded(image)[:, :, 0], decoded(mask))
 
 
-def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path, cli):
+def test_fields_that_are_said_to_be_masks_move_here_and_in_the_loader(tmp_path, out, cli):
     source = of_tar(trimap_png=GREY, note_txt=b"cat")(tmp_path)
     told = ["--kind", "image", "--mask-fields", "trimap.png", "--workers", "0"]
-    assert cli("convert", source, tmp_path / "out", *told).code == 0
-    assert [mask["bytes"] for mask in stored(tmp_path / "out", "trimap.png")] == [GREY] * 3
-    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True, columns=["image", "trimap.png"])
+    assert cli("convert", source, out, *told).code == 0
+    assert [mask["bytes"] for mask in stored(out, "trimap.png")] == [GREY] * 3
+    (batch,) = shardctl.open(out).loader(3, flip=True, columns=["image", "trimap.png"])
     assert [np.array_equal(mask, NUMBERS) for mask in batch["trimap.png"]] == [
         np.array_equal(i, PIXELS) for i in batch["image"]
     ]
@@ -176,10 +175,8 @@ def test_what_is_no_plain_mask_is_refused(case, tmp_path, cli):
         UsageError,
         match=f"hflip moves the content of the images, but not {name}: .*unmoved.*; or leave",
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    told = shardctl.convert(
-        source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
-    )
+        convert(source, tmp_path / "out", recipe=FLIP)
+    told = convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]})
     assert told.samples == 3
     previewed = cli(
         "preview", source, "--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"
@@ -187,15 +184,13 @@ def test_what_is_no_plain_mask_is_refused(case, tmp_path, cli):
     assert previewed.code == 2
 
 
-def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path):
+def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path, out):
     records = {f"s{number:03}": {"png": PHOTO, "seg.png": GREY} for number in range(200)}
     records["s120"]["seg.png"], records["s130"]["seg.png"] = PHOTO, png(NUMBERS[:4])
     records["s140"]["seg.png"] = png(NUMBERS.astype(np.uint16))
-    result = shardctl.convert(
-        write_tar(tmp_path / "a.tar", records), tmp_path / "out", recipe=FLIP, workers=0
-    )
+    result = convert(write_tar(tmp_path / "a.tar", records), out, recipe=FLIP)
     assert result.samples == 197
-    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(tmp_path / "out"))}
+    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(out))}
     assert rejects == {
         "a.tar#121": "seg.png: a mask has one number of up to 16 bits for each pixel; this is an "
         "image of mode RGB",
@@ -204,43 +199,35 @@ def test_a_later_value_that_is_no_mask_is_a_reject(tmp_path):
     }
 
 
-def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path):
+def test_a_mask_of_hugging_face_has_its_role_without_steps_that_move_pixels(tmp_path, out):
     struct = {
         name: ({"bytes": data, "path": "b.png"}, ENCODED_IMAGE)
         for name, data in {"seg": PHOTO, "mask": GREY}.items()
     }
     source = of_table(image=({"bytes": PHOTO, "path": "a.png"}, ENCODED_IMAGE), **struct)(tmp_path)
-    result = shardctl.convert(source, tmp_path / "out", recipe={"kind": "image"}, workers=0)
+    result = convert(source, out, recipe={"kind": "image"})
     assert "mask: masks, and moved by the loader with the image" in " ".join(result.notices)
-    fields = shardctl.open(tmp_path / "out").manifest.fields
+    fields = shardctl.open(out).manifest.fields
     assert (fields["mask"]["role"], fields["seg"]["role"]) == ("mask", "image")  # seg has colours
-    shardctl.convert(
-        source, tmp_path / "told", recipe={"kind": "image", "unmoved": ["mask"]}, workers=0
-    )
+    convert(source, tmp_path / "told", recipe={"kind": "image", "unmoved": ["mask"]})
     assert shardctl.open(tmp_path / "told").manifest.fields["mask"]["role"] == "image"
     # the bytes are the same
-    assert stored(tmp_path / "out", "mask") == stored(tmp_path / "told", "mask")
-    (batch,) = shardctl.open(tmp_path / "out").loader(3, resize=(3, 4), columns=["image", "mask"])
+    assert stored(out, "mask") == stored(tmp_path / "told", "mask")
+    (batch,) = shardctl.open(out).loader(3, resize=(3, 4), columns=["image", "mask"])
     assert set(np.unique(batch["mask"])) <= set(np.unique(NUMBERS))
-    again = shardctl.convert(
-        source, tmp_path / "out", recipe={"kind": "image"}, workers=0, update=True
-    )
+    again = convert(source, out, recipe={"kind": "image"}, update=True)
     assert again.status == "up-to-date"
 
 
 def test_a_mask_whose_format_changes_numbers_is_warned_of(tmp_path):
     target = io.BytesIO()
     Image.fromarray(NUMBERS).save(target, "JPEG")
-    result = shardctl.convert(
-        of_tar(mask_jpg=target.getvalue())(tmp_path), tmp_path / "out", recipe=FLIP, workers=0
-    )
+    result = convert(of_tar(mask_jpg=target.getvalue())(tmp_path), tmp_path / "out", recipe=FLIP)
     assert any(
         said.startswith("mask.jpg: its masks are JPEG, which changes numbers")
         for said in result.warnings
     )
-    result = shardctl.convert(
-        of_tar(mask_png=GREY)(tmp_path), tmp_path / "png", recipe=FLIP, workers=0
-    )
+    result = convert(of_tar(mask_png=GREY)(tmp_path), tmp_path / "png", recipe=FLIP)
     assert not any("changes numbers" in said for said in result.warnings)
 
 
@@ -272,7 +259,7 @@ SECOND: dict[str, tuple[dict[str, Any], str, Any]] = {
 @pytest.mark.parametrize("kind", ["auto", "image"])
 @pytest.mark.parametrize("name", ["annotation", "label", "depth", "target", "conditioning_image"])
 @pytest.mark.parametrize("second", SECOND)
-def test_the_values_say_whether_another_image_is_a_mask(second, name, kind, tmp_path):
+def test_the_values_say_whether_another_image_is_a_mask(second, name, kind, tmp_path, out):
     value, role, numbers = SECOND[second]
     photo = encoded(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
     structs = {
@@ -280,10 +267,8 @@ def test_the_values_say_whether_another_image_is_a_mask(second, name, kind, tmp_
         name: pa.array([value] * 3, ENCODED_IMAGE),
     }
     parquet.write_table(pa.table(structs), tmp_path / "a.parquet")
-    result = shardctl.convert(
-        tmp_path / "a.parquet", tmp_path / "out", kind=kind, image_field=None, workers=0
-    )
-    ds = shardctl.open(tmp_path / "out")
+    result = convert(tmp_path / "a.parquet", out, kind=kind, image_field=None)
+    ds = shardctl.open(out)
     assert {field: each.name for field, each in ds.roles.by_name.items()} == {
         "image": "image",
         name: role,

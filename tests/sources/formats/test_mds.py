@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 from containers import INTEROP, Promises, errors, expected
+from in_this_process import convert
 from reading import READING, cut, read, types_of
 
 import shardctl
@@ -106,14 +107,14 @@ def test_columns_have_the_types_of_their_encodings():
     )
 
 
-def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path):
+def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path, out):
     source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
     for path in sorted(source.glob("*.mds")):
         (source / f"{path.name}.zstd").write_bytes(zstandard.compress(path.read_bytes()))
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    result = convert(source, out)
     assert (result.samples, result.rejected) == (5, 0)
     assert any("4 files" in each and "uncompressed too" in each for each in result.notices)
-    assert len(shardctl.open(tmp_path / "out")) == 5
+    assert len(shardctl.open(out)) == 5
 
 
 def test_pickles_are_refused(tmp_path):
@@ -230,7 +231,7 @@ def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_list
 ):
     source = Path(shutil.copytree(INTEROP / "mds" / "packed", tmp_path / "in"))
     shutil.copy(source / "shard.00000.mds.zstd", source / "shard.00099.mds.zstd")
-    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    result = convert(source, tmp_path / "out")
     assert result.samples == 5
     assert any(
         "shard.00099.mds.zstd" in notice and "does not list" in notice for notice in result.notices
@@ -239,7 +240,7 @@ def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_list
     with pytest.raises(
         InputError, match=r"lists shard\.00001\.mds or shard\.00001\.mds\.zstd, which is not there"
     ):
-        shardctl.convert(source, tmp_path / "again", workers=0)
+        convert(source, tmp_path / "again")
 
 
 def test_a_shard_that_begins_like_compressed_data_is_read(tmp_path):

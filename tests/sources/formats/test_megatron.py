@@ -83,7 +83,7 @@ def test_an_index_of_no_sequences_has_no_units(tmp_path):
 
 
 @pytest.mark.parametrize("vocabulary", [500, 200_000])
-def test_an_export_comes_back(vocabulary, tmp_path):
+def test_an_export_comes_back(vocabulary, tmp_path, out):
     splits = {"train": [[1, 2, 3, 7], [vocabulary - 1, 7]], "val": [[4, 7]]}
     schema = pa.schema([("tokens", pa.list_(pa.uint32()))])
     samples = {
@@ -91,8 +91,8 @@ def test_an_export_comes_back(vocabulary, tmp_path):
     }
     role = {"role": "tokens", "vocabulary": vocabulary, "eos": 7}
     shardctl.write(tmp_path / "in", samples, schema, roles={"tokens": role})
-    shardctl.export(tmp_path / "in", tmp_path / "out", "megatron")
-    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    shardctl.export(tmp_path / "in", out, "megatron")
+    shardctl.convert(out, tmp_path / "back", workers=0)
     for split, documents in splits.items():
         back = shardctl.open(tmp_path / "back", split=split)
         assert [sample["tokens"].tolist() for sample in back] == documents

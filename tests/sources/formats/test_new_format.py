@@ -88,7 +88,7 @@ def ran(package: Path, *command: str | Path) -> str:
     return done.stdout
 
 
-def test_a_format_is_one_file_and_one_row(package, tmp_path):
+def test_a_format_is_one_file_and_one_row(package, tmp_path, out):
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.pairs").write_text("a=1;b=x\n\na=2;b=y\n")
@@ -102,13 +102,13 @@ def test_a_format_is_one_file_and_one_row(package, tmp_path):
         "shardctl",
         "convert",
         source,
-        tmp_path / "out",
+        out,
         "--format",
         "pairs",
         "--workers",
         "1",
     )
-    found = [(row["key"], row["a"], row["b"]) for row in shardctl.open(tmp_path / "out")]
+    found = [(row["key"], row["a"], row["b"]) for row in shardctl.open(out)]
     assert found == [
         ("a.pairs#1", "1", "x"),
         ("a.pairs#3", "2", "y"),

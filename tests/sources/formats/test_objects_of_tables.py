@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from dataset_facts import stored
 from flipped_photos import FLIP, GREY, PHOTO, png
+from in_this_process import convert
 from pyarrow import parquet
 
 import shardctl
@@ -53,17 +54,17 @@ TYPES = {
 
 
 @pytest.mark.parametrize("case", TYPES)
-def test_boxes_of_any_lists_are_moved(case, tmp_path):
+def test_boxes_of_any_lists_are_moved(case, tmp_path, out):
     category: Any = "cat" if "texts" in case else 1
     source = table(tmp_path, {"bbox": [[1, 2, 3, 4]], "category": [category]}, TYPES[case])
-    shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert stored(tmp_path / "out", "objects")[0] == {
+    convert(source, out, recipe=FLIP)
+    assert stored(out, "objects")[0] == {
         "bbox": [[4, 2, 3, 4]],
         "category": [category],
     }
 
 
-def test_places_of_whole_numbers_are_moved_to_parts_of_pixels(tmp_path):
+def test_places_of_whole_numbers_are_moved_to_parts_of_pixels(tmp_path, out):
     whole = pa.list_(pa.list_(pa.int64()))
     types = {
         "bbox": whole,
@@ -74,14 +75,14 @@ def test_places_of_whole_numbers_are_moved_to_parts_of_pixels(tmp_path):
     source = table(
         tmp_path, {"bbox": [[1, 2, 3, 3]], "category": [1], "area": [9], "id": [7]}, types
     )
-    shardctl.convert(source, tmp_path / "out", recipe=HALVED, workers=0)
-    assert stored(tmp_path / "out", "objects")[0] == {
+    convert(source, out, recipe=HALVED)
+    assert stored(out, "objects")[0] == {
         "bbox": [[0.5, 1, 1.5, 1.5]],
         "category": [1],
         "area": [2.25],
         "id": [7],
     }
-    shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0)
+    convert(source, tmp_path / "kept", recipe={"kind": "image"})
     assert isinstance(stored(tmp_path / "kept", "objects")[0]["bbox"][0][0], int)
 
 
@@ -98,7 +99,7 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_members_that_would_stay_behind_are_refused(member, tmp_path):
+def test_members_that_would_stay_behind_are_refused(member, tmp_path, out):
     value, type_ = MEMBERS[member]
     types = {
         "bbox": NUMBERS,
@@ -113,74 +114,66 @@ def test_members_that_would_stay_behind_are_refused(member, tmp_path):
         match=rf"hflip moves the content of the images, but not objects\.{member}: "
         r".*unmoved objects",
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    shardctl.convert(source, tmp_path / "out", recipe={**FLIP, "unmoved": ["objects"]}, workers=0)
-    assert stored(tmp_path / "out", "objects") == [given] * 3
-    shardctl.convert(
-        source, tmp_path / "grey", recipe={**FLIP, "transform": [{"name": "grayscale"}]}, workers=0
-    )
+        convert(source, out, recipe=FLIP)
+    convert(source, out, recipe={**FLIP, "unmoved": ["objects"]})
+    assert stored(out, "objects") == [given] * 3
+    convert(source, tmp_path / "grey", recipe={**FLIP, "transform": [{"name": "grayscale"}]})
     assert stored(tmp_path / "grey", "objects") == [given] * 3
 
 
 def test_boxes_that_are_shares_are_refused(tmp_path):
     source = plain(tmp_path, [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
     with pytest.raises(InputError, match=r"from 0 to 1, as shares .*pixels"):
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+        convert(source, tmp_path / "out", recipe=FLIP)
     # nothing reads them
-    shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0)
-    shardctl.convert(plain(tmp_path, [0, 0, 1, 1]), tmp_path / "pixel", recipe=FLIP, workers=0)
+    convert(source, tmp_path / "kept", recipe={"kind": "image"})
+    convert(plain(tmp_path, [0, 0, 1, 1]), tmp_path / "pixel", recipe=FLIP)
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.png").write_bytes(PHOTO)
     line = {"file_name": "a.png", "objects": {"bbox": [[0.1, 0.2, 0.3, 0.4]], "category": [0]}}
     (folder / "metadata.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(InputError, match=r"metadata\.jsonl: all boxes .* drop_columns objects"):
-        shardctl.convert(folder, tmp_path / "files", workers=0)
-    shardctl.convert(folder, tmp_path / "files", workers=0, drop_columns=["objects"])
+        convert(folder, tmp_path / "files")
+    convert(folder, tmp_path / "files", drop_columns=["objects"])
 
 
 def test_boxes_outside_of_the_image_are_counted_and_follow_the_rule(tmp_path):
     source = plain(tmp_path, [2, 1, 10, 3], [1, 1, 2, 2])
-    result = shardctl.convert(source, tmp_path / "keep", recipe={"kind": "image"}, workers=0)
+    result = convert(source, tmp_path / "keep", recipe={"kind": "image"})
     assert any(
         "3 boxes reach outside of the image; kept as they are" in said for said in result.notices
     )
     for rule, boxes in {"clip": [[2, 1, 6, 3], [1, 1, 2, 2]], "drop": [[1, 1, 2, 2]]}.items():
-        shardctl.convert(
-            source, tmp_path / rule, recipe={"kind": "image"}, workers=0, boxes_outside=rule
-        )
+        convert(source, tmp_path / rule, recipe={"kind": "image"}, boxes_outside=rule)
         assert stored(tmp_path / rule, "objects")[0]["bbox"] == boxes
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.png").write_bytes(PHOTO)
     line = {"file_name": "a.png", "objects": {"bbox": [[2, 1, 8, 6]], "category": [0]}}  # corners
     (folder / "metadata.jsonl").write_text(json.dumps(line) + "\n")
-    result = shardctl.convert(folder, tmp_path / "files", workers=0)
+    result = convert(folder, tmp_path / "files")
     assert any("1 box reaches outside" in said for said in result.notices)
 
 
-def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path):
+def test_what_is_to_stay_must_be_there_and_must_not_move_by_its_role(tmp_path, out):
     source = plain(tmp_path, [1, 2, 3, 4])
     with pytest.raises(UsageError, match="unmoved: there is no field bboxes; fields are "):
-        shardctl.convert(
-            source, tmp_path / "out", recipe={**FLIP, "unmoved": ["bboxes"]}, workers=0
-        )
+        convert(source, out, recipe={**FLIP, "unmoved": ["bboxes"]})
     images, masks = tmp_path / "in", tmp_path / "masks"
     for folder, data in ((images, PHOTO), (masks, GREY)):
         folder.mkdir()
         (folder / "a.png").write_bytes(data)
     told = {**FLIP, "unmoved": ["mask"]}
     with pytest.raises(UsageError, match=r"unmoved.*mask.*: it is a mask by role"):
-        shardctl.convert(
-            images, tmp_path / "out", recipe=told, workers=0, labels=[f"masks:{masks}"]
-        )
-    shardctl.convert(images, tmp_path / "marked", workers=0, labels=[f"masks:{masks}"])
+        convert(images, out, recipe=told, labels=[f"masks:{masks}"])
+    convert(images, tmp_path / "marked", labels=[f"masks:{masks}"])
     shardctl.export(tmp_path / "marked", tmp_path / "exported", to="parquet")
     with pytest.raises(UsageError, match=r"unmoved.*mask.*: it is a mask by role"):
-        shardctl.convert(tmp_path / "exported", tmp_path / "out", recipe=told, workers=0)
+        convert(tmp_path / "exported", out, recipe=told)
 
 
-def test_bytes_that_turn_out_to_be_images_are_found(tmp_path):
+def test_bytes_that_turn_out_to_be_images_are_found(tmp_path, out):
     """In the first value that there is, in structs, and in a later record, which is a reject
     then."""
     records = 400
@@ -203,9 +196,9 @@ def test_bytes_that_turn_out_to_be_images_are_found(tmp_path):
             UsageError,
             match=f"but not {name}: it is a place in the image, a mask or another image",
         ):
-            shardctl.convert(write(**{name: values}), tmp_path / "out", recipe=FLIP, workers=0)
+            convert(write(**{name: values}), out, recipe=FLIP)
     late = pa.array([GREY if number == 110 else b"none" for number in range(records)], pa.binary())
-    result = shardctl.convert(write(extra=late), tmp_path / "out", recipe=FLIP, workers=0)
+    result = convert(write(extra=late), out, recipe=FLIP)
     assert (result.samples, result.rejected) == (records - 1, 1)
     (example,) = result.examples
     assert (example.key, example.error, "--unmoved extra" in example.message) == (
@@ -213,7 +206,5 @@ def test_bytes_that_turn_out_to_be_images_are_found(tmp_path):
         "unmoved-image",
         True,
     )
-    told = shardctl.convert(
-        write(extra=late), tmp_path / "told", recipe={**FLIP, "unmoved": ["extra"]}, workers=0
-    )
+    told = convert(write(extra=late), tmp_path / "told", recipe={**FLIP, "unmoved": ["extra"]})
     assert told.rejected == 0

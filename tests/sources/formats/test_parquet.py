@@ -16,6 +16,7 @@ import pyarrow.parquet.encryption as encryption
 import pytest
 import xxhash
 from arrow_columns import columns_of_all_types
+from in_this_process import convert
 from reading import cut, read, types_of, units_of
 
 import shardctl
@@ -128,7 +129,7 @@ def test_mixed_columns_are_json_text(tmp_path):
 @pytest.mark.parametrize(
     ("units", "finest"), [(["ms", "ns"], "ns"), (["us", "s", "ms"], "us"), (["ns", "us"], "ns")]
 )
-def test_times_of_several_units_have_the_finest(units, finest, zone, tmp_path):
+def test_times_of_several_units_have_the_finest(units, finest, zone, tmp_path, out):
     """pandas has written ns, ms and us, by its version and that of the file."""
     times = pa.array([1_600_000_000, None, -1], pa.timestamp("s", zone))
     tables = [
@@ -138,11 +139,11 @@ def test_times_of_several_units_have_the_finest(units, finest, zone, tmp_path):
     paths = [
         str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)
     ]
-    shardctl.convert(paths, tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    convert(paths, out)
+    ds = shardctl.open(out)
     assert ds.schema.field("t").type == pa.timestamp(finest, zone)
     wanted = times.cast(pa.timestamp(finest, zone)).cast(pa.int64()).to_pylist()
-    (shard,) = (tmp_path / "out").glob("train*.arrow")
+    (shard,) = out.glob("train*.arrow")
     assert pa.ipc.open_file(shard).read_all()["t"].cast(pa.int64()).to_pylist() == wanted * len(
         units
     )
@@ -157,13 +158,15 @@ def test_times_that_the_finest_unit_does_not_hold_are_refused(tmp_path):
         str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)
     ]
     with pytest.raises(InputError, match=r"out of bounds timestamp.*else give all files one type"):
-        shardctl.convert(paths, tmp_path / "out", workers=0)
+        convert(paths, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("values", "type_"), [([0.0, 1.0, None], pa.int64()), ([0.5, 1.0, None], pa.float64())]
 )
-def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(values, type_, tmp_path):
+def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(
+    values, type_, tmp_path, out
+):
     tables = [
         pa.table({"label": [2, 1], "tags": [[1], None]}),
         pa.table({"label": values, "tags": [[3.0, None]] * 3}),
@@ -171,8 +174,8 @@ def test_a_column_that_pandas_made_float_is_the_one_of_the_other_files(values, t
     paths = [
         str(write(tmp_path / f"{number}.parquet", table)) for number, table in enumerate(tables)
     ]
-    shardctl.convert(paths, tmp_path / "out", workers=0)
-    dataset = shardctl.open(tmp_path / "out")
+    convert(paths, out)
+    dataset = shardctl.open(out)
     assert dataset.schema.field("label").type == type_
     assert [dataset[place]["label"] for place in range(5)] == [2, 1, *values]
     assert dataset.schema.field("tags").type == pa.list_(pa.int64())
@@ -299,7 +302,7 @@ VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("form", ["file", "stream"])
-def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form, tmp_path):
+def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form, tmp_path, out):
     for name, (array, values) in VIEWS.items():
         table = pa.table({"x": array, "n": range(len(array))})
         path = tmp_path / f"{name}.arrow"
@@ -307,19 +310,15 @@ def test_views_and_run_ends_of_arrow_come_out_as_what_they_stand_for(form, tmp_p
             str(path), table.schema
         ) as writer:
             writer.write_table(table)
-        read = shardctl.convert(path, tmp_path / "out", workers=0, overwrite=True)
-        tables = [
-            pa.ipc.open_file(shard).read_all() for shard in (tmp_path / "out").glob("train-*.arrow")
-        ]
+        read = convert(path, out, overwrite=True)
+        tables = [pa.ipc.open_file(shard).read_all() for shard in out.glob("train-*.arrow")]
         assert (read.rejected, pa.concat_tables(tables)["x"].to_pylist()) == (0, values), name
-        drawn = shardctl.convert(
-            path, tmp_path / "out", workers=0, split="train=0.5,val=0.5", overwrite=True
-        )
+        drawn = convert(path, out, split="train=0.5,val=0.5", overwrite=True)
         assert drawn.samples == len(values), name
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(suffix, tmp_path, monkeypatch):
+def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(suffix, tmp_path, out, monkeypatch):
     monkeypatch.setattr("shardctl.sources.formats.columns.RECORD_BYTES", 1000)
     texts = ["a" * 400, "b" * 400, "c" * 2000, "d" * 900, "e" * 1001, "f"]
     table = pa.table(
@@ -334,19 +333,17 @@ def test_a_row_that_is_too_large_is_a_reject_and_costs_no_other(suffix, tmp_path
     else:
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
-    result = shardctl.convert(path, tmp_path / "out", workers=0, max_rejects="100%")
-    rows = [(row["text"], row["word"]) for row in shardctl.open(tmp_path / "out")]
+    result = convert(path, out, max_rejects="100%")
+    rows = [(row["text"], row["word"]) for row in shardctl.open(out)]
     assert rows == [("a" * 400, "x"), ("f", "y" * 900)]
-    rejects = [
-        json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
-    ]
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
     assert (result.rejected, {reject["error"] for reject in rejects}) == (4, {"too-large"})
     assert "a record of" in rejects[0]["message"]
 
 
 @pytest.mark.parametrize("permutation", [None, [2, 0, 1]])
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_tensors_keep_their_shape(form, permutation, tmp_path):
+def test_tensors_keep_their_shape(form, permutation, tmp_path, out):
     type_ = pa.fixed_shape_tensor(pa.float32(), (2, 3, 4), permutation=permutation)
     numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(120, dtype=np.float32)), 24)
     some = pa.FixedSizeListArray.from_arrays(
@@ -359,8 +356,8 @@ def test_tensors_keep_their_shape(form, permutation, tmp_path):
     else:
         with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as file:
             file.write_table(table)
-    shardctl.convert(tmp_path / f"a.{form}", tmp_path / "out", workers=0)
-    dataset = shardctl.open(tmp_path / "out")
+    convert(tmp_path / f"a.{form}", out)
+    dataset = shardctl.open(out)
     # By the text of Arrow's format: for three dimensions, to_numpy_ndarray of pyarrow 26 gives
     # numbers twice.
     truth = (

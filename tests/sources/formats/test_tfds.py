@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from containers import INTEROP, errors, expected
+from in_this_process import convert
 from reading import read, types_of
 from tfrecords import example, framed
 
@@ -82,21 +83,21 @@ def test_types_and_classes_are_those_of_the_features():
     assert types.classes == {"label": ("zebra", "ant", "a cow")}
 
 
-def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path):
-    result = shardctl.convert(TOY, tmp_path / "out", workers=0)
-    ds = shardctl.open(tmp_path / "out")
+def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(out):
+    result = convert(TOY, out)
+    ds = shardctl.open(out)
     assert (result.samples, result.rejected) == (7, 0)
     assert ds.classes == ("zebra", "ant", "a cow")
     for split, rows in expected("tfds").items():
-        samples = list(shardctl.open(tmp_path / "out", split=split))
+        samples = list(shardctl.open(out, split=split))
         assert [sample["label"] for sample in samples] == [row["label"] for row in rows]
         assert sorted(sample["image"].shape[:2] for sample in samples) == [
             (3 + n, 4) for n in range(len(rows))
         ]
-    assert shardctl.verify(tmp_path / "out").findings == ()
+    assert shardctl.verify(out).findings == ()
 
 
-def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path):
+def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path, out):
     (tmp_path / "in").mkdir()
     names = ("validation_matched", "validation_mismatched", "extra")
     for name in names:
@@ -106,10 +107,8 @@ def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path):
         )
     info = {"name": "toy", "splits": [{"name": name} for name in names]}
     (tmp_path / "in" / "dataset_info.json").write_text(json.dumps(info))
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    assert {
-        name: len(shardctl.open(tmp_path / "out", split=name)) for name in names
-    } == dict.fromkeys(names, 2)
+    convert(tmp_path / "in", out)
+    assert {name: len(shardctl.open(out, split=name)) for name in names} == dict.fromkeys(names, 2)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +241,7 @@ def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path):
 
 def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(
     tmp_path,
+    out,
 ):
     tree = features({"label": {"classLabel": {"numClasses": "2"}}})
     (tmp_path / "in").mkdir()
@@ -254,10 +254,10 @@ def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_la
         {},
         labels={"label": "b\na\n"},
     )
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (3, 1)
-    assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, None, None]
-    assert "unknown-class" in (tmp_path / "out" / "rejects.jsonl").read_text()
+    assert [sample["label"] for sample in shardctl.open(out)] == [1, None, None]
+    assert "unknown-class" in (out / "rejects.jsonl").read_text()
 
 
 DEEP = "[" * 100_000

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from containers import INTEROP, Promises, errors, expected
+from in_this_process import convert
 from reading import READING, read, types_of
 from tfrecords import example, framed, write_examples
 
@@ -89,11 +90,11 @@ def test_lists_of_features_are_lists_in_a_list():
     assert [(row["id"], row["who"]) for row in found.rows] == [(0, "x"), (1, "x"), (2, "x")]
 
 
-def test_a_string_that_a_person_asks_for_is_text(tmp_path):
+def test_a_string_that_a_person_asks_for_is_text(tmp_path, out):
     values: list[list[Any] | None] = [[b"x"], [5], None, [], [b"y", b"z"], [1.5]]
     path = write_examples(tmp_path / "a.tfrecord", [{"a": value, "n": [1]} for value in values])
-    made = shardctl.convert(path, tmp_path / "out", recipe={"schema": "a:string"}, workers=0)
-    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", None, None]
+    made = convert(path, out, recipe={"schema": "a:string"})
+    assert [sample["a"] for sample in shardctl.open(out)] == ["x", None, None]
     assert made.rejected == 3
 
 
@@ -159,7 +160,7 @@ def test_the_order_of_fields_is_the_same_in_every_process(tmp_path):
         "sys.argv[2], workers=0);"
         "print(Path(sys.argv[2], 'SHA256SUMS').read_text())"
     )
-    shardctl.convert(path, tmp_path / "here", workers=0)
+    convert(path, tmp_path / "here")
     ran = subprocess.run(
         [sys.executable, "-c", code, path, tmp_path / "there"],
         check=True,
@@ -172,7 +173,7 @@ def test_the_order_of_fields_is_the_same_in_every_process(tmp_path):
     )
 
 
-def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path, monkeypatch):
+def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path, out, monkeypatch):
     """Of a large file some units are looked at; a value that does not fit makes the conversion look
     at all of them."""
     monkeypatch.setattr("shardctl.making.convert.discover.TYPED_UNITS", 1)
@@ -184,8 +185,8 @@ def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path, 
         tmp_path / "a.tfrecord",
         [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last],
     )
-    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    result = convert(path, out)
     assert (result.samples, result.rejected) == (9, 0)
-    ds = shardctl.open(tmp_path / "out")
+    ds = shardctl.open(out)
     assert [ds[8]["one"].tolist(), bytes(ds[8]["text"]), ds[8]["new"]] == [[1, 2], b"\xff", 1.5]
     assert [ds[0]["one"].tolist(), bytes(ds[0]["text"]), ds[0]["new"]] == [[1], b"a", None]

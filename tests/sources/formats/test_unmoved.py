@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from dataset_facts import stored
 from flipped_photos import FLIP, GREY, PHOTO, PIXELS
+from in_this_process import convert
 from PIL import Image
 from pyarrow import parquet
 from tfrecords import write_examples
@@ -101,7 +102,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case, tmp_path):
+def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case, tmp_path, out):
     write, columns = CASES[case]
     source, recipe = (
         write(tmp_path),
@@ -110,14 +111,14 @@ def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case, tmp_path):
     with pytest.raises(
         UsageError, match="hflip moves the content of the images, but not "
     ) as caught:
-        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+        convert(source, out, recipe=recipe)
     assert "or leave them out, those of records with fields" in str(caught.value)
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
     # what moves nothing needs no such word
     in_place = {**recipe, "transform": [{"name": "grayscale"}]}
-    assert shardctl.convert(source, tmp_path / "grey", recipe=in_place, workers=0).samples == 3
+    assert convert(source, tmp_path / "grey", recipe=in_place).samples == 3
     told = {**recipe, "unmoved": columns}
-    assert shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).samples == 3
+    assert convert(source, tmp_path / "told", recipe=told).samples == 3
     for name in columns:
         assert stored(tmp_path / "told", name) == stored(tmp_path / "grey", name)
     (image, *_) = stored(tmp_path / "told", "image")
@@ -128,10 +129,10 @@ def test_a_recipe_that_moves_pixels_leaves_nothing_behind(case, tmp_path):
     "case", ["boxes of a tar", "a mask in colours", "TensorFlow's object detection"]
 )
 @pytest.mark.parametrize("option", [{"flip": True}, {"crop": 4}, {"resize": 5}], ids=str)
-def test_a_loader_that_moves_pixels_leaves_nothing_behind(case, option, tmp_path):
+def test_a_loader_that_moves_pixels_leaves_nothing_behind(case, option, tmp_path, out):
     write, columns = CASES[case]
-    shardctl.convert(write(tmp_path), tmp_path / "out", recipe={"kind": "image"}, workers=0)
-    ds = shardctl.open(tmp_path / "out")
+    convert(write(tmp_path), out, recipe={"kind": "image"})
+    ds = shardctl.open(out)
     (name,) = option
     with pytest.raises(
         UsageError,
@@ -174,20 +175,17 @@ BY_VALUE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", BY_VALUE)
-def test_the_first_values_of_records_are_looked_at(name, tmp_path):
+def test_the_first_values_of_records_are_looked_at(name, tmp_path, out):
     source = of_table(tmp_path, {name: BY_VALUE[name]})
     with pytest.raises(
         UsageError,
         match=f"hflip moves the content of the images, but not {name}.* unmoved.*{name}.*; or leave",
     ):
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
-    assert not (tmp_path / "out").exists()
+        convert(source, out, recipe=FLIP)
+    assert not out.exists()
     told = {**FLIP, "unmoved": [name]}
-    assert shardctl.convert(source, tmp_path / "told", recipe=told, workers=0).samples == 3
-    assert (
-        shardctl.convert(source, tmp_path / "kept", recipe={"kind": "image"}, workers=0).samples
-        == 3
-    )
+    assert convert(source, tmp_path / "told", recipe=told).samples == 3
+    assert convert(source, tmp_path / "kept", recipe={"kind": "image"}).samples == 3
     assert stored(tmp_path / "told", name) == stored(tmp_path / "kept", name)
     with pytest.raises(UsageError, match=f"flip moves the content of the images, but not {name}"):
         shardctl.open(tmp_path / "kept").loader(3, flip=True)
@@ -200,7 +198,7 @@ def test_annotations_in_a_tar_are_not_left_behind(ending, data, tmp_path):
         UsageError,
         match=f"crop moves the content of the images, but not {ending}: .* unmoved.*{ending}",
     ):
-        shardctl.convert(
+        convert(
             source,
             tmp_path / "out",
             recipe={
@@ -208,11 +206,10 @@ def test_annotations_in_a_tar_are_not_left_behind(ending, data, tmp_path):
                 "store": "raw",
                 "transform": [{"name": "crop", "size": "4x4"}],
             },
-            workers=0,
         )
 
 
-def test_ordinary_values_of_records_are_taken(tmp_path, cli):
+def test_ordinary_values_of_records_are_taken(tmp_path, out, cli):
     columns = {
         "landmark": ["Eiffel (1889)"] * 3,
         "box": ["large", "1,200 pieces", None],
@@ -222,10 +219,10 @@ def test_ordinary_values_of_records_are_taken(tmp_path, cli):
         "info": [{"landmark": "Eiffel Tower", "tags": ["a", "b"]}] * 3,
     }
     source = of_table(tmp_path, columns)
-    result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    result = convert(source, out, recipe=FLIP)
     assert (result.samples, result.notices) == (3, ())
-    assert shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0).status == "up-to-date"
-    (batch,) = shardctl.open(tmp_path / "out").loader(3, flip=True)
+    assert convert(source, out, recipe=FLIP).status == "up-to-date"
+    (batch,) = shardctl.open(out).loader(3, flip=True)
     assert batch["landmark"][0] == "Eiffel (1889)"
     arguments = ["--kind", "image", "--step", "hflip p=1", "--html", tmp_path / "a.html"]
     assert cli("preview", source, *arguments).code == 0
@@ -245,18 +242,16 @@ NAMED: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_may_be_a_place_is_named(name, tmp_path, cli):
+def test_what_may_be_a_place_is_named(name, tmp_path, out, cli):
     source = of_table(tmp_path, {name: NAMED[name], "caption": ["a cat", "2 dogs", "3"]})
-    result = shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+    result = convert(source, out, recipe=FLIP)
     said = f"hflip moves the content of the images, and 1 field beside them not: {name}. "
     assert [notice for notice in result.notices if notice.startswith(said)] == list(result.notices)
     assert len(result.notices) == 1
-    told = shardctl.convert(
-        source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]}, workers=0
-    )
+    told = convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]})
     assert told.notices == ()
-    assert stored(tmp_path / "told", name) == stored(tmp_path / "out", name)
-    ds = shardctl.open(tmp_path / "out")
+    assert stored(tmp_path / "told", name) == stored(out, name)
+    ds = shardctl.open(out)
     with pytest.warns(
         UserWarning,
         match=f"flip moves the content of the images, and 1 field beside them not: {name}. ",
@@ -343,10 +338,10 @@ def of_labels_file(folder: Path, columns: str, values: str) -> Path:
     ]
     + [("yolo", "0 0.5 0.5 0.2 0.2"), ("bbox", '"[1, 2, 3, 4]"')],
 )
-def test_a_labels_file_is_refused_for_its_names_and_values(columns, values, tmp_path):
+def test_a_labels_file_is_refused_for_its_names_and_values(columns, values, tmp_path, out):
     source = of_labels_file(tmp_path, columns, values)
     named = columns.replace("ClassId,", "")
     with pytest.raises(UsageError, match=r"unmoved.*; or leave them out, .* drop_columns"):
-        shardctl.convert(source, tmp_path / "out", recipe=FLIP, workers=0)
+        convert(source, out, recipe=FLIP)
     told = {**FLIP, "unmoved": named.split(",")}
-    assert shardctl.convert(source, tmp_path / "out", recipe=told, workers=0).samples == 3
+    assert convert(source, out, recipe=told).samples == 3
