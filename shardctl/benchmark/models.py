@@ -61,7 +61,7 @@ class Step:
         wanted = (
             labels.long().clamp(0, CLASSES - 1)
             if isinstance(labels, torch.Tensor)
-            else self._zeros(images)
+            else torch.zeros(len(images), dtype=torch.long, device=images.device)
         )
         pixels = images.permute(0, 3, 1, 2).to(torch.float32).sub_(self._mean).div_(self._std)
         with torch.autocast(images.device.type, torch.bfloat16):
@@ -83,9 +83,6 @@ class Step:
         )
         self._mean = torch.tensor(_MEAN, device=device).view(1, 3, 1, 1)
         self._std = torch.tensor(_STD, device=device).view(1, 3, 1, 1)
-
-    def _zeros(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(images), dtype=torch.long, device=images.device)
 
 
 def _are_images(values: Any) -> bool:

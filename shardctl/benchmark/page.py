@@ -128,12 +128,9 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
             f"Too short to judge {' and '.join(few)}: {read}. Read longer, or in smaller batches:",
             "soft",
         )
-        yield command(f"{again} --seconds {LONG} --batch-size {_smaller(result)}")
+        smaller = max(1, result.batch_size // 4)
+        yield command(f"{again} --seconds {LONG} --batch-size {smaller}")
     yield figures(*drawn)
-
-
-def _smaller(result: BenchResult) -> int:
-    return max(1, result.batch_size // 4)
 
 
 def _path(result: BenchResult) -> str:

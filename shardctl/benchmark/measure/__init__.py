@@ -295,13 +295,10 @@ class _Inputs:
             _some_units(DatasetTables(LocalFolder(root)), options.split, self._job.fields is None)
         )
 
-    def _paths(self) -> Iterator[Path]:
-        for number, _ in self._units:
-            yield Path(self._job.path_of(self._job.planned_at(number).file))
-
     def drop(self) -> None:
         """Drop the files from the page cache."""
-        drop(set(self._paths()))
+        planned = (self._job.planned_at(number) for number, _ in self._units)
+        drop({Path(self._job.path_of(each.file)) for each in planned})
 
     def read(self) -> None:
         """Read the inputs once, so that they are in the page cache as the shards are."""
@@ -462,7 +459,7 @@ def sweep(
     ]
     first = [
         (order, count, options.batch_size)
-        for order in (IN_ORDER, *_random_orders())
+        for order in (IN_ORDER, *filter(None, MODES))
         for count in threads
     ]
     points = _measure(place, options, first, report)
@@ -476,10 +473,6 @@ def sweep(
 def _thread_counts() -> list[int]:
     """Return 1, 2, 4, … up to twice the cores."""
     return [2**power for power in range(12) if 2**power <= 2 * usable_cores()]
-
-
-def _random_orders() -> list[str]:
-    return [mode for mode in MODES if mode]
 
 
 def _measure(

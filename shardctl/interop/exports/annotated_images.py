@@ -34,7 +34,6 @@ from shardctl.interop.exports.loose_files import (
     plain_stem,
     repeated,
     safe_name,
-    stem_of,
 )
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.system.text import counted
@@ -271,7 +270,7 @@ def _repeated(source: Source, split: str) -> NameSet:
     """Return the names, folded, that several files of a split would have. All keys of the split are
     looked at, once."""
     keys = (key for block in source.columns((KEY,), split) for key in block.column(KEY).to_pylist())
-    return repeated(stem_of(key, split, IMAGE_SUFFIXES) for key in keys)
+    return repeated(safe_name(plain_stem(key, split, IMAGE_SUFFIXES)) for key in keys)
 
 
 def size_of(key: str, data: bytes) -> tuple[int, int]:

@@ -146,7 +146,9 @@ class Coco(AnnotatedImagesExport):
             with replacing(done.folder / name) as sink:
                 sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
                 _write_list(sink, b"categories", iter(categories))
-                _write_list(sink, b"images", _with_image_ids(images, image_ids))
+                listed = zip(image_ids, _lines(images), strict=True)
+                lines = (b'{"id":%d,%s' % (number, said) for number, (_, said) in listed)
+                _write_list(sink, b"images", lines)
                 _write_list(sink, b"annotations", _with_ids(annotations, starts, image_ids, ids))
                 sink.write(b"}\n")
             made[name] = sink.facts
@@ -224,17 +226,13 @@ def _annotation(each: ObjectRecord, role: Objects) -> dict[str, Any]:
         "bbox": each["bbox"],
         "area": _area(each),
         "iscrowd": int(each.get("iscrowd") or 0),
-        "segmentation": _segmentation(each),
+        "segmentation": each.get("segmentation") or each.get("rle") or [],
     }
     points = each.get("keypoints")
     if points:
         said["keypoints"] = [value for point in points for value in _pixel(*point)]
         said["num_keypoints"] = sum(point[2] > 0 for point in points)
     return said
-
-
-def _segmentation(each: ObjectRecord) -> Any:
-    return each.get("segmentation") or each.get("rle") or []
 
 
 def _area(each: ObjectRecord) -> float:
@@ -324,11 +322,6 @@ def _are_of_use(found: array[int], missing: int) -> bool:
     return not found or (
         not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found)
     )
-
-
-def _with_image_ids(pieces: Sequence[Path], ids: Sequence[int]) -> Iterator[bytes]:
-    for number, (_, said) in zip(ids, _lines(pieces), strict=True):
-        yield b'{"id":%d,%s' % (number, said)
 
 
 def _with_ids(

@@ -101,7 +101,9 @@ def loss_of(column: Column) -> str | None:
 def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
     if pa.types.is_float64(type_):
         return "an Example has float32, which rounds float64"
-    if pa.types.is_uint64(type_) and any(_largest(array) > MOST_INT64 for array in column.arrays()):
+    if pa.types.is_uint64(type_) and any(
+        (pc.max(_flat(array)).as_py() or 0) > MOST_INT64 for array in column.arrays()
+    ):
         return "an Example has int64, and a number is larger"
     if pa.types.is_boolean(type_) or is_number(type_) or is_bytes(type_):
         return None
@@ -137,10 +139,6 @@ def _loss_of_members(column: Column) -> str | None:
 def _lacks_values(array: pa.Array) -> bool:
     """Return whether a value is missing, or one in a list."""
     return bool(array.null_count) or (is_list(array.type) and _lacks_values(array.flatten()))
-
-
-def _largest(array: pa.Array) -> int:
-    return int(pc.max(_flat(array)).as_py() or 0)
 
 
 def _flat(array: pa.Array) -> pa.Array:

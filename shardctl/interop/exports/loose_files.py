@@ -67,12 +67,6 @@ def safe_name(text: str) -> str:
     return name.encode()[:LONGEST].decode("utf-8", "ignore")
 
 
-def stem_of(key: str, folder: str | None, suffixes: frozenset[str]) -> str:
-    """Return the name of the file of a sample without its suffix: what `plain_stem` returns, as a
-    safe name."""
-    return safe_name(plain_stem(key, folder, suffixes))
-
-
 def plain_stem(key: str, folder: str | None, suffixes: frozenset[str]) -> str:
     """Return the key without the folder of its class or split, and without a suffix that is one of
     `suffixes`."""

@@ -95,7 +95,7 @@ class Mds(Export):
             return ColumnEncoding(column.target, encoded, _lacking(column.missing_images, "images"))
         if (form := column.image_form("keep")) is not None:
             return ColumnEncoding(column.target, form, _lacking(column.nulls, "images"))
-        if _is_scalar(column):
+        if column.type in _SCALARS or is_bytes(column.type):
             return ColumnEncoding(column.target, "value", _lacking(column.nulls, "of its values"))
         if _is_array(column):
             return ColumnEncoding(column.target)
@@ -156,10 +156,6 @@ _Encoding = tuple[str, int | None]
 
 def _lacking(number: int, what: str) -> str | None:
     return f"MDS has no missing values, and {number:,} {what} are missing" if number else None
-
-
-def _is_scalar(column: Column) -> bool:
-    return column.type in _SCALARS or is_bytes(column.type)
 
 
 def _is_array(column: Column) -> bool:
