@@ -125,7 +125,7 @@ def list_of(items: Json, least: int | None, most: int | None) -> Json:
     return {"type": "array", "items": items, **length}
 
 
-class Numbers(Number):
+class NumberList(Number):
     """A list of `count` numbers within limits; None: of any number of them."""
 
     def __init__(self, count: int | None, low: float = -math.inf, high: float = math.inf) -> None:
@@ -150,7 +150,7 @@ class Numbers(Number):
         return list_of(super().schema(), self.count, self.count)
 
 
-class Span(Numbers):
+class Span(NumberList):
     """Two rising numbers within limits. One number n alone stands for what `alone` says.
 
     `fixed`: n to n. `around`: `centre` - n to `centre` + n, not beyond `low`. `none`: it is not

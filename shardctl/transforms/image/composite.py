@@ -11,7 +11,7 @@ from shardctl.images.geometry import Size
 from shardctl.system.options import setting
 from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Checked, Numbers, SettingError, raise_any
+from shardctl.transforms.settings import PROBABILITY, Checked, NumberList, SettingError, raise_any
 from shardctl.transforms.table import STEPS
 
 
@@ -99,7 +99,7 @@ class Choice(InOrder, step="choice"):
     """One of the steps, drawn with equal probabilities or by `weights`."""
 
     weights: tuple[float, ...] | None = setting(
-        Numbers(None, 0.0), None, "How often each is taken, by the others."
+        NumberList(None, 0.0), None, "How often each is taken, by the others."
     )
 
     def __post_init__(self) -> None:

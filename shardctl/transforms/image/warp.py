@@ -30,7 +30,7 @@ from shardctl.images.geometry import (
 from shardctl.system.options import Flag, Number, Word, setting
 from shardctl.transforms.base import ImageTransform, Range, Rng, between, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import COLOUR, PROBABILITY, Numbers, Span
+from shardctl.transforms.settings import COLOUR, PROBABILITY, NumberList, Span
 
 NEAREST, BILINEAR = (
     setting(Word("nearest", "bilinear"), how, "How pixels are taken: nearest, or bilinear.")
@@ -159,10 +159,10 @@ class Affine(ImageTransform, step="affine"):
     """Shear, scale, turn clockwise about the centre, and move."""
 
     angle: float = setting(Number(-360.0, 360.0), 0.0, "Degrees, clockwise.")
-    translate: tuple[float, ...] = setting(Numbers(2), (0.0, 0.0), "Pixels to the right and down.")
+    translate: tuple[float, ...] = setting(NumberList(2), (0.0, 0.0), "Pixels to the right and down.")
     scale: float = setting(Number(0.0, above=True), 1.0, "How much larger things become.")
     shear: tuple[float, ...] = setting(
-        Numbers(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y."
+        NumberList(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y."
     )
     interpolation: str = NEAREST
     fill: Colour = FILL
@@ -180,7 +180,7 @@ class RandomAffine(ImageTransform, step="random_affine"):
 
     degrees: Range = _TURN
     translate: tuple[float, ...] = setting(
-        Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
+        NumberList(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
     )
     scale: Range = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
     shear: Range = setting(
@@ -208,7 +208,7 @@ class Perspective(ImageTransform, step="perspective"):
     """Show the image so that its corners lie at four given points."""
 
     corners: tuple[float, ...] = setting(
-        Numbers(8, -4.0, 5.0),
+        NumberList(8, -4.0, 5.0),
         help="Where the corners go: x and y of the top left, top right, bottom right, bottom left, "
         "as shares of the size.",
     )

@@ -19,7 +19,7 @@ from shardctl.transforms.base import (
     RejectRow,
     check_limits,
 )
-from shardctl.transforms.settings import NAMES, PROBABILITY, Numbers
+from shardctl.transforms.settings import NAMES, PROBABILITY, NumberList
 from shardctl.transforms.text.base import (
     Rule,
     TextFilter,
@@ -414,12 +414,12 @@ class FilterGopherRepetition(TextFilter, step="filter_gopher_repetition"):
         PROBABILITY, 0.2, "Largest share of the characters that are in duplicate paragraphs."
     )
     top_ngrams: tuple[float, ...] = setting(
-        Numbers(3, 0.0, 1.0),
+        NumberList(3, 0.0, 1.0),
         (0.2, 0.18, 0.16),
         "Largest share of the characters in the most common 2-, 3- and 4-gram.",
     )
     duplicate_ngrams: tuple[float, ...] = setting(
-        Numbers(6, 0.0, 1.0),
+        NumberList(6, 0.0, 1.0),
         (0.15, 0.14, 0.13, 0.12, 0.11, 0.1),
         "And in duplicate 5-, 6-, …, 10-grams.",
     )
