@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
-import numpy.typing as npt
 
+from shardctl.format.arrays import Numbers
 from shardctl.system.packages import to_install
 
 try:
@@ -200,7 +200,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._versions = torch.zeros(VERSIONS, MOST_WORKERS, 3, dtype=torch.int64).share_memory_()
         self._version = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._at = 0
-        self._born: tuple[int, npt.NDArray[np.int64]] | None = None
+        self._born: tuple[int, Numbers] | None = None
         _ALIVE.add(self)
         self._running: BatchLoader | None = None
         self._is_over = False
@@ -240,7 +240,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._version.share_memory_()
         _ALIVE.add(self)
 
-    def _current(self) -> tuple[int, npt.NDArray[np.int64]]:
+    def _current(self) -> tuple[int, Numbers]:
         """Return the version of now, and a copy of its rows: an array, which is given to other
         processes by value."""
         version = int(self._version)
@@ -338,7 +338,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._running = None
 
 
-_Rows = TypeVar("_Rows", torch.Tensor, npt.NDArray[np.int64])
+_Rows = TypeVar("_Rows", torch.Tensor, Numbers)
 
 
 def _own(rows: _Rows) -> _Rows:

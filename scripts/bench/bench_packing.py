@@ -16,7 +16,7 @@ import time
 import numpy as np
 from harness import options_of
 
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.packing import best_fit, concat, fewest_blocks, windows
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         )
 
 
-def kinds(documents: int) -> dict[str, Indices]:
+def kinds(documents: int) -> dict[str, Numbers]:
     """Return the lengths of documents with a token that ends them, by what they are like."""
     generator = np.random.default_rng(0)
     drawn = {

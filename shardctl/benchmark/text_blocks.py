@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.benchmark.measure.subjects import BYTES_PER_TOKEN
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.packing import METHODS
 from shardctl.format.roles import Roles
@@ -89,7 +89,7 @@ def block_advice(root: Path) -> BlockAdvice | None:
     )
 
 
-def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Indices, bool]:
+def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Numbers, bool]:
     """Return how many tokens each document of a block has, (n,), and whether that is estimated."""
     main = main_tokens(roles)
     if main is not None:
@@ -107,7 +107,7 @@ def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Indices, bool]:
     return -(-sizes[sizes > 0].astype(np.int64) // BYTES_PER_TOKEN) + 1, True
 
 
-def _choice(lengths: Indices, size: int, method: str) -> BlockChoice:
+def _choice(lengths: Numbers, size: int, method: str) -> BlockChoice:
     many = np.resize(lengths, max(DOCUMENTS, len(lengths)))
     pieces = METHODS[method](many, size)
     cut = np.count_nonzero(np.bincount(pieces.document) > 1) / len(many)

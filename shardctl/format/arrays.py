@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Array: TypeAlias = npt.NDArray[Any]
-Indices: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
 DType: TypeAlias = np.dtype[Any]
 Shape: TypeAlias = tuple[int, ...]
 
@@ -91,10 +92,10 @@ class TextBytes(NamedTuple):
     are (n + 1,) from 0."""
 
     data: Bytes
-    offsets: Indices
+    offsets: Numbers
 
     @property
-    def sizes(self) -> Indices:
+    def sizes(self) -> Numbers:
         """How many bytes each text has, (n,)."""
         return np.diff(self.offsets)
 
@@ -121,7 +122,7 @@ def bytes_of(texts: pa.Array) -> TextBytes:
     return TextBytes(data[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def texts_from(data: Bytes, offsets: Indices) -> pa.Array:
+def texts_from(data: Bytes, offsets: Numbers) -> pa.Array:
     """Return bytes as texts: (n,) string, text i is data[offsets[i]:offsets[i + 1]]."""
     buffers = [
         None,

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array, Bools, Indices
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, SHARDS, Json
 from shardctl.format.shard import BlockFile, field_names
@@ -38,7 +37,7 @@ from shardctl.system.folders import Folder, FolderHere
 from shardctl.system.text import printable
 
 MOST = 2**62
-"""Indices of the plan are below this, so that sums of two of them fit in 64 bits."""
+"""Numbers of the plan are below this, so that sums of two of them fit in 64 bits."""
 
 _PLAN_NUMBERS = tuple(name for name in PLAN_SCHEMA.names if name != "digest")
 
@@ -104,9 +103,9 @@ class ShardUnits:
         )
         self.rejected = _numbers(part, "rejected", shown)
         digest = _combined(part["digest"])
-        self.digest: npt.NDArray[np.uint64] = _values(digest, 0).astype(np.uint64, copy=False)
+        self.digest: Hashes = _values(digest, 0).astype(np.uint64, copy=False)
         self.has_digest: Bools = np.asarray(digest.is_valid())
-        self.number: Indices = entry.first_unit + np.arange(len(self), dtype=np.int64)
+        self.number: Numbers = entry.first_unit + np.arange(len(self), dtype=np.int64)
         wrong = self._contradiction(shard, files)
         if wrong:
             raise DatasetError(
@@ -117,7 +116,7 @@ class ShardUnits:
         self._starts = self.first_row[self._making]
         self._stops = self._where_they_end()
 
-    def _where_they_end(self) -> Indices:
+    def _where_they_end(self) -> Numbers:
         """Return the row behind the last one that may be of a unit, for those that have samples."""
         count, ends = len(self._making), np.cumsum(self.samples[self._making])
         bounds = np.append(self._starts, self.entry.rows)
@@ -183,20 +182,20 @@ class ShardUnits:
         return int(firsts[place]), int(stops[place])
 
     @property
-    def bounds(self) -> tuple[Indices, Indices]:
+    def bounds(self) -> tuple[Numbers, Numbers]:
         """For every unit, the rows among which its samples are: the first, and the one behind the
         last. (units,) each."""
         stops = self.first_row.copy()
         stops[self._making] = self._stops
         return self.first_row, stops
 
-    def places_in_order(self, rows: Indices) -> Indices:
+    def places_in_order(self, rows: Numbers) -> Numbers:
         """Return the units, by their places, that some rows are made from: (n,) each. Only where
         they are `apart`."""
-        places: Indices = self._making[np.searchsorted(self._starts, rows, side="right") - 1]
+        places: Numbers = self._making[np.searchsorted(self._starts, rows, side="right") - 1]
         return places
 
-    def of_row(self, row: int) -> Indices:
+    def of_row(self, row: int) -> Numbers:
         """Return the units, by their places (n,), that a row may belong to: one, or those that were
         mixed."""
         return self._making[(self._starts <= row) & (row < self._stops)]
@@ -294,7 +293,7 @@ class DatasetTables:
         names = [name for name in ("label", "columns") if name in self.files.column_names]
         return open_checked_table(self.folder, FILES, names)
 
-    def paths_of(self, numbers: Indices) -> pa.Array:
+    def paths_of(self, numbers: Numbers) -> pa.Array:
         """Return the paths of some files by their numbers, which `units` has checked: (n,) string.
         Raises DatasetError."""
         return take(self.paths, numbers)
@@ -339,7 +338,7 @@ class DatasetTables:
             or packed_column(self.manifest.roles) is not None
         )
 
-    def _file_of_key(self, files: Indices, key: str | None) -> RawFile | None:
+    def _file_of_key(self, files: Numbers, key: str | None) -> RawFile | None:
         """Return the one of some files that has the record of this key."""
         import pyarrow.compute as pc  # 40 ms that only this needs
 
@@ -453,7 +452,7 @@ def raw_file(files: pa.Table, number: int, shown: str) -> RawFile:
     return RawFile(number, **row)
 
 
-def take(column: pa.ChunkedArray, places: Indices) -> pa.Array:
+def take(column: pa.ChunkedArray, places: Numbers) -> pa.Array:
     """Return the values at some places of a long column, (n,): chunk by chunk, where Arrow would
     copy all chunks first."""
     distinct, back = np.unique(places, return_inverse=True)
@@ -516,10 +515,10 @@ def _values(column: pa.Array, missing: int) -> Array:
     return values
 
 
-def _numbers(part: pa.Table, name: str, shown: str) -> Indices:
+def _numbers(part: pa.Table, name: str, shown: str) -> Numbers:
     """Return a column of whole numbers from 0 on, (n,) int64. Raises DatasetError."""
     column = _combined(part[name])
-    values: Indices = _values(column, -1).astype(np.int64, copy=False)
+    values: Numbers = _values(column, -1).astype(np.int64, copy=False)
     if len(values) and (values.min() < 0 or values.max() >= MOST):
         raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")
     return values

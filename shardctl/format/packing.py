@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Pieces:
     `block[i]`. Each (n,) int64.
     """
 
-    document: Indices
-    start: Indices
-    length: Indices
-    block: Indices
+    document: Numbers
+    start: Numbers
+    length: Numbers
+    block: Numbers
 
     def __len__(self) -> int:
         return len(self.document)
@@ -47,7 +47,7 @@ class Pieces:
         )
 
 
-def concat(lengths: Indices, size: int) -> Pieces:
+def concat(lengths: Numbers, size: int) -> Pieces:
     """Lay documents (n,) of these lengths one behind the other, and cut that into blocks of `size`
     tokens.
 
@@ -67,7 +67,7 @@ def concat(lengths: Indices, size: int) -> Pieces:
     return Pieces(document, starts - begin, np.diff(starts, append=total), starts // size)
 
 
-def windows(lengths: Indices, size: int, overlap: int = 0) -> Pieces:
+def windows(lengths: Numbers, size: int, overlap: int = 0) -> Pieces:
     """Cut documents (n,) of these lengths into pieces of at most `size` tokens, of which neighbours
     share `overlap`.
 
@@ -82,7 +82,7 @@ def windows(lengths: Indices, size: int, overlap: int = 0) -> Pieces:
     )
 
 
-def best_fit(lengths: Indices, size: int) -> Pieces:
+def best_fit(lengths: Numbers, size: int) -> Pieces:
     """Pack documents (n,) of these lengths into blocks of `size` tokens by best-fit decreasing;
     none that fits is cut.
 
@@ -103,16 +103,16 @@ def best_fit(lengths: Indices, size: int) -> Pieces:
     return Pieces(pieces.document[order], pieces.start[order], pieces.length[order], block[order])
 
 
-def _stable_order(numbers: Indices) -> Indices:
+def _stable_order(numbers: Numbers) -> Numbers:
     """Return what sorts numbers (n,) of up to 32 bits, by 16 bits at a time: numpy has a radix sort
     for these."""
-    order: Indices = np.argsort(numbers.astype(np.uint16), kind="stable")
+    order: Numbers = np.argsort(numbers.astype(np.uint16), kind="stable")
     if numbers.max(initial=0) < 1 << 16:
         return order
     return order[np.argsort((numbers >> 16).astype(np.uint16)[order], kind="stable")]
 
 
-def _best_fit(lengths: Indices, size: int) -> Indices:
+def _best_fit(lengths: Numbers, size: int) -> Numbers:
     """Return the block of each piece of 1 to `size` tokens, (n,): the fullest one that it fits in,
     longest pieces first.
 
@@ -151,7 +151,7 @@ def _best_fit(lengths: Indices, size: int) -> Indices:
     return block
 
 
-def fewest_blocks(counts: Indices, size: int) -> int:
+def fewest_blocks(counts: Numbers, size: int) -> int:
     """Return a number of blocks of `size` tokens that no packing without cuts can do with less.
 
     `counts[n]` pieces have n tokens, (size + 1,). It is the bound L2 of Martello and Toth (1990).
@@ -172,7 +172,7 @@ def fewest_blocks(counts: Indices, size: int) -> int:
     return int((large + middle + more).max())
 
 
-METHODS: dict[str, Callable[[Indices, int], Pieces]] = {
+METHODS: dict[str, Callable[[Numbers, int], Pieces]] = {
     "concat": concat,
     "bfd": best_fit,
     "none": windows,

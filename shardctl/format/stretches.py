@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Indices
+from shardctl.format.arrays import Array, Numbers
 from shardctl.system.folders import PlacedFile
 
 MAGIC = b"ARROW1"
@@ -35,8 +35,8 @@ class Extents:
     """The place of each block in a file: where it begins and how many bytes it has, (blocks,) int64
     each."""
 
-    starts: Indices
-    lengths: Indices
+    starts: Numbers
+    lengths: Numbers
 
 
 def footer_bytes(tail: bytes) -> int:

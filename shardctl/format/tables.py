@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array, Indices
+from shardctl.format.arrays import Array, Numbers
 from shardctl.format.counts import JpegRecord
 from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, Json, are_file_names
 from shardctl.format.shard import ShardFacts, field_names
@@ -249,21 +249,21 @@ class ShardTable:
         flat = blocks.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         if any(column.null_count for column in self._table.columns) or flat.null_count:
             raise DatasetError(f"{shown}: contradicts itself, values are missing; {REPAIR_ADVICE}")
-        self.rows: Indices = self._numbers("rows")
-        self.inputs: Indices = self._numbers("inputs")
-        self.units: Indices = self._numbers("units")
-        self.sizes: Indices = self._numbers("bytes")
-        self.raw_sizes: Indices = self._numbers("raw_bytes")
+        self.rows: Numbers = self._numbers("rows")
+        self.inputs: Numbers = self._numbers("inputs")
+        self.units: Numbers = self._numbers("units")
+        self.sizes: Numbers = self._numbers("bytes")
+        self.raw_sizes: Numbers = self._numbers("raw_bytes")
         self.block_rows: Array = np.from_dlpack(flat)
-        self.block_counts: Indices = np.diff(offsets).astype(np.int64)
+        self.block_counts: Numbers = np.diff(offsets).astype(np.int64)
         if unfinished is None and not are_file_names(self.names):
             raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
         if not len(self) or not self._is_consistent():
             raise DatasetError(
                 f"{shown}: contradicts itself, its counts do not add up; {REPAIR_ADVICE}"
             )
-        self.first: Indices = np.cumsum(self.rows) - self.rows
-        self.first_unit: Indices = np.cumsum(self.units) - self.units
+        self.first: Numbers = np.cumsum(self.rows) - self.rows
+        self.first_unit: Numbers = np.cumsum(self.units) - self.units
 
     def _numbers(self, column: str) -> Any:
         # Not to_numpy, which imports pandas where that is installed: 0.3 s of the time to the first

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bools, Indices, is_list
+from shardctl.format.arrays import Array, Bools, Numbers, is_list
 from shardctl.format.roles import Roles, Tokens
 
 TOKENS, LOSS_MASK = "tokens", "loss_mask"
@@ -31,10 +31,10 @@ class Rows:
     """
 
     values: Array
-    offsets: Indices
+    offsets: Numbers
 
     @property
-    def lengths(self) -> Indices:
+    def lengths(self) -> Numbers:
         """How many numbers each row has, (rows,)."""
         return np.diff(self.offsets)
 
@@ -53,11 +53,11 @@ class Documents:
     `filled` (rows,) is how many tokens of a row are of documents; what is left is padding.
     """
 
-    row: Indices
-    first: Indices
-    length: Indices
-    start: Indices
-    filled: Indices
+    row: Numbers
+    first: Numbers
+    length: Numbers
+    start: Numbers
+    filled: Numbers
 
     def ends(self, tokens: Rows, eos: int | None) -> Bools:
         """Return which pieces end their document, (pieces,): the others go on in another row.
@@ -74,7 +74,7 @@ class Documents:
         first: Bools = self.start == 0
         return first
 
-    def lengths(self, tokens: Rows, eos: int | None) -> Indices:
+    def lengths(self, tokens: Rows, eos: int | None) -> Numbers:
         """Return how many tokens each document has that ends here, (documents,)."""
         return (self.start + self.length)[self.ends(tokens, eos)]
 
@@ -105,7 +105,7 @@ def token_rows(column: pa.Array) -> Rows:
     return Rows(np.from_dlpack(values), list_offsets(column))
 
 
-def list_offsets(column: pa.Array) -> Indices:
+def list_offsets(column: pa.Array) -> Numbers:
     """Return where the items of each list begin among those of all, (rows + 1,) int64; a missing
     list has none."""
     import pyarrow.compute as pc  # 40 ms to import, which only datasets of tokens need

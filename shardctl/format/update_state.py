@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Hashes, Numbers
 from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE, Json
 from shardctl.system.files import FileFacts, HashingFile, replacing
@@ -203,12 +202,12 @@ class UpdateState:
         return None
 
     @property
-    def mtime_ns(self) -> Indices:
+    def mtime_ns(self) -> Numbers:
         """When each file of files.arrow was changed last, (files,) int64."""
         return self._numbers("mtime_ns")  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @property
-    def beside(self) -> npt.NDArray[np.uint64]:
+    def beside(self) -> Hashes:
         """What stands for the file that belongs to each file, (files,) uint64; 0: none."""
         return self._numbers("beside")  # type: ignore[no-any-return]  # pyarrow is untyped
 
@@ -223,13 +222,13 @@ class UpdateState:
         return ShardCounts.of_row(row)
 
     @property
-    def cut_off(self) -> Indices:
+    def cut_off(self) -> Numbers:
         """How many objects are no longer marked in the images of each shard, (shards,); -1 where
         that is not known."""
         return self._counts["cut_off"].fill_null(-1).to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @property
-    def image_sizes(self) -> Indices:
+    def image_sizes(self) -> Numbers:
         """The height and the width of the images of each shard, (shards, 2); 0 where they differ,
         and where there are none."""
         shapes = self._counts["shapes"].combine_chunks()

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.format.arrays import Array, Bools, Floats, Numbers
+
 Size = tuple[int, int]
 """(width, height) in pixels, as Pillow orders them."""
 
@@ -23,10 +25,8 @@ Box = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
 """Red, green, blue, 0 to 255."""
 
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Values = npt.NDArray[Any]
+Counts = Numbers
+Values = Array
 """Arrays of any shape."""
 
 Matrix = Floats
@@ -287,17 +287,17 @@ class Patch:
     hundred in an image.
     """
 
-    pixels: Flags
+    pixels: Bools
     top: int
     left: int
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, mask: Flags) -> Patch:
+    def of(cls, mask: Bools) -> Patch:
         """Return all of a mask."""
         return cls(mask, 0, 0, mask.shape)
 
-    def whole(self) -> Flags:
+    def whole(self) -> Bools:
         """Return the mask with all of its pixels. Its columns lie one after the other."""
         mask = np.zeros(self.shape, bool, order="F")
         height, width = self.pixels.shape

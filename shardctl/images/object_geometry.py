@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.format.arrays import Bools, Floats
 from shardctl.format.roles import Objects
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import (
     Box,
     Counts,
     Displacement,
-    Flags,
-    Floats,
     Matrix,
     Patch,
     Size,
@@ -126,7 +125,7 @@ class Motion:
         return np.array(self.seen[:2]), np.array(self.seen[2:])
 
     @property
-    def mirrors(self) -> Flags:
+    def mirrors(self) -> Bools:
         """Whether left and right change places, ()."""
         return np.array(np.linalg.det(self.matrix[:2, :2]) < 0)
 
@@ -185,7 +184,7 @@ class Moves:
         return self.low, self.high
 
     @property
-    def mirrors(self) -> Flags:
+    def mirrors(self) -> Bools:
         """Of which things left and right change places, (n,)."""
         return np.asarray(self.scale.prod(axis=1) < 0)
 
@@ -221,7 +220,7 @@ Keep = float | str
 visible, or with CENTRE those whose centre is."""
 
 
-def _are_kept(rule: Keep, before: Floats, after: Floats, visible: Floats, masked: Flags) -> Flags:
+def _are_kept(rule: Keep, before: Floats, after: Floats, visible: Floats, masked: Bools) -> Bools:
     """Return which of n objects are kept: (n,).
 
     `before` (n, 4) are their moved boxes (left, top, right, bottom), `after` what is visible of
@@ -335,7 +334,7 @@ class MovedMasks:
 
 def cut_to(
     before: Floats, polygons: Polygons | None, low: Floats, high: Floats, turned: bool = False
-) -> tuple[Floats, Floats, Floats, Flags, Polygons | None]:
+) -> tuple[Floats, Floats, Floats, Bools, Polygons | None]:
     """Return what of moved boxes (n, 4) and polygons lies between two corners, (x, y) for all or
     (n, 2) for each.
 
@@ -367,7 +366,7 @@ def cut_to(
     return within, after, visible, masked, cut
 
 
-MovedPlaces = tuple[Flags, npt.NDArray[np.float32], Floats, Polygons | None]
+MovedPlaces = tuple[Bools, npt.NDArray[np.float32], Floats, Polygons | None]
 
 
 def moved_places(
@@ -554,7 +553,7 @@ _FAR = 1e7
 """Coordinates that a perspective puts at infinity, or behind the eye: far away from any image."""
 
 
-def _ends_before(boxes: Floats) -> Flags:
+def _ends_before(boxes: Floats) -> Bools:
     """Return which boxes (n, 4) were outside, so that what `_between` gave of them ends before it
     begins, (n,)."""
     return np.asarray((boxes[:, 2:] < boxes[:, :2]).any(axis=1))

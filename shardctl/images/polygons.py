@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.images.geometry import Counts, Flags, Floats
+from shardctl.format.arrays import Bools, Floats
+from shardctl.images.geometry import Counts
 
 _FEWEST = 3
 """Points of a polygon; what is left with fewer when it was cut off is not one."""
@@ -94,7 +95,7 @@ class Polygons:
         together[from_cut], together[~from_cut] = points, self.points[~chosen]
         return Polygons(together, after, self.counts)
 
-    def without_spikes(self, objects: Flags) -> Polygons:
+    def without_spikes(self, objects: Bools) -> Polygons:
         """Return the same polygons, those of some objects (T,) without points that a line goes to
         and comes straight back from.
 
@@ -152,7 +153,7 @@ class Polygons:
             np.maximum(found[:, 2:], corner, out=found[:, 2:], where=covered)
         return found
 
-    def _cover(self, corners: Floats, centres: Floats) -> Flags:
+    def _cover(self, corners: Floats, centres: Floats) -> Bools:
         """Return of which objects a polygon goes around a corner of theirs (T, 2), or right beside
         it, towards a centre."""
         x, y = (corners + np.sign(centres - corners) * _BESIDE)[self.owners][self.of_points].T
@@ -177,7 +178,7 @@ class Polygons:
         counts = np.bincount(self.owners[stay], minlength=len(self.counts))
         return Polygons(self.points[stay[self.of_points]], self.lengths[stay], counts)
 
-    def only(self, objects: Flags) -> Polygons:
+    def only(self, objects: Bools) -> Polygons:
         """Return the polygons of some objects, (T,)."""
         stay = objects[self.owners]
         return Polygons(self.points[stay[self.of_points]], self.lengths[stay], self.counts[objects])

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
@@ -462,7 +462,7 @@ def _those(kind: type[Options], given: Mapping[str, Any]) -> Options:
 
 
 def refuse_unmoved(
-    shards: Shards, columns: Sequence[Column], transforms: Transforms, samples: Indices
+    shards: Shards, columns: Sequence[Column], transforms: Transforms, samples: Numbers
 ) -> None:
     """Raise UsageError if columns would be wrong in batches whose images are resized, cut or
     mirrored; warn of what may be so.
@@ -514,7 +514,7 @@ def refuse_unmoved(
         warnings.warn(said_of_unknown(moving, unknown, "unmoved=[…]"), UserWarning, caller_level())
 
 
-def _first_kinds(shards: Shards, names: Sequence[str], samples: Indices) -> Shown:
+def _first_kinds(shards: Shards, names: Sequence[str], samples: Numbers) -> Shown:
     """Return what the first values of columns are; nothing where a shard is damaged."""
     if not names:
         return {}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.roles import Roles
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.pictures import HEADER_FIELDS, askable_headers, headers_of
@@ -21,7 +21,7 @@ _PLACE = "__place__"
 """The column that holds the result."""
 
 
-def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
+def matching(selection: Selection, predicate: str | pc.Expression) -> Numbers:
     """Return the numbers of the samples that match a condition (Dataset.filter), (n,). Raises
     UsageError."""
     layout = selection.shards.layout

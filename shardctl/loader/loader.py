@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Bools, Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.loader.blocks.column import Spec
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.memory import BatchMemory, lend_free_memory
@@ -98,7 +98,7 @@ class _Task:
     """
 
     epoch: int
-    samples: Indices
+    samples: Numbers
     repeated: Bools
     sizes: list[int]
     ends: list[int]
@@ -119,7 +119,7 @@ class _Task:
             )
 
 
-_Made = tuple[int, list[tuple[Any, int, Indices, int]], BatchMemory]
+_Made = tuple[int, list[tuple[Any, int, Numbers, int]], BatchMemory]
 """The epoch of a task; its batches, each with its number of samples, those that were skipped, and
 the samples of the epoch consumed after it; and their memory."""
 
@@ -417,7 +417,7 @@ class Loader:
         if depth is not None:
             depth = max(1, depth // self._task_batches)
         begin = run.begin()
-        first: tuple[int, Indices] | None = None
+        first: tuple[int, Numbers] | None = None
         # Where processes make the batches, this one can only fetch blocks to where they find them.
         ahead = self.stream.ahead(keeps=not self.options.processes)
         tasks = self._tasks(begin)
@@ -452,7 +452,7 @@ class Loader:
         if not run.batches:  # the epoch of the state was complete
             run.at = run.next
 
-    def _check_skipped(self, skipped: int, epoch: int, first: Indices) -> None:
+    def _check_skipped(self, skipped: int, epoch: int, first: Numbers) -> None:
         """Raise DatasetError where too many samples of an epoch were skipped: `first` (1,) is the
         first one.
 
@@ -555,7 +555,7 @@ class Loader:
         wanted = order.samples(positions % samples)
         return _Task(epoch, wanted, positions >= samples, list(map(len, parts)), ends)
 
-    def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
+    def _share(self, order: EpochOrder, first: int, count: int) -> Numbers:
         """Return this rank's positions among `count` from `first` on. Those that fill up follow the
         epoch's end."""
         (rank, ranks), size = self.options.rank_and_size(), self.options.batch_size

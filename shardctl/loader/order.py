@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.system.arguments import whole_number
 from shardctl.system.permutation import Orders, key_of, mix64, permute
 
@@ -59,11 +59,11 @@ class EpochOrder:
     def __init__(self, first: int = 0) -> None:
         self._first_sample = first
 
-    def samples(self, positions: Indices) -> Indices:
+    def samples(self, positions: Numbers) -> Numbers:
         """Return the samples at these positions, (n,)."""
         return positions + self._first_sample if self._first_sample else positions
 
-    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
+    def share(self, first: int, count: int, rank: int, world_size: int) -> Numbers:
         """Return the positions that a rank takes of the `count` that begin at `first`, a part as
         even as can be: a run of neighbours."""
         return neighbours(first, count, rank, world_size)
@@ -77,7 +77,7 @@ class Ordering:
     not depend on blocks.
     """
 
-    def __init__(self, starts: Indices, options: OrderOptions) -> None:
+    def __init__(self, starts: Numbers, options: OrderOptions) -> None:
         options.check()
         self.options, self._starts = options, starts
         self._last: tuple[int, EpochOrder] = (-1, EpochOrder())
@@ -119,12 +119,12 @@ class GlobalOrder(EpochOrder):
     def __init__(self, size: int, seed: int, epoch: int) -> None:
         self._size, self._key = size, key_of(seed, epoch, _SAMPLES)
 
-    def samples(self, positions: Indices) -> Indices:
+    def samples(self, positions: Numbers) -> Numbers:
         """Return the samples at these positions."""
         return permute(positions, self._size, self._key)
 
 
-def _scattered(groups: Indices, key: int) -> Indices:
+def _scattered(groups: Numbers, key: int) -> Numbers:
     """Return the elements of every group (n,) in a random order, group after group. Stable, so the
     same on any machine."""
     group_bits = int(groups[-1]).bit_length()
@@ -136,7 +136,7 @@ def _scattered(groups: Indices, key: int) -> Indices:
     return np.argsort(hashes, kind="stable")
 
 
-def neighbours(first: int, count: int, rank: int, world_size: int) -> Indices:
+def neighbours(first: int, count: int, rank: int, world_size: int) -> Numbers:
     """Return the positions of a rank where each takes a run of neighbours."""
     return np.arange(
         first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64
@@ -151,25 +151,25 @@ class Lanes:
     l has ceil((size - l) / lanes) samples.
     """
 
-    def __init__(self, starts: Indices, seed: int, lanes: int) -> None:
+    def __init__(self, starts: Numbers, seed: int, lanes: int) -> None:
         self.count = lanes
         size = int(starts[-1])
         blocks = len(starts) - 1
         order = _scattered(np.zeros(blocks, np.int64), key_of(seed, _LANES))
         ends = np.cumsum(np.diff(starts)[order])
-        self.bounds: Indices = np.concatenate(
+        self.bounds: Numbers = np.concatenate(
             [[0], np.cumsum((size - np.arange(lanes) + lanes - 1) // lanes)]
         )
         # three sorted runs: merged, not sorted
         cuts = np.sort(np.concatenate([[0], ends, self.bounds]), kind="stable")
         cuts = cuts[np.concatenate([[True], cuts[1:] != cuts[:-1]])]
         block = np.searchsorted(ends, cuts[:-1], side="right")
-        self.sizes: Indices = np.diff(cuts)
+        self.sizes: Numbers = np.diff(cuts)
         """Samples of every piece, lane after lane."""
         # as far from the end of its block as the piece's begin is
-        self.first: Indices = starts[order[block] + 1] + cuts[:-1] - ends[block]
+        self.first: Numbers = starts[order[block] + 1] + cuts[:-1] - ends[block]
         """The first sample of every piece."""
-        self.lane: Indices = np.searchsorted(self.bounds, cuts[:-1], side="right") - 1
+        self.lane: Numbers = np.searchsorted(self.bounds, cuts[:-1], side="right") - 1
 
 
 class WindowOrder(EpochOrder):
@@ -192,17 +192,17 @@ class WindowOrder(EpochOrder):
         )
         self._orders = Orders.of(np.diff(self._windows), keys)
 
-    def samples(self, positions: Indices) -> Indices:
+    def samples(self, positions: Numbers) -> Numbers:
         """Return the samples at these positions."""
         place = self._lanes.bounds[positions % self._lanes.count] + positions // self._lanes.count
         window = np.searchsorted(self._windows, place, side="right") - 1
         begin = self._windows[window]
         drawn = begin + self._orders.at(window).elements(place - begin)
         piece = np.searchsorted(self._begins, drawn, side="right") - 1
-        found: Indices = self._first[piece] + drawn - self._begins[piece]
+        found: Numbers = self._first[piece] + drawn - self._begins[piece]
         return found
 
-    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
+    def share(self, first: int, count: int, rank: int, world_size: int) -> Numbers:
         """Return positions of as few lanes as can be: with a world size that divides the lanes, the
         rank's own."""
         lanes = self._lanes.count
@@ -236,16 +236,16 @@ class BucketedOrder(EpochOrder):
         self,
         order: EpochOrder,
         size: int,
-        lengths: Callable[[Indices], Indices],
+        lengths: Callable[[Numbers], Numbers],
         batch: int,
         batches: int,
         key: tuple[int, int],
     ) -> None:
         self._order, self._size, self._lengths = order, size, lengths
         self._batch, self._stretch, self._key = batch, batch * batches, key
-        self._last: tuple[int, Indices] = (-1, np.empty(0, np.int64))
+        self._last: tuple[int, Numbers] = (-1, np.empty(0, np.int64))
 
-    def samples(self, positions: Indices) -> Indices:
+    def samples(self, positions: Numbers) -> Numbers:
         """Return the samples at these positions."""
         found = np.empty(len(positions), np.int64)
         stretches = positions // self._stretch
@@ -257,7 +257,7 @@ class BucketedOrder(EpochOrder):
             found[here] = last[1][positions[here] - number * self._stretch]
         return found
 
-    def _sort(self, number: int) -> Indices:
+    def _sort(self, number: int) -> Numbers:
         first = number * self._stretch
         samples = self._order.samples(
             np.arange(first, min(first + self._stretch, self._size), dtype=np.int64)
@@ -268,7 +268,7 @@ class BucketedOrder(EpochOrder):
         batches = samples[: whole * self._batch].reshape(whole, self._batch)[turn]
         return np.concatenate([batches.ravel(), samples[whole * self._batch :]])
 
-    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
+    def share(self, first: int, count: int, rank: int, world_size: int) -> Numbers:
         """Return every world_size-th position: all ranks get short and long ones of a batch.
 
         Of the last batch, too, a rank takes as many as in any other order.

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Floats, Indices
+from shardctl.format.arrays import Bools, Floats, Numbers
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.fetching import Ahead
@@ -43,16 +43,16 @@ class Selection:
     (n,)."""
 
     shards: Shards
-    chosen: Indices | None = None
+    chosen: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.shards) if self.chosen is None else len(self.chosen)
 
-    def samples(self, places: Indices) -> Indices:
+    def samples(self, places: Numbers) -> Numbers:
         """Return the dataset's samples at these places of the selection."""
         return places if self.chosen is None else self.chosen[places]
 
-    def starts(self) -> Indices:
+    def starts(self) -> Numbers:
         """Return at which place of the selection each stretch of one block begins, and the size."""
         if self.chosen is None:
             return self.shards.starts
@@ -130,11 +130,11 @@ class DatasetStream:
         """Return the order of an epoch."""
         return self._ordering.epoch(epoch)
 
-    def of_dataset(self, samples: Indices, epoch: int) -> Indices:
+    def of_dataset(self, samples: Numbers, epoch: int) -> Numbers:
         """Return the dataset's samples that these are."""
         return self._selection.samples(samples)
 
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
+    def gather(self, samples: Numbers, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present. The content of `memory` may be
         overwritten."""
         return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
@@ -147,14 +147,14 @@ class DatasetStream:
         """
         return [self._selection.shards.ahead(keeps)]
 
-    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+    def expect(self, ahead: Sequence[Ahead | None], samples: Numbers, epoch: int) -> None:
         """Have the blocks of these samples fetched, in the order of their first use."""
         shards = self._selection.shards
         for coming in filter(None, ahead):
             blocks = shards.blocks_in_turn(self.of_dataset(samples, epoch))
             coming.expect(shards.missing(blocks, coming.keeps).tolist(), epoch)
 
-    def lengths(self, column: str, samples: Indices) -> Indices:
+    def lengths(self, column: str, samples: Numbers) -> Numbers:
         """Return how long these samples are in a ragged column, (n,). Raises UsageError for a column
         without lengths."""
         return self._gatherer.lengths(column, self._selection.samples(samples))
@@ -242,11 +242,11 @@ class VariantStream(DatasetStream):
         """Return the order of an epoch."""
         return Ordering(self._of(epoch).starts(), self._ordering.options).epoch(epoch)
 
-    def of_dataset(self, samples: Indices, epoch: int) -> Indices:
+    def of_dataset(self, samples: Numbers, epoch: int) -> Numbers:
         """Return the dataset's samples that these are."""
         return self._of(epoch).samples(samples)
 
-    def lengths(self, column: str, samples: Indices) -> Indices:
+    def lengths(self, column: str, samples: Numbers) -> Numbers:
         """Raise UsageError: which samples there are depends on the epoch."""
         raise UsageError(
             f'variant="epoch" and bucket={{{column!r}: …}} cannot be used together; leave out one '
@@ -266,7 +266,7 @@ def of_variant(selection: Selection, variant: int) -> Selection:
     return Selection(selection.shards, selection.samples(chosen))
 
 
-def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
+def _inputs(selection: Selection) -> tuple[Numbers | None, Numbers, Numbers]:
     """Return the places of all samples by input and variant (None: they are in this order), and for
     each input the first of its samples among them, and how many it has: (inputs,) each.
     """
@@ -286,7 +286,7 @@ def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
     return rows, first, np.diff(np.append(first, len(rows)))
 
 
-def _variants(selection: Selection) -> Indices:
+def _variants(selection: Selection) -> Numbers:
     """Return the variant of every sample, (n,). Raises UsageError if the dataset has none."""
     if VARIANT not in selection.shards.layout.columns.names:
         raise UsageError(
@@ -352,7 +352,7 @@ class Mixture:
         """Return the order of an epoch: the next len(self) positions."""
         return EpochOrder(epoch * self._size)
 
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
+    def gather(self, samples: Numbers, epoch: int, memory: BatchMemory) -> tuple[Batch, Bools]:
         """Return the samples at these positions of the whole mixture, and which of them are there,
         in memory of their own."""
         parts, places, there = [], [], np.ones(len(samples), bool)
@@ -372,7 +372,7 @@ class Mixture:
         }
         return batch, there
 
-    def _apart(self, samples: Indices) -> Iterator[tuple[int, int, Indices, Indices]]:
+    def _apart(self, samples: Numbers) -> Iterator[tuple[int, int, Numbers, Numbers]]:
         """Yield a stream's number, an epoch of it, the samples of that epoch that are meant, and
         their places among all."""
         turn, count = self._draw(samples)
@@ -393,17 +393,17 @@ class Mixture:
         local."""
         return [each for stream in self._streams for each in stream.ahead(keeps)]
 
-    def expect(self, ahead: Sequence[Ahead | None], samples: Indices, epoch: int) -> None:
+    def expect(self, ahead: Sequence[Ahead | None], samples: Numbers, epoch: int) -> None:
         """Have the blocks of these positions of the mixture fetched."""
         for number, own_epoch, own, _ in self._apart(samples):
             self._streams[number].expect(ahead[number : number + 1], own, own_epoch)
 
-    def lengths(self, column: str, samples: Indices) -> Indices:
+    def lengths(self, column: str, samples: Numbers) -> Numbers:
         """Raise UsageError: the lengths of a mixture's samples are not known before they are
         read."""
         raise UsageError(f"a mixture cannot use bucket= ({column}); bucket one dataset")
 
-    def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
+    def _draw(self, positions: Numbers) -> tuple[Numbers, Numbers]:
         """Return whose turn each position is, and how many of that stream came before it."""
         turn, count = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         rounds = positions // _ROUND
@@ -492,18 +492,18 @@ def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
     return first
 
 
-def _apportion(weights: Floats, seats: int) -> Indices:
+def _apportion(weights: Floats, seats: int) -> Numbers:
     """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At
     least one each."""
     exact = weights / weights.sum() * seats
-    counts: Indices = np.maximum(exact.astype(np.int64), 1)
+    counts: Numbers = np.maximum(exact.astype(np.int64), 1)
     while counts.sum() > seats:
         counts[np.argmax(counts - exact)] -= 1
     counts[np.argsort(counts - exact, kind="stable")[: seats - counts.sum()]] += 1
     return counts
 
 
-def _joined(parts: list[Any], order: Indices, spec: Spec) -> Any:
+def _joined(parts: list[Any], order: Numbers, spec: Spec) -> Any:
     """Return the values of several batches as one, in this order: (n,) numbers of samples, counted
     through all of them."""
     if spec.kind == "padded":

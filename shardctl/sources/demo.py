@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from shardctl.format.arrays import Bytes, Floats
 
 # before PIL: where that is broken, it says so in a sentence
 from shardctl.images.codecs import backend
@@ -131,9 +132,7 @@ def _view(width: int, height: int, look: Look, rng: np.random.Generator) -> Imag
     )
 
 
-def _soft_view(
-    width: int, height: int, look: Look, rng: np.random.Generator
-) -> npt.NDArray[np.uint8]:
+def _soft_view(width: int, height: int, look: Look, rng: np.random.Generator) -> Bytes:
     x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
     horizon = height * rng.uniform(0.35, 0.7) + height * 0.05 * np.sin(
         x / width * rng.uniform(2, 9) + rng.uniform(0, 6)
@@ -160,7 +159,7 @@ def _soft_view(
         scene[rows, columns] += (
             rng.uniform(0, 255, 3).astype(np.float32) - scene[rows, columns]
         ) * near
-    pixels: npt.NDArray[np.uint8] = np.clip(scene, 0, 255).astype(np.uint8)
+    pixels: Bytes = np.clip(scene, 0, 255).astype(np.uint8)
     return pixels
 
 
@@ -222,7 +221,7 @@ FILE = "instances.json"
 _FINER = 4
 """Outlines are drawn so much finer than the pixels are."""
 
-Outline = npt.NDArray[np.float64]
+Outline = Floats
 """Corners: (corners, 2), x and y in pixels, whole quarters of a pixel."""
 
 

@@ -12,11 +12,11 @@ from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.arrays import Hashes, Numbers
 from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
@@ -65,10 +65,6 @@ ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
 
 
-Hashes = npt.NDArray[np.uint64]
-"""Those of names, as `hash_names` makes them."""
-
-
 @dataclass(frozen=True)
 class LabelTable:
     """The rows of the labels files.
@@ -110,9 +106,7 @@ def hash_names(names: Iterable[str]) -> Hashes:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
 
 
-def repeated(
-    hashes: Hashes, names_of: Callable[[npt.NDArray[np.int64]], list[str]]
-) -> tuple[int, list[str]]:
+def repeated(hashes: Hashes, names_of: Callable[[Numbers], list[str]]) -> tuple[int, list[str]]:
     """Return how many names of a list appear earlier in it, and the first few of these names.
 
     `hashes` are those of all names; `names_of` gives the names at some places, and is asked only

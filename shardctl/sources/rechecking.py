@@ -12,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import Numbers
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.walk import (
     OF_SYSTEMS,
@@ -74,7 +73,7 @@ class Listed:
     those that are gone; None: there may be no such file."""
 
     table: pa.Table
-    mtime_ns: npt.NDArray[np.int64]
+    mtime_ns: Numbers
     changed: Changed | None = None
 
     def __len__(self) -> int:

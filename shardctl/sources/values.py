@@ -12,9 +12,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import Array
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_NAMES
 
 if TYPE_CHECKING:
@@ -223,16 +223,16 @@ def _names(type_: pa.DataType) -> list[Any]:
     return [type_]
 
 
-def _present(array: pa.Array) -> npt.NDArray[Any]:
+def _present(array: pa.Array) -> Array:
     """Return the numbers that are not missing."""
     # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers
     # have none.
     present = array.drop_null() if array.null_count else array
-    values: npt.NDArray[Any] = present.to_numpy(zero_copy_only=False)
+    values: Array = present.to_numpy(zero_copy_only=False)
     return values
 
 
-def _are_whole(values: npt.NDArray[Any]) -> bool:
+def _are_whole(values: Array) -> bool:
     """Return whether floats are whole numbers that are exact as such, and as float64. -0.0 is
     none."""
     # the first ones mostly say it
@@ -322,7 +322,7 @@ def _kinds_of_features(name: str, features: list[Feature]) -> InferredTypes:
     return InferredTypes(frozenset([name]), items=items.join(InferredTypes(frozenset(names))))
 
 
-def _kinds_of_items(arrays: list[npt.NDArray[Any]]) -> InferredTypes:
+def _kinds_of_items(arrays: list[Array]) -> InferredTypes:
     """Return what the values in arrays of one dimension are: all of a type are looked at together,
     as each look takes 20 µs."""
     by_type = defaultdict(list)

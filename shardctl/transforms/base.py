@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from PIL.Image import Image
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.roles import Role, Sample
 from shardctl.images.codecs.image import Opened, upright
 from shardctl.images.codecs.measures import SHARPNESS_SIDE
@@ -35,10 +35,10 @@ class Records:
     """
 
     file: int
-    numbers: npt.NDArray[np.int64]
+    numbers: Numbers
     batch: pa.RecordBatch
 
-    def kept(self, rows: npt.NDArray[np.bool_]) -> Records:
+    def kept(self, rows: Bools) -> Records:
         """Return those of the records whose row is True in `rows`, (n,)."""
         if rows.all():
             return self

@@ -22,11 +22,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, features
 from PIL.PngImagePlugin import PngInfo
 
+from shardctl.format.arrays import Bools, Floats
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Flags, Floats, Size, Values, View
+from shardctl.images.geometry import Size, Values, View
 from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
@@ -299,7 +300,7 @@ def draw_mask(pixels: Pixels, numbers: Values, role: Mask) -> Pixels:
     return np.where(cover[:, :, None] > 0, np.round(mixed), pixels).astype(np.uint8)
 
 
-def _classes(numbers: Values, role: Mask) -> tuple[Pixels, Flags] | None:
+def _classes(numbers: Values, role: Mask) -> tuple[Pixels, Bools] | None:
     """Return the colour of each pixel of a mask (height, width, 3), and whether it is of a class
     that is no background; None for a mask that has no classes."""
     values, places = np.unique(numbers, return_inverse=True)
@@ -331,15 +332,15 @@ def draw_classes(numbers: Values, role: Mask, size: Size) -> Pixels | None:
     return picture
 
 
-def _hatched(numbers: Values, role: Mask) -> Flags:
+def _hatched(numbers: Values, role: Mask) -> Bools:
     """Return which pixels of a mask are lines of the hatching of what is of no class."""
     rows, columns = np.ogrid[: numbers.shape[0], : numbers.shape[1]]
     void = [] if role.ignore is None else [role.ignore]
-    hatched: Flags = np.isin(numbers, void) & ((rows + columns) % _HATCH < 2)
+    hatched: Bools = np.isin(numbers, void) & ((rows + columns) % _HATCH < 2)
     return hatched
 
 
-def _edges(numbers: Values) -> Flags:
+def _edges(numbers: Values) -> Bools:
     """Return which pixels (height, width) differ from the one to the right or below."""
     edges = np.zeros(numbers.shape, bool)
     edges[:, :-1] |= numbers[:, :-1] != numbers[:, 1:]

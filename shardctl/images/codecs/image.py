@@ -26,6 +26,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, JpegImagePlugin, UnidentifiedImageError
 
 from shardctl.errors import Rejection, UsageError, is_of_bytes
+from shardctl.format.arrays import Bytes
 from shardctl.images.codecs import backend
 from shardctl.images.codecs.backend import (
     COMMON_FORMATS,
@@ -40,7 +41,7 @@ from shardctl.images.codecs.resampling import least_scale, resampled, resampled_
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Look, Size, Values, View
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = Bytes
 """(height, width, 3) uint8, RGB."""
 
 DRAFT_MARGIN = 2

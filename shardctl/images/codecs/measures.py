@@ -14,9 +14,9 @@ from contextlib import suppress
 from datetime import datetime
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from shardctl.format.arrays import Bytes
 from shardctl.images.codecs.image import Opened, png_metadata
 from shardctl.images.geometry import Values
 
@@ -118,7 +118,7 @@ def _variance(values: Values) -> float:
     return (squares - total * total / values.size) / values.size
 
 
-def _measured_grey(picture: Image.Image) -> npt.NDArray[np.uint8]:
+def _measured_grey(picture: Image.Image) -> Bytes:
     width, height = picture.size
     scale = MEASURED_SIDE / min(width, height)
     return _grey(
@@ -126,7 +126,7 @@ def _measured_grey(picture: Image.Image) -> npt.NDArray[np.uint8]:
     )
 
 
-def _grey(picture: Image.Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def _grey(picture: Image.Image, size: tuple[int, int]) -> Bytes:
     """Return grey values at a size (width, height): (height, width) uint8."""
     grey = picture.convert("L")
     return np.asarray(grey if grey.size == size else grey.resize(size, Image.Resampling.BILINEAR))

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.images.geometry import Counts, Flags, Patch, Values
+from shardctl.format.arrays import Bools
+from shardctl.images.geometry import Counts, Patch, Values
 
 MOST_GROUPS = 8
 """Groups of five bits of one length: 40 bits are more pixels than an image may have."""
@@ -67,7 +68,7 @@ def decompress(counts: bytes) -> Counts:
     return runs
 
 
-def decode(counts: bytes, size: tuple[int, int]) -> Flags:
+def decode(counts: bytes, size: tuple[int, int]) -> Bools:
     """Return the mask of an object, (height, width) bool; `size` is (height, width).
 
     Raises ValueError if the bytes are no compressed runs, or their runs do not fill the size.
@@ -112,7 +113,7 @@ def box(counts: bytes, height: int) -> list[float]:
     return list(_ones(decompress(counts), height)[2])
 
 
-def encode(mask: Flags) -> bytes:
+def encode(mask: Bools) -> bytes:
     """Return the compressed runs of a mask, (height, width) bool."""
     return encode_patch(Patch.of(np.asarray(mask, bool)))
 
@@ -153,7 +154,7 @@ def object_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> npt.NDArr
     return masks
 
 
-def inside(polygons: Iterable[Any], size: tuple[int, int]) -> Flags:
+def inside(polygons: Iterable[Any], size: tuple[int, int]) -> Bools:
     """Return which pixels of an image (height, width) have their centre in one of the polygons (x,
     y, x, y, … from the corner).
 

@@ -9,11 +9,11 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Hashes, Numbers
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, ShardUnits, take
 from shardctl.format.manifest import Manifest
@@ -30,9 +30,6 @@ _CHUNK = 256
 """Samples whose values are compared at a time."""
 
 _SETTINGS = ("kind", "recipe", "settings", "fields", "shardctl_version", "sources")
-
-Numbers = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -219,7 +216,7 @@ def differences(
     )
 
 
-def _matched(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> tuple[Numbers, Numbers]:
+def _matched(a: Hashes, b: Hashes) -> tuple[Numbers, Numbers]:
     """Return where the hashes that both have are in each, in the order of `a`."""
     order = np.argsort(b)
     places = np.searchsorted(b[order], a)

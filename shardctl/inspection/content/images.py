@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import Rejection, StorageError
+from shardctl.format.arrays import Bytes
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import image
@@ -208,7 +208,7 @@ def _json_value(value: Any) -> Any:
     return plain_objects(value) if is_objects(value) else value
 
 
-def _is_picture(values: npt.NDArray[np.uint8], has_role: bool) -> bool:
+def _is_picture(values: Bytes, has_role: bool) -> bool:
     return (values.ndim == 3 and values.shape[2] == 3) or (values.ndim == 2 and has_role)
 
 

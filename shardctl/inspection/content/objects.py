@@ -12,12 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Floats, Numbers
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
@@ -122,7 +121,7 @@ class _Tally:
         self.per_image, self.shares = Counter[int](), Counter[float]()
         self.centres, self.points = Counter[int](), Counter[int]()
 
-    def add(self, split: str, column: pa.StructArray, image_sizes: npt.NDArray[np.float64]) -> None:
+    def add(self, split: str, column: pa.StructArray, image_sizes: Floats) -> None:
         """Count a block: `image_sizes` (n, 2) are width and height, NaN where they were not looked
         up. Raises ValueError."""
         rows = len(column)
@@ -151,7 +150,7 @@ class _Tally:
         if "keypoints" in members:
             self._add_points(members["keypoints"].flatten())
 
-    def _add_boxes(self, boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64]) -> None:
+    def _add_boxes(self, boxes: Floats, sizes: Floats) -> None:
         """Count boxes; `sizes` are those of the images of each."""
         proper = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > 0).all(axis=1)
         areas = boxes[proper, 2:].prod(axis=1)
@@ -234,20 +233,18 @@ def name_at(number: int, names: tuple[str, ...] | None) -> str | None:
     return names[number] if names is not None and 0 <= number < len(names) else None
 
 
-def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
+def _rows_of(values: pa.FixedSizeListArray) -> Floats:
     """Return lists of a fixed size as rows, (n, size); NaN where a list or a number is missing."""
     size = values.type.list_size
     flat = values.values.slice(values.offset * size, len(values) * size)
-    rows: npt.NDArray[np.float64] = (
-        flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
-    )
+    rows: Floats = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
     if values.null_count:
         rows[~np.asarray(values.is_valid())] = np.nan
     return rows
 
 
-def _lengths(lists: pa.Array) -> Indices:
-    lengths: Indices = pc.list_value_length(lists).fill_null(0).to_numpy()
+def _lengths(lists: pa.Array) -> Numbers:
+    lengths: Numbers = pc.list_value_length(lists).fill_null(0).to_numpy()
     return lengths
 
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import Array
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
@@ -181,7 +181,7 @@ def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
     )
 
 
-def _lengths(column: pa.Array) -> npt.NDArray[Any] | None:
+def _lengths(column: pa.Array) -> Array | None:
     """Return how long text, bytes and lists are; None for other columns."""
     type_ = column.type
     small = pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_)
@@ -192,15 +192,13 @@ def _lengths(column: pa.Array) -> npt.NDArray[Any] | None:
     return lengths[np.asarray(column.is_valid())] if column.null_count else lengths
 
 
-def add_numbers(counter: Counter[Any], numbers: npt.NDArray[Any]) -> None:
+def add_numbers(counter: Counter[Any], numbers: Array) -> None:
     """Count some numbers."""
     values, counts = np.unique(numbers, return_counts=True)
     counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
 
-def distribution(
-    what: str, counter: Counter[Any], edges: npt.NDArray[Any] | None = None
-) -> Distribution:
+def distribution(what: str, counter: Counter[Any], edges: Array | None = None) -> Distribution:
     """Return how numbers are spread, given how often there is each; nothing of none.
 
     `edges` are those of the bins; what is above is in the last one. Without them there are up to

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, ShardctlError
+from shardctl.format.arrays import Array
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, RecordUnit, checked_column
 from shardctl.format.manifest import Manifest
@@ -97,9 +97,7 @@ class Decoder:
                     texts[name] = None if ids is None else self.text(ids, self._most)
             yield replace(record, texts=texts, documents=documents)
 
-    def _pieces(
-        self, values: dict[str, Any], ids: npt.NDArray[Any], role: Tokens
-    ) -> Iterator[Piece]:
+    def _pieces(self, values: dict[str, Any], ids: Array, role: Tokens) -> Iterator[Piece]:
         """Yield the documents in a block, as far as their lengths and places can be."""
         said = [values.get(name) for name in DOCUMENT_COLUMNS]
         columns = [
@@ -122,7 +120,7 @@ class Decoder:
             yield Piece(name, place, length, start, ends, text)
             place += length
 
-    def text(self, ids: npt.NDArray[Any], most: int | None = None) -> str | None:
+    def text(self, ids: Array, most: int | None = None) -> str | None:
         """Return the text of tokens, or of the first `most`; None if they cannot be decoded."""
         tokenizer, begin = self.tokenizer, ids[:most]
         if tokenizer is None:
@@ -157,7 +155,7 @@ REPLACEMENT = "\ufffd"
 cut."""
 
 
-def _numbers(values: Any) -> npt.NDArray[Any] | None:
+def _numbers(values: Any) -> Array | None:
     """Return the tokens of a sample, (n,); None if there are none or they are no whole numbers."""
     if values is None:
         return None
@@ -343,7 +341,7 @@ class _Tally:
         found[: len(self.occurs)] += self.occurs
         self.occurs = found
 
-    def _add_packed(self, rows: Rows, columns: Mapping[str, pa.Array]) -> npt.NDArray[Any]:
+    def _add_packed(self, rows: Rows, columns: Mapping[str, pa.Array]) -> Array:
         """Count the documents in blocks, and return their tokens without the padding."""
         found = documents_in(rows, columns)
         add_numbers(self.per_block, np.bincount(found.row, minlength=len(rows.lengths)))
@@ -359,7 +357,7 @@ class _Tally:
         place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
         return np.asarray(rows.values[place < np.repeat(found.filled, rows.lengths)])
 
-    def _decode(self, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
+    def _decode(self, ids: Array, decoder: Decoder, most: int) -> None:
         """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens
         stand for none."""
         tokenizer = decoder.use(self.role)

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
-
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Array
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs.drawing import (
     Annotations,
@@ -60,7 +59,7 @@ def picture_sheet(pictures: Iterable[Picture]) -> bytes:
     )
 
 
-Content = bytes | npt.NDArray[Any]
+Content = bytes | Array
 MarkedObjects = tuple[tuple[dict[str, Any] | None, Objects], ...]
 MarkedMasks = tuple[tuple[Content, Mask], ...]
 
@@ -107,7 +106,7 @@ class Picture:
         )
 
 
-def _numbers(content: Content) -> npt.NDArray[Any] | None:
+def _numbers(content: Content) -> Array | None:
     try:
         return decode_mask(content) if isinstance(content, bytes) else content
     except Rejection:

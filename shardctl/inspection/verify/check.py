@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import Bools
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
@@ -91,7 +90,7 @@ class ShardRecord:
     manifest: Manifest
     entry: ShardEntry
     provenance: Provenance | None
-    plain: npt.NDArray[np.bool_] | None
+    plain: Bools | None
 
     def origin_of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
         """Return the key and the source of a row, as far as the plan is there to tell; its `key` if

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.roles import Objects, Roles
 from shardctl.images.codecs import rle
 from shardctl.loader.blocks.column import Column
@@ -118,20 +117,20 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
             yield int(owners[place]), "has an RLE without a size or without counts"
 
 
-def _lengths(lists: pa.Array) -> Indices:
+def _lengths(lists: pa.Array) -> Numbers:
     return np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
 
 
-def _not_finite(boxes: pa.Array) -> npt.NDArray[np.bool_]:
+def _not_finite(boxes: pa.Array) -> Bools:
     """Return which boxes have a number that is missing, or that is not finite; or are missing
     themselves."""
-    wrong: npt.NDArray[np.bool_] = np.array(boxes.is_null())
+    wrong: Bools = np.array(boxes.is_null())
     numbers = boxes.drop_null().flatten().to_numpy(zero_copy_only=False)  # a missing number is NaN
     wrong[~wrong] = ~np.isfinite(numbers.reshape(-1, 4)).all(axis=1)
     return wrong
 
 
-def _owners_of_not_finite(lists: pa.Array, owners: Indices) -> list[int]:
+def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
     """Return the owners, one for each object, of lists of lists with a number that is missing, or
     that is not finite."""
     inner = lists.flatten()

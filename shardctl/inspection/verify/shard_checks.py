@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.dataset_tables import MOST, ShardUnits
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
@@ -74,7 +73,7 @@ def first_wrong_key(provenance: Provenance, blocks: Sequence[pa.RecordBatch]) ->
 
 def _in_order(
     provenance: Provenance, first: int, block: pa.RecordBatch
-) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+) -> tuple[Numbers, Numbers, Bools]:
     """Return the units (their places) and the records that rows are of, and whether their keys say
     so, (n,) each. The rows have the order of the units."""
     import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
@@ -92,7 +91,7 @@ def _in_order(
 
 def _mixed(
     provenance: Provenance, first: int, block: pa.RecordBatch
-) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+) -> tuple[Numbers, Numbers, Bools]:
     """Return the same of rows that were mixed with those of other units: all of files of many
     records."""
     import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
@@ -130,7 +129,7 @@ def _mixed(
     return places, record, right
 
 
-def _first_repeated(units: ShardUnits, rows: Indices) -> int | None:
+def _first_repeated(units: ShardUnits, rows: Numbers) -> int | None:
     """Return the first row of a record that an earlier row has, or that is behind a later record of
     its unit. `rows` (3, n) are the units, records and variants.
 
@@ -149,7 +148,7 @@ def _first_repeated(units: ShardUnits, rows: Indices) -> int | None:
     return int(order[more[unit]].min()) if len(unit) and more.any() else None
 
 
-def _variant(provenance: Provenance, block: pa.RecordBatch) -> Indices:
+def _variant(provenance: Provenance, block: pa.RecordBatch) -> Numbers:
     """Return the variants of rows, (n,): 0 where there are none, -1 where they are missing."""
     names = block.schema.names
     if "variant" not in dict(provenance.stored.manifest.schema):
@@ -159,7 +158,7 @@ def _variant(provenance: Provenance, block: pa.RecordBatch) -> Indices:
     return np.from_dlpack(block.column("variant").fill_null(-1)).astype(np.int64)
 
 
-def number_at_end(keys: pa.Array) -> Indices:
+def number_at_end(keys: pa.Array) -> Numbers:
     """Return the number that the last digits of each key make, at most 18 of them; 0 if there are
     none. (n,) int64.
 
@@ -185,18 +184,16 @@ def number_at_end(keys: pa.Array) -> Indices:
     return numbers
 
 
-def _keys(paths: pa.Array, records: Indices) -> pa.Array:
+def _keys(paths: pa.Array, records: Numbers) -> pa.Array:
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(paths, pa.array(records).cast(pa.string()), "#")
 
 
-def _equal(keys: pa.Array, others: pa.Array) -> npt.NDArray[np.bool_]:
+def _equal(keys: pa.Array, others: pa.Array) -> Bools:
     import pyarrow.compute as pc
 
-    equal: npt.NDArray[np.bool_] = (
-        pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
-    )
+    equal: Bools = pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
     return equal
 
 
@@ -382,7 +379,7 @@ def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int
         yield row, f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1"
 
 
-def _first_of_each_row(rows: Rows, wrong: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _first_of_each_row(rows: Rows, wrong: Bools) -> list[tuple[int, int]]:
     """Return each row that is wrong, with the first place that is: a row may have millions."""
     places = np.flatnonzero(wrong)
     of = np.searchsorted(rows.offsets, places, side="right") - 1
@@ -438,7 +435,7 @@ def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
                 yield block.fault(row, "not-plain", f"{why}; {CONVERT_AGAIN}")
 
 
-def _said_plain(shard: Shard) -> dict[str, npt.NDArray[np.bool_] | None]:
+def _said_plain(shard: Shard) -> dict[str, Bools | None]:
     """Return the fields with plain JPEG, each with the rows (rows,) of the shard where it is plain;
     None for all of them."""
     roles, recorded = shard.own_roles, None if shard.record is None else shard.record.plain

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
@@ -31,7 +32,6 @@ from shardctl.system.text import printable
 
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
 
-Numbers = npt.NDArray[np.int64]
 
 LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
 """What no path below a source has: parts that are empty, . or .., and NUL."""

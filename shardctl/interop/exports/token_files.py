@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.arrays import Indices, dtype_of
+from shardctl.format.arrays import Array, Numbers, dtype_of
 from shardctl.format.roles import Tokens
 from shardctl.format.token_columns import (
     DOCUMENT_COLUMNS,
@@ -55,13 +55,13 @@ from shardctl.system.arguments import truth
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY
 
-Values = npt.NDArray[Any]
+Values = Array
 
-Documents = tuple[int, Values, Indices]
+Documents = tuple[int, Values, Numbers]
 """The rows of a block, and documents one behind the other: tokens (n,) of any type of whole
 numbers, lengths (documents,)."""
 
-Lengths = Callable[[npt.NDArray[np.int64]], None]
+Lengths = Callable[[Numbers], None]
 """Is told the lengths of the documents that were written, in order."""
 
 WRITES_AHEAD = 2
@@ -251,7 +251,7 @@ def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
         )
 
 
-def ended(tokens: Values, lengths: Indices, eos: int | None) -> tuple[Values, Indices]:
+def ended(tokens: Values, lengths: Numbers, eos: int | None) -> tuple[Values, Numbers]:
     """Return documents and their lengths without the empty ones, each with `eos` behind it where it
     does not end so; None adds nothing."""
     lengths = lengths[lengths > 0]
@@ -265,7 +265,7 @@ def ended(tokens: Values, lengths: Indices, eos: int | None) -> tuple[Values, In
 # --- documents that were packed into blocks: a document may be cut, and its pieces may lie anywhere
 # in its shard ---
 
-Pieces = Indices
+Pieces = Numbers
 """The pieces of documents in blocks of fixed length, in the order in which they are stored: (6,
 pieces) int64.
 
@@ -318,8 +318,8 @@ def joined_blocks(shard: Shard, name: str) -> Iterator[Documents]:
 
 
 def _whole(
-    tokens: Values, pieces: Pieces, place: Indices, held: dict[int, list[tuple[int, Values]]]
-) -> tuple[Values, Indices]:
+    tokens: Values, pieces: Pieces, place: Numbers, held: dict[int, list[tuple[int, Values]]]
+) -> tuple[Values, Numbers]:
     """Return the documents that the pieces of a block complete; the other pieces are kept in
     `held`, by their document, each with its start."""
     _, _, length, start, documents, total = pieces
@@ -349,7 +349,7 @@ def _whole(
 def _pieces_of(shard: Shard, size: int) -> Pieces:
     """Read which pieces a shard has. Raises DatasetError if that cannot be."""
     keys: list[pa.Array] = []
-    numbers: list[list[Indices]] = [[np.zeros(0, np.int64)] for _ in range(4)]
+    numbers: list[list[Numbers]] = [[np.zeros(0, np.int64)] for _ in range(4)]
     first = 0
     for block in shard.blocks_of(DOCUMENT_COLUMNS):
         columns = {name: block.column(name) for name in DOCUMENT_COLUMNS}
@@ -384,8 +384,8 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
 
 
 def _documents(
-    shard: Shard, keys: pa.ChunkedArray, start: Indices, length: Indices
-) -> tuple[Indices, Indices]:
+    shard: Shard, keys: pa.ChunkedArray, start: Numbers, length: Numbers
+) -> tuple[Numbers, Numbers]:
     """Return the document of each piece, as the number of its first piece, and the tokens of this
     document."""
     document, total = np.arange(len(start)), length.copy()
@@ -468,7 +468,7 @@ class _Lengths:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, lengths: npt.NDArray[np.int64]) -> None:
+    def add(self, lengths: Numbers) -> None:
         """Add the lengths of some documents. Raises InputError for one that is too long."""
         if len(lengths) and lengths.max() > LONGEST:
             raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.arrays import Array, Bools, Bytes, Indices, Shape
+from shardctl.format.arrays import Array, Bools, Bytes, Numbers, Shape
 from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask
 from shardctl.format.shard import VERIFY_ADVICE
@@ -116,7 +116,7 @@ class BatchReader:
         return {**specs, **self._derived.specs(specs)}
 
     def gather(
-        self, numbers: Indices, epoch: int = 0, memory: BatchMemory | None = None
+        self, numbers: Numbers, epoch: int = 0, memory: BatchMemory | None = None
     ) -> tuple[Batch, Bools]:
         """Return the samples with these numbers (n,), in that order, and which of them are present:
         all, unless some were skipped.
@@ -150,7 +150,7 @@ class BatchReader:
                 raise wanted.unreadable_blocks(faults)
         return batch
 
-    def lengths(self, name: str, numbers: Indices) -> Indices:
+    def lengths(self, name: str, numbers: Numbers) -> Numbers:
         """Return how many items (numbers, bytes) samples have in a ragged column, (n,). Raises
         UsageError, DatasetError."""
         found = [each for each in self.columns if each.name == name and each.kind == "variable"]
@@ -170,7 +170,7 @@ class BatchReader:
             raise UsageError(f"{name} has missing values, and so no lengths to make buckets by")
         return located.length // found[0].width
 
-    def table(self, numbers: Indices) -> pa.Table:
+    def table(self, numbers: Numbers) -> pa.Table:
         """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard
         is damaged."""
         wanted = Samples(self.shards, numbers)
@@ -272,7 +272,7 @@ class BatchReader:
         return {column.name: read}
 
     def _need_fill(
-        self, column: Column, places: Indices, wanted: Samples, also_floats: bool = False
+        self, column: Column, places: Numbers, wanted: Samples, also_floats: bool = False
     ) -> None:
         """Raise UsageError if values of these samples are missing and `fill` has no value for
         them."""

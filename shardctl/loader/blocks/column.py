@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, dtype_of, is_list
+from shardctl.format.arrays import Array, Bools, DType, Numbers, Shape, dtype_of, is_list
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Image, Mask, Names, Objects, Plain, Role
 from shardctl.loader.blocks.gather import Located, gather
@@ -263,7 +263,7 @@ class Lists:
     """
 
     numbers: Array
-    lengths: list[Indices]
+    lengths: list[Numbers]
     missing: Bools | None = None
     lacking: Bools = field(default_factory=lambda: np.empty(0, bool))
     original: pa.Array | None = None
@@ -273,7 +273,7 @@ class Lists:
         """Read the lists of an Arrow array of lists of numbers."""
         import pyarrow.compute as pc  # rare, and 40 ms
 
-        lengths: list[Indices] = []
+        lengths: list[Numbers] = []
         original = array
         lacking = np.zeros(len(array), bool)
         while not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
@@ -303,7 +303,7 @@ class Lists:
             found[self.owners(np.flatnonzero(self.missing))] = True
         return found
 
-    def owners(self, places: Indices) -> Indices:
+    def owners(self, places: Numbers) -> Numbers:
         """Return the sample that each of these numbers is of."""
         return _owners(self.lengths, places)
 
@@ -340,7 +340,7 @@ class Lists:
             begin, end = self._edges[deeper][begin], self._edges[deeper][end]
         return self.numbers[begin:end].reshape(shape)
 
-    def sizes(self) -> Indices:
+    def sizes(self) -> Numbers:
         """Return how long each sample is: (n,), for lists of lists (n, depths), the longest at each
         depth."""
         if len(self.lengths) == 1:
@@ -369,7 +369,7 @@ class Lists:
         return padded
 
 
-def _owners(lengths: list[Indices], places: Indices) -> Indices:
+def _owners(lengths: list[Numbers], places: Numbers) -> Numbers:
     """Return the samples that these items are of, below lists of these lengths at each depth."""
     for of_depth in reversed(lengths):
         places = np.searchsorted(np.cumsum(of_depth), places, side="right")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bytes, Indices
+from shardctl.format.arrays import Array, Bytes, Numbers
 
 _VIEW = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("start", "<i4")])
 """A view of more than _INLINE bytes.
@@ -51,14 +51,14 @@ class Located:
     """Where n values lie: the i-th is `length[i]` bytes at `start[i]` of `buffers[which[i]]`."""
 
     buffers: list[pa.Buffer]
-    which: Indices
-    start: Indices
-    length: Indices
+    which: Numbers
+    start: Numbers
+    length: Numbers
 
     def __len__(self) -> int:
         return len(self.which)
 
-    def at(self, places: Indices | slice) -> Located:
+    def at(self, places: Numbers | slice) -> Located:
         """Return some of them."""
         return Located(self.buffers, self.which[places], self.start[places], self.length[places])
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import Array, DType, Indices, column_of
+from shardctl.format.arrays import Array, DType, Numbers, column_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
@@ -35,27 +35,27 @@ twice; 7 % at full speed."""
 class Samples:
     """The samples of a batch, (n,), in an epoch: sample i is row `rows[i]` of block `block[i]`."""
 
-    def __init__(self, shards: Shards, numbers: Indices, epoch: int = 0) -> None:
+    def __init__(self, shards: Shards, numbers: Numbers, epoch: int = 0) -> None:
         self.shards, self.numbers, self.epoch = shards, numbers, epoch
-        self.block: Indices = np.searchsorted(shards.starts, numbers, side="right") - 1
-        self.rows: Indices = numbers - shards.starts[self.block]
-        self._grouped: tuple[Indices, Indices] | None = None
+        self.block: Numbers = np.searchsorted(shards.starts, numbers, side="right") - 1
+        self.rows: Numbers = numbers - shards.starts[self.block]
+        self._grouped: tuple[Numbers, Numbers] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def only(self, places: Indices) -> Samples:
+    def only(self, places: Numbers) -> Samples:
         """Return the samples at these places."""
         return Samples(self.shards, self.numbers[places], self.epoch)
 
     @property
-    def groups(self) -> tuple[Indices, Indices]:
+    def groups(self) -> tuple[Numbers, Numbers]:
         """The distinct blocks, sorted, and which of them each sample is in, (n,)."""
         if self._grouped is None:
             self._grouped = _distinct(self.block)
         return self._grouped
 
-    def by_block(self) -> tuple[Indices, list[int]]:
+    def by_block(self) -> tuple[Numbers, list[int]]:
         """Return the samples sorted by block (n,), and where each block's begin, and the last one's
         end."""
         blocks, inverse = self.groups
@@ -96,7 +96,7 @@ class Samples:
 
 _NO_BYTES = pa.py_buffer(b"")
 
-Files = tuple[list[pa.Buffer], Indices]
+Files = tuple[list[pa.Buffer], Numbers]
 """The bytes of the files that some samples are in, and for every sample in which."""
 
 _PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
@@ -147,7 +147,7 @@ class InPlace:
             return files, {**faults, **missing}
 
     def _files(
-        self, numbers: Indices, which: Indices, unknown: Iterable[int]
+        self, numbers: Numbers, which: Numbers, unknown: Iterable[int]
     ) -> tuple[Files, Faults]:
         faults: Faults = {}
         opened = [
@@ -232,7 +232,7 @@ class InPlace:
         return Located(*files, data + begins, ends - begins)
 
 
-def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
+def _distinct(numbers: Numbers) -> tuple[Numbers, Numbers]:
     """Return the distinct numbers, sorted, and which of them each is. Small numbers are counted and
     not sorted.
 

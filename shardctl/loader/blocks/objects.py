@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, DType, Indices, Shape, leaf_of
+from shardctl.format.arrays import Array, Bools, DType, Numbers, Shape, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
@@ -158,7 +158,7 @@ class Marked:
     for objects at all.
     """
 
-    counts: Indices
+    counts: Numbers
     annotated: Bools
     members: dict[str, Member]
     types: dict[str, MemberType]
@@ -180,11 +180,11 @@ class Marked:
         return cls(counts, annotated, members, types)
 
     @property
-    def owners(self) -> Indices:
+    def owners(self) -> Numbers:
         """The sample that each object is of, (T,)."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
-    def with_categories(self, table: Indices) -> Marked:
+    def with_categories(self, table: Numbers) -> Marked:
         """Return the same objects with table[n] for the category n. Raises Misfit for one that
         is not in it."""
         categories: Any = self.members.get(CATEGORY)
@@ -287,16 +287,16 @@ class Marked:
         }
 
 
-def _lengths(lists: pa.Array) -> Indices:
+def _lengths(lists: pa.Array) -> Numbers:
     import pyarrow.compute as pc  # rare, and 40 ms
 
-    lengths: Indices = (
+    lengths: Numbers = (
         pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     )
     return lengths
 
 
-def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> Member:
+def _member(name: str, values: pa.Array, type_: MemberType, counts: Numbers) -> Member:
     """Return the values of T objects."""
     if name == KEYPOINTS:
         return _keypoints(values, type_, counts)
@@ -313,7 +313,7 @@ def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> 
     return found
 
 
-def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Array:
+def _keypoints(values: pa.Array, type_: MemberType, counts: Numbers) -> Array:
     """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not
     there."""
     lengths = _lengths(values)
@@ -331,7 +331,7 @@ def _keypoints(values: pa.Array, type_: MemberType, counts: Indices) -> Array:
     return found
 
 
-def _polygons(values: pa.Array, counts: Indices) -> Polygons:
+def _polygons(values: pa.Array, counts: Numbers) -> Polygons:
     of_object = _lengths(values)
     lists = values.flatten()
     lengths = _lengths(lists)
@@ -346,7 +346,7 @@ def _polygons(values: pa.Array, counts: Indices) -> Polygons:
     return Polygons(numbers.reshape(-1, 2), lengths // 2, of_object)
 
 
-def _owner(counts: Indices, number: int) -> int:
+def _owner(counts: Numbers, number: int) -> int:
     """Return the sample that an object is of."""
     return int(np.searchsorted(np.cumsum(counts), number, side="right"))
 
@@ -359,7 +359,7 @@ def _selected(member: Member, kept: Bools) -> Member:
     return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
 
 
-def _moved_rle(members: Any, moves: Moves, owners: Indices) -> tuple[list[Any], MovedMasks]:
+def _moved_rle(members: Any, moves: Moves, owners: Numbers) -> tuple[list[Any], MovedMasks]:
     """Return masks of single objects where their images were put, by the nearest pixel, and what
     became of each.
 
@@ -411,11 +411,11 @@ def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
     )
 
 
-def _nearest(moves: Moves, place: int, axis: int) -> Indices:
+def _nearest(moves: Moves, place: int, axis: int) -> Numbers:
     """Return the pixel of the stored image that is nearest to each column (axis 0) or row of the
     one in the batch."""
     centres = np.arange(moves.high[place, axis]) + 0.5
-    pixels: Indices = np.floor(
+    pixels: Numbers = np.floor(
         (centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING
     ).astype(np.int64)
     return pixels

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
-from shardctl.format.arrays import Array, Bytes, Indices, Shape
+from shardctl.format.arrays import Array, Bytes, Numbers, Shape
 from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
@@ -82,7 +82,7 @@ class PictureReader:
         located: Located,
         wanted: Samples,
         memory: BatchMemory,
-        missing: Indices | None = None,
+        missing: Numbers | None = None,
         fill: float = 0,
     ) -> Array | list[Array]:
         """Return the images of a column: an array (n, *shape) if they share a shape, else a list of
@@ -198,7 +198,7 @@ class PictureReader:
         wanted: Samples,
         converter: Converter,
         out: Any,
-        places: Indices,
+        places: Numbers,
     ) -> Iterator[tuple[int, image.Pixels]]:
         """Yield the images at these places, decoded and resized: into its row of `out` where that
         is given and it fits."""
@@ -289,7 +289,7 @@ def why_undecoded(column: Column, rejection: Rejection) -> str:
     )
 
 
-def missing_images(values: pa.Array) -> Indices:
+def missing_images(values: pa.Array) -> Numbers:
     """Return which images of an Arrow array have no bytes."""
     return np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.arrays import Bools, Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Generation, Manifest, beside, folder_of
 from shardctl.format.names import MANIFEST, SHARDS
@@ -114,10 +114,10 @@ class Shards:
         first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = slice(first_block[chosen.start], first_block[chosen.stop])
         rows = table.block_rows[blocks]
-        self.starts: Indices = np.zeros(len(rows) + 1, np.int64)
+        self.starts: Numbers = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(rows, dtype=np.int64, out=self.starts[1:])  # in place: there may be ten million
         self._first_shard = chosen.start
-        self._first_block: Indices = (
+        self._first_block: Numbers = (
             first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
         )
         self.files: dict[_Key, OpenShard] = {}
@@ -231,7 +231,7 @@ class Shards:
     def _path(self, shard: int) -> str:
         return os.path.join(self.root, self._table.names[self._first_shard + shard])
 
-    def shard_of(self, blocks: Indices) -> Indices:
+    def shard_of(self, blocks: Numbers) -> Numbers:
         """Return the shard that each block is in, (n,)."""
         return np.searchsorted(self._first_block, blocks, side="right") - 1
 
@@ -303,17 +303,17 @@ class Shards:
         None where they are local."""
         return None
 
-    def missing(self, blocks: Indices, keeps: bool) -> Indices:
+    def missing(self, blocks: Numbers, keeps: bool) -> Numbers:
         """Return those of these blocks that must be fetched, and will be where `ahead(keeps)` is to
         fetch them."""
         return blocks[:0]
 
-    def in_turn(self, samples: Indices | None) -> AbstractContextManager[None]:
+    def in_turn(self, samples: Numbers | None) -> AbstractContextManager[None]:
         """Make ready to read these samples in this order (None: all) inside of the `with` block:
         nothing for local files."""
         return _NOTHING
 
-    def blocks_in_turn(self, samples: Indices) -> Indices:
+    def blocks_in_turn(self, samples: Numbers) -> Numbers:
         """Return the blocks of these samples in the order of their first use."""
         distinct, first = np.unique(
             np.searchsorted(self.starts, samples, side="right") - 1, return_index=True

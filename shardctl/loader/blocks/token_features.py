@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Array, DType, Indices, Shape
+from shardctl.format.arrays import Array, DType, Numbers, Shape
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
@@ -53,17 +53,17 @@ class BlockLayout:
     """
 
     width: int
-    counts: Indices
-    lengths: Indices
+    counts: Numbers
+    lengths: Numbers
 
     @cached_property
-    def filled(self) -> Indices:
+    def filled(self) -> Numbers:
         """How many places of each row have a token, (n,)."""
         ends = np.concatenate([[0], np.cumsum(self.lengths)])[np.cumsum(self.counts)]
         return np.diff(ends, prepend=0)
 
     @cached_property
-    def _with_padding(self) -> tuple[Indices, Indices]:
+    def _with_padding(self) -> tuple[Numbers, Numbers]:
         """The lengths of all documents and of the padding of each row, in their order, and the
         number of each in its row: -1 for padding."""
         ends = np.cumsum(self.counts)
@@ -76,7 +76,7 @@ class BlockLayout:
         )
 
     @property
-    def segments(self) -> Indices:
+    def segments(self) -> Numbers:
         """The lengths of all documents, and of the padding of each row, in their order."""
         return self._with_padding[0]
 
@@ -99,7 +99,7 @@ class BlockLayout:
         the other, and the end."""
         return np.concatenate([[0], np.cumsum(self.segments)]).astype(np.int32)
 
-    def labels(self, tokens: Array, mask: Array | None, found: Indices) -> None:
+    def labels(self, tokens: Array, mask: Array | None, found: Numbers) -> None:
         """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same
         document, or where the `mask` (n, width) of it is 0: (n, width)."""
         found[:, :-1] = tokens[:, 1:]

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from shardctl.errors import WorkerError
-from shardctl.format.arrays import Bools, Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS, allow_open_files
 from shardctl.system.processes.channel import Ended, receive, send
 
@@ -31,7 +31,7 @@ Place = tuple[int, int, int]
 """The number of a segment, the first byte in it, and the number of bytes."""
 
 
-Question = tuple[Indices, int, list[int], list[int]]
+Question = tuple[Numbers, int, list[int], list[int]]
 """The samples that are wanted, the epoch, and the numbers of segments that are free again, or whose
 memory is to be given up."""
 

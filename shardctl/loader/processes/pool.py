@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from shardctl.errors import WorkerError
-from shardctl.format.arrays import Bools, Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.processes.messages import Found, Question, receive_answer, shared_memory
 from shardctl.loader.stream import Stream, sums
@@ -89,7 +89,7 @@ class Processes:
                 raise
             self._workers = workers
 
-    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, Bools]:
+    def gather(self, samples: Numbers, epoch: int) -> tuple[Batch, Bools]:
         """Return samples, and which of them are present, as Stream.gather does: large arrays are in
         shared memory.
 
@@ -217,7 +217,7 @@ class _Worker:
         if error is not None:
             raise_again(error)
 
-    def ask(self, channel: socket.socket, samples: Indices, epoch: int) -> tuple[Batch, Bools]:
+    def ask(self, channel: socket.socket, samples: Numbers, epoch: int) -> tuple[Batch, Bools]:
         """Have a batch made."""
         free: list[int] = []
         with contextlib.suppress(IndexError):  # other threads take some of them too

@@ -38,7 +38,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.arrays import Bools, Indices
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.names import MANIFEST
 from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
@@ -345,7 +345,7 @@ class CachedDataset:
         """Whether a footer or a block is here."""
         return bool(self._state[place] == THERE)
 
-    def missing(self, places: Indices) -> Bools:
+    def missing(self, places: Numbers) -> Bools:
         """Return which of these are not here."""
         missing: Bools = self._state[places] != THERE
         return missing

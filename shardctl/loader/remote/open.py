@@ -30,7 +30,7 @@ from shardctl.errors import (
     UsageError,
     WrongAnswerError,
 )
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import GENERATIONS, MANIFEST, SHARDS
@@ -306,7 +306,7 @@ class RemoteShards(Shards):
         is a cache."""
         return self.dataset.ahead(keeps) if keeps or self.dataset.cached is not None else None
 
-    def missing(self, blocks: Indices, keeps: bool) -> Indices:
+    def missing(self, blocks: Numbers, keeps: bool) -> Numbers:
         """Return those of these blocks that must come over the network, as `ahead` counts them:
         through all splits.
 
@@ -319,7 +319,7 @@ class RemoteShards(Shards):
         )
 
     @contextmanager
-    def in_turn(self, samples: Indices | None) -> Iterator[None]:
+    def in_turn(self, samples: Numbers | None) -> Iterator[None]:
         """Bring the blocks of these samples ahead, in this order, while they are read."""
         blocks = (
             np.arange(len(self.starts) - 1) if samples is None else self.blocks_in_turn(samples)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
@@ -138,7 +138,7 @@ class RemoteDataset:
         by others."""
         return self._fetcher.ahead(keeps)
 
-    def missing(self, blocks: Indices) -> Indices:
+    def missing(self, blocks: Numbers) -> Numbers:
         """Return those of these blocks that must come over the network."""
         return (
             blocks if self.cached is None else blocks[self.cached.missing(len(self.table) + blocks)]

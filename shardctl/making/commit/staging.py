@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Bools
 from shardctl.format.names import REPLACED
 from shardctl.making.plan.fingerprint import difference
-from shardctl.making.plan.listing import Flags
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job, Root
 from shardctl.making.shards.marker import ShardMarker, read_finished
 from shardctl.system.file_lease import LEASE
@@ -80,7 +80,7 @@ def clear_partial_files(job: Job) -> None:
     JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: True)
 
 
-def clear_partial_files_of(job: Job, chosen: Flags) -> None:
+def clear_partial_files_of(job: Job, chosen: Bools) -> None:
     """Delete the incomplete files of killed workers, of these shards alone: (shards,)."""
     names = set()
     for shard in np.flatnonzero(chosen).tolist():
@@ -88,7 +88,7 @@ def clear_partial_files_of(job: Job, chosen: Flags) -> None:
     JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: name in names)
 
 
-def finished_shards(job: Job, chosen: Flags) -> Iterator[tuple[int, ShardMarker]]:
+def finished_shards(job: Job, chosen: Bools) -> Iterator[tuple[int, ShardMarker]]:
     """Yield those of the chosen shards (shards,) that are finished, each with the content of its
     marker."""
     for shard in marked_shards(job):

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.making.plan.list_files import idle_roots, refuse_idle, why_nothing
-from shardctl.making.plan.listing import Flags, Listing, Numbers
+from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Units, UnitsInMaking
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.scan import ByteRange, Found, PrePlanTask, scan
@@ -102,7 +103,7 @@ class Discovery:
     """In how many files an encoding was detected, and the first of them by its place in the
     listing."""
 
-    def find_units(self, wanted: Flags | None = None) -> Units:
+    def find_units(self, wanted: Bools | None = None) -> Units:
         """Cut the files into units; of files of many records only those that are `wanted` (files,),
         None: all of them.
 
@@ -135,7 +136,7 @@ class Discovery:
                 refuse_idle(listing.roots[number], "table", Counter())
         return units
 
-    def _pieces(self, made: UnitsInMaking, wanted: Flags | None) -> Units:
+    def _pieces(self, made: UnitsInMaking, wanted: Bools | None) -> Units:
         """Return the pieces of the files, in order. Files that cannot be read are added to the
         units."""
         columns = file, offset, size = array("q"), array("q"), array("q")

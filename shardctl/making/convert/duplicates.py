@@ -14,12 +14,13 @@ from typing import BinaryIO
 import numpy as np
 
 from shardctl.errors import SourceGoneError
+from shardctl.format.arrays import Bools, Hashes, Numbers
 from shardctl.format.names import FILES
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import Labelling, write_files
-from shardctl.making.plan.listing import Flags, Hashes, Listing, Numbers
+from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
@@ -87,7 +88,7 @@ def without_repeats(
         return units
 
     hashed = partial(_hashed, discovery, recipe, roots, comparing)
-    readable: Flags = listing.table["error"].is_null().to_numpy().copy()
+    readable: Bools = listing.table["error"].is_null().to_numpy().copy()
     for each in listing.annotations:
         readable[list(each.faults)] = False
     of_all, apart = np.arange(len(listing)), None

@@ -30,6 +30,7 @@ from shardctl.errors import (
     UsageError,
     explaining_interrupts,
 )
+from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.format.tables import count_reasons, read_rejects
@@ -59,7 +60,6 @@ from shardctl.making.convert.targets import Target, WriteLease, open_target
 from shardctl.making.options import Options, Part, check_if_running, reject_limit
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
-from shardctl.making.plan.listing import Numbers
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -26,7 +26,7 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
-from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Listing, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
@@ -142,7 +142,7 @@ class PreviousDataset:
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
 
     @cached_property
-    def _plain_jpegs(self) -> Flags:
+    def _plain_jpegs(self) -> Bools:
         return self.table.read_jpegs().plain
 
     def done(self, shard: int) -> ShardMarker:
@@ -195,7 +195,7 @@ class Matching:
     """
 
     before: Numbers
-    same: Flags
+    same: Bools
     files_before: int
 
     @cached_property
@@ -258,7 +258,7 @@ PASSING = ("vanished", "io", "changed")
 """Errors of reading a file that may be over: such a file is tried again."""
 
 
-def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same: Flags) -> None:
+def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same: Bools) -> None:
     """Clear the flags of files that are known to be faulty and were not, or were, and are not any
     more."""
     # to tell which imports pyarrow.compute, and most often none is
@@ -325,7 +325,7 @@ def _labels(files: pa.Table) -> Numbers:
 
 
 def _compare_columns(
-    now: pa.ChunkedArray, before: pa.ChunkedArray, rows: Numbers, same: Flags
+    now: pa.ChunkedArray, before: pa.ChunkedArray, rows: Numbers, same: Bools
 ) -> None:
     """Clear the flags of files of which labels files and annotations say something else than
     before."""

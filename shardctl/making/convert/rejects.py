@@ -22,6 +22,7 @@ from shardctl.errors import (
     StorageError,
     TooManyRejectsError,
 )
+from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import (
@@ -42,7 +43,7 @@ from shardctl.making.convert.conversion_plan import is_failing
 from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
-from shardctl.making.plan.listing import Listing, Numbers
+from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine
 from shardctl.making.shards.scan import Probe

@@ -23,6 +23,7 @@ from shardctl.errors import (
     TooManyRejectsError,
     TypesDifferError,
 )
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.format.roles import Image
@@ -60,7 +61,7 @@ from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.making.plan.labels import LABEL, write_files
-from shardctl.making.plan.listing import Flags, Listing, Numbers
+from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
@@ -365,7 +366,7 @@ def _commit(
 
 def build(
     job: Job,
-    chosen: Flags,
+    chosen: Bools,
     before: PreviousDataset | None,
     engine: Engine,
     max_rejects: str | int | None,
@@ -409,7 +410,7 @@ def build(
 
 
 @contextlib.contextmanager
-def telling_what_is_done(job: DatasetJob, chosen: Flags | None = None) -> Iterator[None]:
+def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterator[None]:
     """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
     chosen = np.ones(job.shards, bool) if chosen is None else chosen
     try:

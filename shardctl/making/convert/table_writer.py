@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, TooManyRejectsError
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
@@ -39,7 +39,7 @@ from shardctl.making.convert.targets import Target
 from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint
 from shardctl.making.plan.labels import JOB_ONLY
-from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS
 from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
@@ -222,7 +222,7 @@ def _outcomes(
     return job if filled.all() else job.with_shards(starts[:-1], chosen), done, lines
 
 
-def divided(planned: Sequence[int], filled: Flags) -> tuple[Numbers, Numbers]:
+def divided(planned: Sequence[int], filled: Bools) -> tuple[Numbers, Numbers]:
     """Return which shards a dataset has of splits with so many planned shards each, of which some
     are filled: (planned,).
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Numbers, column_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES
 from shardctl.format.tables import open_checked_table
@@ -26,7 +26,7 @@ from shardctl.making.convert.decision import verdict_on
 from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.plan.fingerprint import differing_parts, labels_digest, parts_without_sources
 from shardctl.making.plan.list_files import Others, tell_of_unused, wanted_files
-from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, Listing, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, Listing
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
@@ -24,7 +24,7 @@ from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import Matching, PreviousDataset, match_files, write_reused
 from shardctl.making.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
-from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS
 from shardctl.making.plan.plan import (
     JOB_PLAN_SCHEMA,
     NOT_KEPT,
@@ -48,7 +48,7 @@ FULL = 0.9
 again for a few more."""
 
 
-_OldRows = tuple[Numbers, Numbers, Flags, Flags, Numbers]
+_OldRows = tuple[Numbers, Numbers, Bools, Bools, Numbers]
 """What becomes of the rows of the plan before, (rows,) each: the row of the file in the listing, -1
 if it is gone; the shard before; whether it stays in that shard; whether it does so with another
 content. And the number that the split of each shard has now, -1 if there is no such split any more:

@@ -15,12 +15,12 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import column_of, rows_at
+from shardctl.format.arrays import Numbers, column_of, rows_at
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, export_of
 from shardctl.sources.annotations.base import one_chunk

@@ -8,25 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import column_of
+from shardctl.format.arrays import Array, Numbers, column_of
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import (
-    CHUNK_ROWS,
-    LISTING_SCHEMA,
-    Group,
-    LabelRule,
-    Listing,
-    Numbers,
-)
+from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import (
     Inputs,
@@ -484,7 +476,7 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     return f"{shown}: no {kind}{among}; {remedy}"
 
 
-def idle_roots(count: int, used: npt.NDArray[Any]) -> list[int]:
+def idle_roots(count: int, used: Array) -> list[int]:
     """Return which of so many sources are not among the `used` ones."""
     return [number for number, times in enumerate(np.bincount(used, minlength=count)) if not times]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bools, Hashes, Numbers
 from shardctl.making.notices import notice
 from shardctl.sources import label_table
 from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
@@ -23,10 +23,6 @@ from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
 from shardctl.system.locations import name_of, normal, within
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Hashes = npt.NDArray[np.uint64]
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -204,7 +200,7 @@ class Listing:
         return [column[row].as_py() for row in rows.tolist()]
 
     @cached_property
-    def told_sets(self) -> tuple[dict[str, Flags], list[str], bool]:
+    def told_sets(self) -> tuple[dict[str, Bools], list[str], bool]:
         """What annotations or lists tell of the inputs of each split (ToldSplits.found). Raises
         InputError."""
         if not self.told:

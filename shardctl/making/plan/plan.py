@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import column_of, dtype_of
+from shardctl.format.arrays import Bools, Numbers, column_of, dtype_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
-from shardctl.making.plan.listing import CHUNK_ROWS, Flags, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS
 from shardctl.making.plan.splits import Splitting
 from shardctl.sources.formats import Cut
 from shardctl.system.files import replacing
@@ -134,7 +134,7 @@ class Planner:
         units: Units,
         splitting: Splitting,
         shuffle: int | None,
-        of_files: Flags | None = None,
+        of_files: Bools | None = None,
     ) -> None:
         of_file = splitting.of_file
         self._units, self.draw = units, splitting.draw if of_file is None else None

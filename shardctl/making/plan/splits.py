@@ -11,12 +11,12 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import Bytes, Hashes, Numbers
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, Group, Hashes, Listing, Numbers
+from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
 from shardctl.sources.splits import (
@@ -87,7 +87,7 @@ class Splitting:
     """
 
     names: tuple[str, ...]
-    of_file: npt.NDArray[np.uint8] | None
+    of_file: Bytes | None
     by: str
     draw: Draw | None = None
 
@@ -133,17 +133,17 @@ class Draw:
             group,
         )
 
-    def of_files(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
+    def of_files(self, hashes: Hashes) -> Bytes:
         """Return the split of files that are one record each, given the hashes of their paths. (n,)
         uint8."""
         return self._place(self._seeded(hashes))
 
-    def of_keys(self, keys: Iterable[str]) -> npt.NDArray[np.uint8]:
+    def of_keys(self, keys: Iterable[str]) -> Bytes:
         """Return the split of records by their own keys or groups, (n,) uint8: that of a file of
         this name."""
         return self.of_files(hash_names(self.group.of(keys) if self.group else keys))
 
-    def of_records(self, path_hash: int, numbers: Numbers) -> npt.NDArray[np.uint8]:
+    def of_records(self, path_hash: int, numbers: Numbers) -> Bytes:
         """Return the split of records of one file, given the hash of its path and their numbers in
         it. (n,) uint8."""
         base = self._seeded(np.array([path_hash], np.uint64))
@@ -152,7 +152,7 @@ class Draw:
     def _seeded(self, hashes: Hashes) -> Hashes:
         return mix64(hashes ^ mix64(np.array([self.seed], np.uint64)))
 
-    def _place(self, drawn: Hashes) -> npt.NDArray[np.uint8]:
+    def _place(self, drawn: Hashes) -> Bytes:
         return np.searchsorted(
             np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right"
         ).astype(np.uint8)
@@ -238,17 +238,6 @@ def _why(listing: Listing, by: str) -> str:
         "lists": f"the sets of {listing.told.shown}" if listing.told else "",
         "declared": "the sets of the files beside the shards",
     }[by]
-
-
-def _told_otherwise(listing: Listing, rule: SplitRule) -> list[str]:
-    """Warn of splits that the inputs have, where shares divide them all the same."""
-    with suppress(InputError):
-        by = _found(listing)
-        if by != "none":
-            names = some(_divided(listing, by, _common_folder(listing)).names, 10)
-            what = f"{_why(listing, by)} are splits ({names})"
-            return [notice("splits-divided", what=what, rule=rule)]
-    return []
 
 
 def has_column(listing: Listing) -> bool:
@@ -571,7 +560,7 @@ def _is_alone(name: str) -> bool:
     return word is not None and word.alone
 
 
-def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:
+def _numbers(splitting: Splitting) -> Bytes:
     assert splitting.of_file is not None, "only shares divide the records of a file"
     return splitting.of_file
 

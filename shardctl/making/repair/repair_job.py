@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Numbers
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, PLANNED, SHARDS, shard_name
@@ -155,7 +155,7 @@ def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]
     return made.job(folder, tuple(splits), recorded=True)
 
 
-def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt.NDArray[np.int64]:
+def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> Numbers:
     """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what
     cannot be."""
     if not plan.schema.equals(PLAN_SCHEMA):

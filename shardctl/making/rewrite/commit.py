@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import Bools
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
@@ -55,8 +55,6 @@ from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import usable_cores
-
-Flags = npt.NDArray[np.bool_]
 
 PLAN_ROWS = 65536
 """Rows of the plan that are written together."""
@@ -98,7 +96,7 @@ class SourceDataset:
         """Return what was counted in a shard; nothing, if that is lost."""
         return NO_COUNTS if self.state is None else self.state.counts(shard)
 
-    def plain(self, shard: int) -> Flags | None:
+    def plain(self, shard: int) -> Bools | None:
         """Return which images of a shard are plain JPEG, (rows,); None where that is not
         recorded."""
         record, entry = self.table.jpegs, self.table[shard]
@@ -118,7 +116,7 @@ class NewShard:
     units: pa.Table
     lines: Iterable[bytes]
     counts: ShardCounts
-    plain: Flags | None
+    plain: Bools | None
     kept: bool
 
 

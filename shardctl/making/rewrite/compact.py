@@ -9,10 +9,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
+from shardctl.format.arrays import Numbers
 from shardctl.format.counts import COUNTS
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
@@ -38,8 +38,6 @@ from shardctl.system.locations import here_only
 from shardctl.system.permutation import Permutation
 from shardctl.system.progress import counting
 from shardctl.system.text import format_bytes, printable
-
-Numbers = npt.NDArray[np.int64]
 
 NO_LIMIT = 1 << 60
 """A limit of shards that is none: shardctl.write records 2**62 for one that was not given."""

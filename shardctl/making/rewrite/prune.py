@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
+from shardctl.format.arrays import Numbers
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_tables import ShardUnits, possible_names
 from shardctl.format.manifest import folder_of, kept_generations
@@ -42,8 +42,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
 from shardctl.system.progress import counting
 from shardctl.system.text import printable
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

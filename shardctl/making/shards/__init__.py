@@ -1,4 +1,4 @@
-"""Building shards: the job (job.py), what a worker does (worker.py), one shard (task.py), its parts
+"""Building shards: the job (job.py), what a worker does for one shard (task.py), its parts
 (builder.py)."""
 
 WORKER = "shardctl.making.shards.task"

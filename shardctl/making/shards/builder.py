@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection, TypesDifferError
+from shardctl.format.arrays import Numbers
 from shardctl.format.counts import Counts
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
@@ -264,7 +264,7 @@ class ModelMaker(Maker):
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
-        self._ranks: npt.NDArray[np.int64] | None = None
+        self._ranks: Numbers | None = None
 
     @property
     def waiting(self) -> int | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
-from shardctl.format.arrays import bytes_of
+from shardctl.format.arrays import Numbers, bytes_of
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
@@ -46,7 +46,7 @@ from shardctl.transforms.duplicates.near import (
     signatures_of,
     sketches_of,
 )
-from shardctl.transforms.duplicates.pieces import Numbers, pieces_of
+from shardctl.transforms.duplicates.pieces import pieces_of
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 

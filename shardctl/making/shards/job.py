@@ -20,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
-from shardctl.format.arrays import rows_at
+from shardctl.format.arrays import Numbers, rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name, shard_name
 from shardctl.format.roles import RESERVED_FIELDS, Objects
@@ -328,7 +328,7 @@ class Job:
             {f.name: _form(f.name)[0](getattr(self, f.name)) for f in _saved(type(self))}
         )
 
-    def with_shards(self: J, starts: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> J:
+    def with_shards(self: J, starts: Numbers, chosen: Numbers) -> J:
         """Return the same job with some of its shards, (n,) int64: each has the units from those of
         shard `starts` on, up to those of the next."""
         table, shards = self._shards.take(pa.array(chosen)), self._shards
@@ -537,7 +537,7 @@ class Job:
         return open_table(self.working, FILES)
 
     @cached_property
-    def first_units(self) -> npt.NDArray[np.int64]:
+    def first_units(self) -> Numbers:
         """The first row of the plan of every shard, (shards,)."""
         return self._shards["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
@@ -574,7 +574,7 @@ class Job:
         """Yield rows of the plan with their files, some thousands in memory at a time."""
         return self.units_at(range(first, first + count))
 
-    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[PlannedUnit]:
+    def units_at(self, numbers: Sequence[int] | Numbers) -> Iterator[PlannedUnit]:
         """Yield these rows of the plan, which are in order, as `units` does."""
         for start in range(0, len(numbers), PLAN_ROWS):
             part = np.asarray(numbers[start : start + PLAN_ROWS])
@@ -639,7 +639,7 @@ class Job:
         return [found[row] for row in rows]
 
     @cached_property
-    def _file_batches(self) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
+    def _file_batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
         batches = self.files.to_batches()
         return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 

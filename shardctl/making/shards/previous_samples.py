@@ -10,18 +10,16 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
 from shardctl.format.tables import open_table
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.picture import Shape
-
-Numbers = npt.NDArray[np.int64]
 
 REUSED = "reused.arrow"
 """In the folder of a job: which of its units are made already (REUSED_SCHEMA). Not there if none

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import is_list
+from shardctl.format.arrays import Bools, Numbers, is_list
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
@@ -41,7 +40,6 @@ from shardctl.sources.formats import (
     ColumnMisfit,
     Digest,
     Misfit,
-    Numbers,
     Parsed,
     Reading,
     Unit,
@@ -288,7 +286,7 @@ class RecordChoice:
                     own[numbers - unit.first] = draw.of_keys(keys) == self.split
             self.progress.begin(planned.number)
 
-            def choose(numbers: Numbers) -> npt.NDArray[np.bool_]:
+            def choose(numbers: Numbers) -> Bools:
                 # a format may ask of records behind the unit
                 places = np.clip(numbers - unit.first, 0, unit.records - 1)
                 return np.where(has_key[places], own[places], by_number(numbers))
@@ -306,7 +304,7 @@ class RecordChoice:
         choose = self.of_split(planned)
         return choose is None or bool(choose(np.array([record]))[0])
 
-    def _chosen(self, planned: PlannedUnit) -> npt.NDArray[np.bool_] | None:
+    def _chosen(self, planned: PlannedUnit) -> Bools | None:
         """Return which records of a unit are of this split, (records,); None: all of them."""
         unit, choose = planned.unit, self.of_split(planned)
         return choose and choose(np.arange(unit.first, unit.first + unit.records))
@@ -319,7 +317,7 @@ class RecordChoice:
             return planned.unit.first, planned.unit.records
         return planned.unit.first + int(np.argmax(chosen)), int(np.count_nonzero(chosen))
 
-    def ranks(self, planned: PlannedUnit) -> npt.NDArray[np.int64] | None:
+    def ranks(self, planned: PlannedUnit) -> Numbers | None:
         """Return the places of a unit's records among those of the same split, (records,); None if
         all are of this one."""
         chosen = self._chosen(planned)

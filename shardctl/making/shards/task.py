@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.format.arrays import Numbers
 from shardctl.making.shards.builder import ShardBuilder
 from shardctl.making.shards.inputs import compare_reads, prefetched_units
 from shardctl.making.shards.job import BuildAgain, Job, RetryHints, ShardTask
@@ -102,7 +102,7 @@ def _build(
     return replace(done, facts=replace(done.facts, bytes=sink.tell(), sha256=sink.sha256))
 
 
-def _divided(build: ShardBuild) -> tuple[list[PreviousUnits], npt.NDArray[np.int64]]:
+def _divided(build: ShardBuild) -> tuple[list[PreviousUnits], Numbers]:
     """Return what a shard takes from the dataset before, and the units that are made anew, by their
     rows of the plan: (units,)."""
     job, place = build.job, build.planned

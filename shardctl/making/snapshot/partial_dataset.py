@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import SplitFacts
 from shardctl.format.names import MANIFEST, STAGING, shard_name
 from shardctl.format.shard import Opener, ShardFacts, ShardReader
@@ -461,7 +461,7 @@ def _together(before: LoaderStats, now: LoaderStats) -> LoaderStats:
     return replace(now, **sums, stages=stages, samples_per_s=rate)
 
 
-def _shuffled(shards: Shards, seed: int, first: int) -> Indices:
+def _shuffled(shards: Shards, seed: int, first: int) -> Numbers:
     """Return the samples in the order in which they are read: the blocks of each shard in a random
     order, and the samples of each block. It depends on the seed and the number of the shard
     alone."""

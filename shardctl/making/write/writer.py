@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, ShardctlError, UsageError
+from shardctl.format.arrays import Hashes, Numbers
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
@@ -85,8 +85,8 @@ class WrittenSplit:
 
     split: str
     entries: tuple[ShardEntry, ...]
-    hashes: npt.NDArray[np.uint64]
-    labels: npt.NDArray[np.int64]
+    hashes: Hashes
+    labels: Numbers
 
 
 def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[WrittenSplit]:
@@ -113,7 +113,7 @@ def write_samples(
     """
     compression, classes = given.compression_of(fields), len(given.classes or ())
     variant = fields.layout.columns.get_field_index("variant")
-    writing: dict[str, tuple[ShardSeries, array[int], npt.NDArray[np.int64]]] = {}
+    writing: dict[str, tuple[ShardSeries, array[int], Numbers]] = {}
     try:
         for sample, number, splits in samples:
             try:
@@ -153,9 +153,7 @@ def _name_of(key: str, variant: Sequence[Any]) -> bytes:
     return " ".join([*map(repr, variant), key]).encode("utf-8", "surrogatepass")
 
 
-def refuse_repeated(
-    hashes: npt.NDArray[np.uint64], shards: Sequence[Path], variants: Sequence[str]
-) -> None:
+def refuse_repeated(hashes: Hashes, shards: Sequence[Path], variants: Sequence[str]) -> None:
     """Raise InputError if two samples of some shards have the same key, given a hash for each,
     (samples,): ten million are 80 MB. `variants` is the name of that column, if there is one.
 

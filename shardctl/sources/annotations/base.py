@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection, UsageError
+from shardctl.format.arrays import Hashes
 from shardctl.format.roles import Role
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Rows, ToldSplits
@@ -95,7 +96,7 @@ class Annotations:
     classes: tuple[str, ...] | None = None
     faults: Faults = field(default_factory=dict)
     notices: tuple[str, ...] = ()
-    stamps: npt.NDArray[np.uint64] | None = None
+    stamps: Hashes | None = None
     frame: str | None = None
     splits: ToldSplits | None = None
     numbers: Rows | None = None

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Array, Floats
 from shardctl.format.roles import Mask, Role, Sample
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_image, turned
@@ -38,7 +39,7 @@ Size = tuple[int, int]
 Fields = dict[str, Any]
 """A value of a column of structs: objects, a mask, how they are annotated."""
 
-Points = npt.NDArray[np.float64]
+Points = Floats
 """Places in an image, (n, 2): x and y, in corner coordinates."""
 
 
@@ -286,7 +287,7 @@ def upright_mask(mask: Fields, size: Size, frame: str, opened: Opened) -> Fields
     )
     if orientation == own == 1:
         return mask
-    values: npt.NDArray[Any] = mask_values(data, opened.size)
+    values: Array = mask_values(data, opened.size)
     with Image.open(io.BytesIO(data)) as image:
         values = values > 0 if image.mode == "1" else values
     made = mask_png(np.asarray(turned(Image.fromarray(values), orientation)), data)

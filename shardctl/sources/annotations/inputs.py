@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import compress, islice, starmap
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
-from shardctl.sources.label_table import Hashes, hash_names, some
+from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
@@ -67,11 +67,10 @@ of VOC, of other tools."""
 _NO_SPLITS = frozenset((*FOLDERS.values(), "dev", "eval"))
 """Folders above names and sources that tell no split: people and programs are called so, too."""
 
-Rows = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+Rows = Numbers
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
-Differ = Callable[[Rows, Rows], Flags]
+Differ = Callable[[Rows, Rows], Bools]
 """Says of names and inputs, by their numbers, whether they are of different splits."""
 
 
@@ -108,7 +107,7 @@ class Inputs:
 
         return bool(pc.any(pc.match_substring(self.table["path"], "\\")).as_py())
 
-    def in_folder(self, folder: str) -> Flags:
+    def in_folder(self, folder: str) -> Bools:
         """Return which inputs are in a folder or below, (n,)."""
         import pyarrow.compute as pc  # 40 ms to import, and most conversions do not ask
 
@@ -322,7 +321,7 @@ class Finder:
         def differ(file: int, root: int, name: str, path: str) -> bool:
             return _are_of_other_splits(*told[file][:2], name, bases[root], path)
 
-        def all_differ(numbers: Rows, rows: Rows) -> Flags:
+        def all_differ(numbers: Rows, rows: Rows) -> Bools:
             found = self._inputs.table.take(pa.array(rows))
             folders = (
                 [name.replace("\\", "/").rpartition("/")[0] for name in each.to_pylist()]
@@ -380,7 +379,7 @@ def _pairs(there: Sorted, wanted: Hashes) -> tuple[Rows, Rows]:
     return numbers, there[1][np.repeat(first, counts) + inner]
 
 
-def _joined(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _joined(parts: Iterable[Array]) -> Array:
     found = list(parts)
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
@@ -490,7 +489,7 @@ class ToldSplits:
             if isinstance(each, str) and not is_folder(each)
         ]
 
-    def found(self, inputs: Inputs) -> tuple[dict[str, Flags], list[str], bool]:
+    def found(self, inputs: Inputs) -> tuple[dict[str, Bools], list[str], bool]:
         """Return which inputs are in each split that has some, (n,) bool, what to say of names of
         no input, and whether these are of lists: there are several of them, or there is the name of
         an image in a line.
@@ -498,7 +497,7 @@ class ToldSplits:
         Splits of the same inputs are one. Raises InputError for a list that cannot be read, or a
         name that may be several.
         """
-        sets: dict[str, Flags] = {}
+        sets: dict[str, Bools] = {}
         said, are_lists = list[str](), len(self.places) > 1
         for name, places in self.places.items():
             own = np.zeros(len(inputs), bool)

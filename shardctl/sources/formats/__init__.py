@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from shardctl.errors import InstallError, Rejection
+from shardctl.format.arrays import Numbers
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.files import BEGIN_BYTES, begin_of, exists, local_copy, present_copy
 from shardctl.sources.format_table import (
@@ -39,7 +40,6 @@ from shardctl.sources.formats.base import (
     Digest,
     Format,
     Misfit,
-    Numbers,
     Parsed,
     Reading,
     TextFormat,

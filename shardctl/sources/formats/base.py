@@ -14,11 +14,11 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
@@ -128,9 +128,7 @@ def unmarked_wide(data: bytes) -> str | None:
     return None
 
 
-Numbers = npt.NDArray[np.int64]
-
-Choose = Callable[[Numbers], npt.NDArray[np.bool_]]
+Choose = Callable[[Numbers], Bools]
 """Tells of the numbers of some records, (n,) int64 and increasing, which of them are wanted, (n,)
 bool."""
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
-from shardctl.format.arrays import is_list
+from shardctl.format.arrays import Bools, Numbers, is_list
 from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
     CHOSEN,
@@ -22,7 +21,6 @@ from shardctl.sources.formats.base import (
     ColumnMisfit,
     Digest,
     Misfit,
-    Numbers,
     Parsed,
     is_given,
     is_json,
@@ -430,7 +428,7 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
     return total
 
 
-def _row_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
+def _row_bytes(column: pa.Array) -> Numbers:
     """Return about how many bytes each value has, (n,)."""
     words = _decoded(column.dictionary) if pa.types.is_dictionary(column.type) else None
     if words is not None and words.type in (
@@ -549,7 +547,7 @@ def _valid_rows(
     return _chosen(batch, valid), numbers[valid], rejects
 
 
-def _chosen(batch: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+def _chosen(batch: pa.RecordBatch, wanted: Bools) -> pa.RecordBatch:
     """Return the wanted rows of a batch."""
     edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2).tolist()
     # neighbours, or none, need no copy, nor Arrow's kernels, which take 40 ms to import with

@@ -16,17 +16,15 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import bytes_of
+from shardctl.format.arrays import Bools, Bytes, Numbers, bytes_of
 from shardctl.sources.formats.base import (
     UNIT_BYTES,
     Choose,
     Head,
     Misfit,
-    Numbers,
     Parsed,
     Reading,
     TextFormat,
@@ -66,7 +64,7 @@ class State:
     closed: int = -1
 
 
-def line_ends(data: npt.NDArray[np.uint8], size: int) -> Numbers:
+def line_ends(data: Bytes, size: int) -> Numbers:
     """Return the places after each line end that is in the first `size` bytes: LF, CRLF, or CR
     alone. One more byte is seen."""
     ends = np.flatnonzero(data[:size] == NEWLINE) + 1
@@ -80,7 +78,7 @@ def line_ends(data: npt.NDArray[np.uint8], size: int) -> Numbers:
 
 
 @lru_cache(4)
-def _starts_of_cells(delimiter: str) -> npt.NDArray[np.bool_]:
+def _starts_of_cells(delimiter: str) -> Bools:
     """Return of each byte whether a quote after it may open a cell, if every quote before it
     counts. (256,) bool."""
     table = np.zeros(256, bool)
@@ -88,15 +86,13 @@ def _starts_of_cells(delimiter: str) -> npt.NDArray[np.bool_]:
     return table
 
 
-def are_all_counted(before: npt.NDArray[np.uint8], delimiter: str) -> bool:
+def are_all_counted(before: Bytes, delimiter: str) -> bool:
     """Return whether each of these quotes opens a cell or is half of a doubled one; `before` has
     the byte before each."""
     return bool(_starts_of_cells(delimiter)[before].all())
 
 
-def counted_quotes(
-    quotes: Numbers, before: npt.NDArray[np.uint8], delimiter: str, state: State
-) -> Numbers:
+def counted_quotes(quotes: Numbers, before: Bytes, delimiter: str, state: State) -> Numbers:
     """Return those quotes that open or close a cell, and go on from `state`. The others are text,
     as in 5" pipe.
 
@@ -153,7 +149,7 @@ def find_records(data: bytes, delimiter: str) -> tuple[Numbers, int]:
     return all_ends if is_done else np.append(all_ends, len(data)), opened
 
 
-def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, int]:
+def _ends_from(array: Bytes, delimiter: str) -> tuple[Numbers, int]:
     """Return the ends of the records, and the place of a quote that is not closed, or -1."""
     ends = line_ends(array, len(array))
     quotes = np.flatnonzero(array == QUOTE)
@@ -387,7 +383,7 @@ def unclosed(place: int) -> Rejection:
 _REPEATED = Rejection("decode", "header", "is the header once more; take it out")
 
 
-def _are_headers(batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+def _are_headers(batch: pa.RecordBatch) -> Bools | None:
     """Return which rows have the names of all columns in their cells; None for none. The only
     column may have any word."""
     # 20 ms to import, which the process that only cuts files does not need
@@ -471,7 +467,7 @@ def _may_be_unclosed(data: bytes, rows: Parsed) -> bool:
     return (rows.batch.columns[-1][-1].as_py() or "").endswith(("\n", "\r"))
 
 
-def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> npt.NDArray[np.bool_] | None:
+def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> Bools | None:
     """Return which rows are no blank lines, None for all. Rows of nothing but empty cells are
     compared with the data."""
     empty = np.ones(len(rows.batch), bool)

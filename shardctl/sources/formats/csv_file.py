@@ -8,20 +8,11 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bytes, Numbers
 from shardctl.sources.files import changed, fill
-from shardctl.sources.formats.base import (
-    Cut,
-    Digest,
-    Head,
-    Numbers,
-    Reading,
-    TextFormat,
-    TextPart,
-    Unit,
-)
+from shardctl.sources.formats.base import Cut, Digest, Head, Reading, TextFormat, TextPart, Unit
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.csv import (
     HEAD_BYTES,
@@ -114,9 +105,6 @@ class DelimitedFile(GridFile):
             data = data[int(ends[unit.skip - 1]) : int(ends[last])]
         head = _head_of(path, version_of(path), text, reading)
         yield TextPart(data, unit.first, head.columns, unit.records)
-
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def _cells(

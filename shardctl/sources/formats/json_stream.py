@@ -8,17 +8,16 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bools, Bytes, Numbers
 from shardctl.sources.files import changed, read_range
 from shardctl.sources.formats.base import (
     JUDGED_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
     Digest,
-    Numbers,
     Reading,
     TextFile,
     TextPart,
@@ -315,8 +314,8 @@ def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str |
     array = np.frombuffer(data, np.uint8)
     quotes = _quotes(array)
 
-    def outside(places: Numbers) -> npt.NDArray[np.bool_]:
-        even: npt.NDArray[np.bool_] = (np.searchsorted(quotes, places) + in_string) % 2 == 0
+    def outside(places: Numbers) -> Bools:
+        even: Bools = (np.searchsorted(quotes, places) + in_string) % 2 == 0
         return even
 
     places = np.flatnonzero(_STRUCTURE[array])
@@ -342,7 +341,7 @@ def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str |
     )
 
 
-def _quotes(array: npt.NDArray[np.uint8]) -> Numbers:
+def _quotes(array: Bytes) -> Numbers:
     """Return where strings begin and end: the places of the quotes without an odd number of
     backslashes before."""
     quotes = np.flatnonzero(array == b'"'[0])

@@ -9,16 +9,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import is_list
+from shardctl.format.arrays import Array, Numbers, is_list
 from shardctl.sources.formats.base import (
     OTHER_ENCODING,
     Choose,
     Head,
-    Numbers,
     Parsed,
     Reading,
     TextFormat,
@@ -308,7 +306,7 @@ def _is_exact(batch: pa.RecordBatch, data: bytes, ends: Numbers) -> bool:
     return True
 
 
-def _are_ordinary(values: npt.NDArray[Any]) -> bool:
+def _are_ordinary(values: Array) -> bool:
     """Return whether no value is odd in any of the ways of _TRAPS. With a NaN, no comparison
     holds."""
     sizes = np.abs(values)

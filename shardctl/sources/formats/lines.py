@@ -9,10 +9,10 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.sources.files import changed, fill, read_range
 from shardctl.sources.formats.base import (
     PIECE_BYTES,
@@ -20,7 +20,6 @@ from shardctl.sources.formats.base import (
     UNIT_BYTES,
     Cut,
     Digest,
-    Numbers,
     Reading,
     TextFile,
     TextFormat,
@@ -201,9 +200,7 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def chosen_lines(
-    data: bytes, ends: Numbers, wanted: npt.NDArray[np.bool_]
-) -> tuple[bytes, Numbers]:
+def chosen_lines(data: bytes, ends: Numbers, wanted: Bools) -> tuple[bytes, Numbers]:
     """Return the lines that are wanted, (n,) bool, without the others, and where they end then.
     `ends`: of all lines."""
     if wanted.all():

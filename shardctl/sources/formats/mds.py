@@ -22,8 +22,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Numbers
 from shardctl.sources.files import local_copy, read_small
-from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
+from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.content import Content

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Numbers
 from shardctl.sources.files import fill, read_range
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
 from shardctl.sources.formats.numbered import DType, Rows, batch_of
 from shardctl.system.files import ordinary
@@ -185,7 +185,7 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
 
 
 def _numbers(file: int, offset: int, count: int, dtype: DType) -> Numbers:
-    numbers: npt.NDArray[np.int64] = np.frombuffer(
+    numbers: Numbers = np.frombuffer(
         read_range(file, offset, count * dtype.itemsize), dtype
     ).astype(np.int64)
     return numbers

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Numbers
 from shardctl.sources.formats.base import (
     OTHER_ENCODING,
     Choose,
     Misfit,
-    Numbers,
     Parsed,
     Reading,
     TextFormat,

@@ -13,12 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import dtype_of
+from shardctl.format.arrays import Array, Bytes, Numbers, dtype_of
 from shardctl.system.files import replacing
 from shardctl.system.text import printable
 
-Rows = npt.NDArray[Any]
-Numbers = npt.NDArray[np.int64]
+Rows = Array
 
 PARTS_BITS = 8
 PARTS = 1 << PARTS_BITS
@@ -36,12 +35,12 @@ class Runs:
 
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
         self._folder, self.dtype = folder, dtype
-        self._held: list[tuple[Rows, npt.NDArray[np.uint8]]] = []
+        self._held: list[tuple[Rows, Bytes]] = []
         self._held_bytes = 0
         self.rows = 0
         folder.mkdir()
 
-    def add(self, rows: Rows, parts: npt.NDArray[Any]) -> None:
+    def add(self, rows: Rows, parts: Array) -> None:
         """Add rows, each to one of the PARTS. Raises OSError."""
         self._held.append((rows, parts.astype(np.uint8)))
         self._held_bytes += rows.nbytes
@@ -133,7 +132,7 @@ def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
         runs.remove(part)
 
 
-def firsts(rows: Rows) -> npt.NDArray[np.int64]:
+def firsts(rows: Rows) -> Numbers:
     """Return for each row that of the same hash with the lowest place: numbers of rows, (n,)."""
     high, low, place = (np.ascontiguousarray(rows[name]) for name in ("high", "low", "place"))
     if not len(high):
@@ -226,7 +225,7 @@ class DuplicatesTable:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DatasetError(f"{printable(str(path))}: cannot be read ({error})") from error
 
-    def of(self, file: int, numbers: Numbers) -> list[npt.NDArray[Any]]:
+    def of(self, file: int, numbers: Numbers) -> list[Array]:
         """Return what is dropped of records of a file, given by their numbers, (n,) and increasing:
         which of these they are, and their pieces, kept_file, kept_record and similarity, as in
         SCHEMA."""

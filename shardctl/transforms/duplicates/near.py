@@ -13,9 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bytes, bytes_of
+from shardctl.format.arrays import Bools, Bytes, Floats, Hashes, Numbers, bytes_of
 from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PARTS_BITS, PIECE_BITS, Rows, Runs
-from shardctl.transforms.duplicates.pieces import Hashes, Numbers
 
 PERMUTATIONS = 128
 SHINGLE = 5
@@ -173,7 +172,7 @@ def _end_of_stretch(data: Bytes, begin: int) -> int:
     return end
 
 
-def _in_words(data: Bytes) -> npt.NDArray[np.bool_]:
+def _in_words(data: Bytes) -> Bools:
     """Return which bytes are of words."""
     word = _IS_WORD[data]
     for first, mask, second, size in _MARKS:
@@ -264,7 +263,7 @@ class Sketches:
         self._file.close()
         self._values = np.memmap(self._path, np.uint32, "r") if self._written else self._values
 
-    def similarities(self, some: Numbers, others: Numbers) -> npt.NDArray[np.float64]:
+    def similarities(self, some: Numbers, others: Numbers) -> Floats:
         """Return how alike documents are, pair by pair: the Jaccard similarity of their shingles,
         (n,).
 
@@ -276,7 +275,7 @@ class Sketches:
             list(map(self._similarities, np.split(some, cuts), np.split(others, cuts)))
         )
 
-    def _similarities(self, some: Numbers, others: Numbers) -> npt.NDArray[np.float64]:
+    def _similarities(self, some: Numbers, others: Numbers) -> Floats:
         count = len(some)
         starts, sizes = self._places[np.concatenate([some, others])].T
         pair = np.repeat(np.concatenate([np.arange(count)] * 2), sizes)

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bools, Bytes, Hashes, Numbers
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.exact import HASHED, firsts
 from shardctl.transforms.duplicates.rule import DuplicateRule
 
-Hashes = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
-Distances = npt.NDArray[np.uint8]
+Places = Numbers
+Distances = Bytes
 
 LEAF = 256
 """So many hashes are compared each with each."""
@@ -59,9 +59,9 @@ class Repeats:
     paths: Callable[[Places], list[str]]
 
     @property
-    def dropped(self) -> npt.NDArray[np.bool_]:
+    def dropped(self) -> Bools:
         """Which files are dropped, (n,)."""
-        dropped: npt.NDArray[np.bool_] = self.kept_for != np.arange(len(self.kept_for))
+        dropped: Bools = self.kept_for != np.arange(len(self.kept_for))
         return dropped
 
     def rejections(self, places: Places) -> list[Rejection | None]:

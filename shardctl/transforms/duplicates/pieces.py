@@ -6,14 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bytes, bytes_of, texts_from
-
-Numbers = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
+from shardctl.format.arrays import Bools, Bytes, Hashes, Numbers, bytes_of, texts_from
 
 DOCUMENT, LINE, PARAGRAPH = "document", "line", "paragraph"
 
@@ -83,7 +79,7 @@ def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
     return Pieces(data, start, end, row, number)
 
 
-def without_pieces(texts: pa.Array, pieces: Pieces, dropped: npt.NDArray[np.bool_]) -> pa.Array:
+def without_pieces(texts: pa.Array, pieces: Pieces, dropped: Bools) -> pa.Array:
     """Return texts without some of their pieces: `dropped` is (pieces,).
 
     With a piece goes what is between it and the piece before it, or, where none is kept before it,

@@ -159,7 +159,9 @@ class Affine(ImageTransform, step="affine"):
     """Shear, scale, turn clockwise about the centre, and move."""
 
     angle: float = setting(Number(-360.0, 360.0), 0.0, "Degrees, clockwise.")
-    translate: tuple[float, ...] = setting(NumberList(2), (0.0, 0.0), "Pixels to the right and down.")
+    translate: tuple[float, ...] = setting(
+        NumberList(2), (0.0, 0.0), "Pixels to the right and down."
+    )
     scale: float = setting(Number(0.0, above=True), 1.0, "How much larger things become.")
     shear: tuple[float, ...] = setting(
         NumberList(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y."

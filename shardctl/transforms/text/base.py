@@ -6,13 +6,13 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Array, Bools
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
 from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
@@ -127,12 +127,12 @@ class Rule:
 
     name: str
     what: str
-    values: npt.NDArray[Any]
+    values: Array
     least: float | None = None
     most: float | None = None
     exclusive: bool = False
 
-    def broken(self) -> npt.NDArray[np.bool_]:
+    def broken(self) -> Bools:
         """Return which texts do not keep to it, (n,)."""
         low = -np.inf if self.least is None else self.least
         high = np.inf if self.most is None else self.most

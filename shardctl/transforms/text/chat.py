@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Bytes
 from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.options import Flag, Text, setting
@@ -237,7 +237,7 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         return written
 
 
-def mask_of(tokens: TokensInText, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint8]:
+def mask_of(tokens: TokensInText, spans: Iterable[tuple[int, int]]) -> Bytes:
     """Return 1 for each token that has a character of a span in it, else 0: (n,) uint8."""
     mask = np.zeros(len(tokens.ids), np.uint8)
     # a token of whitespace may be told as one of no characters

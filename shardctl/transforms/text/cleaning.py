@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Bytes, Indices, bytes_of
+from shardctl.format.arrays import Bytes, Numbers, bytes_of
 from shardctl.system.options import Flag, Whole, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.text.base import TextTransform, version_of, where
@@ -137,7 +137,7 @@ class Whitespace(TextTransform, step="whitespace"):
         return texts_of_kept(data, keep, offsets)
 
 
-def _line_ends(data: Bytes, starts: Indices, ends: Indices) -> Indices:
+def _line_ends(data: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
     """Return how many lines end in each stretch of white space, (n,)."""
     places = np.flatnonzero(data == NEWLINE)
     if (data == RETURN).any():

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Indices, TextBytes, texts_from
+from shardctl.format.arrays import Numbers, TextBytes, texts_from
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import (
@@ -185,7 +185,7 @@ class FilterC4(TextStep, step="filter_c4"):
         kept[places] = good
         return kept
 
-    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Indices) -> Iterator[Rule]:
+    def _rules(self, texts: pa.Array, lines: pa.Array, of_text: Numbers) -> Iterator[Rule]:
         for phrase in self.text_phrases:
             name = "c4-" + ("curly-bracket" if phrase == "{" else phrase.replace(" ", "-"))
             times = whole_numbers(
@@ -482,7 +482,7 @@ def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, Shares
         yield n, _covered(words, chosen, n)
 
 
-def _most_common(words: Words, places: Indices, ids: Indices, counts: Indices, n: int) -> Indices:
+def _most_common(words: Words, places: Numbers, ids: Numbers, counts: Numbers, n: int) -> Numbers:
     """Return the places of the most common n-gram of each text; of several the longest, and of
     those the first."""
     if not len(places):
@@ -497,7 +497,7 @@ def _most_common(words: Words, places: Indices, ids: Indices, counts: Indices, n
     return places[wanted[ids]]
 
 
-def _covered(words: Words, places: Indices, n: int) -> Shares:
+def _covered(words: Words, places: Numbers, n: int) -> Shares:
     """Return the share of the characters of each text, (texts,), that are in the n-grams at some
     places."""
     if not len(places):

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Indices
+from shardctl.format.arrays import Array, Numbers
 from shardctl.format.packing import METHODS, Pieces, fewest_blocks, windows
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import (
@@ -227,7 +226,7 @@ class Pack(BatchTransform, step="pack"):
             yield self._rows(records, documents, pieces.of_blocks(first, last), rows)
 
     def _rows(
-        self, records: Records, documents: _Documents, pieces: Pieces, rows: Indices
+        self, records: Records, documents: _Documents, pieces: Pieces, rows: Numbers
     ) -> Records:
         """Return a row for each of some pieces. `rows` are those of the documents in the
         records."""
@@ -286,9 +285,9 @@ class _Documents:
     """
 
     keys: pa.Array
-    lengths: Indices
-    first: Indices
-    values: dict[str, npt.NDArray[Any]]
+    lengths: Numbers
+    first: Numbers
+    values: dict[str, Array]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -306,7 +305,7 @@ class _Documents:
             self.keys[first:last], self.lengths[first:last], self.first[first:last], values
         )
 
-    def taken(self, pieces: Pieces) -> dict[str, npt.NDArray[Any]]:
+    def taken(self, pieces: Pieces) -> dict[str, Array]:
         """Return the values of pieces of them, one behind the other."""
         starts = np.cumsum(self.lengths) - self.lengths
         where = _places(starts[pieces.document] + pieces.start, pieces.length)
@@ -334,20 +333,20 @@ class _Documents:
         )
 
 
-def _places(starts: Indices, lengths: Indices) -> Indices | slice:
+def _places(starts: Numbers, lengths: Numbers) -> Numbers | slice:
     """Return the places of stretches of these starts and lengths, (n,) each, one behind the
     other."""
     ends = np.cumsum(lengths)
     before = ends - lengths
     if (starts - starts[0] == before).all():  # nothing needs to be copied
         return slice(int(starts[0]), int(starts[0] + ends[-1]))
-    places: Indices = np.repeat(starts - before, lengths) + np.arange(ends[-1])
+    places: Numbers = np.repeat(starts - before, lengths) + np.arange(ends[-1])
     return places
 
 
 def _documents_of(
     records: Records, eos: int | None, reject: RejectRow
-) -> tuple[_Documents, Indices]:
+) -> tuple[_Documents, Numbers]:
     """Return the documents of records, and the row of the record that each is of. Those that do not
     end with `eos` get it; it counts for the loss as the token before it does. Those that have no
     tokens or wrong ones are rejected."""
@@ -395,7 +394,7 @@ _NO_TOKENS = Rejection(
 _OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as long as {TOKENS}")
 
 
-def _numbers(lists: pa.Array) -> tuple[Indices, npt.NDArray[Any], dict[int, Rejection]]:
+def _numbers(lists: pa.Array) -> tuple[Numbers, Array, dict[int, Rejection]]:
     """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that
     are wrong are rejected."""
     lengths = np.diff(list_offsets(lists))
@@ -416,7 +415,7 @@ def _numbers(lists: pa.Array) -> tuple[Indices, npt.NDArray[Any], dict[int, Reje
     return lengths, numbers, faults
 
 
-def _count(counts: Counts, lengths: Indices, size: int | None) -> None:
+def _count(counts: Counts, lengths: Numbers, size: int | None) -> None:
     """Add documents to what is counted."""
     counts["documents"] += len(lengths)
     counts["tokens"] += int(lengths.sum())
@@ -541,7 +540,7 @@ class _Packing(BatchRun):
         return {**counted, "padding": padding, "least_padding": least * self._size - held}
 
 
-def _bytes_of_rows(batch: pa.RecordBatch) -> Indices:
+def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
     """Return the bytes of the texts and binary values of each row, (n,); the key is not counted."""
     import pyarrow.compute as pc
 

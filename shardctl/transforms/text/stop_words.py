@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Indices, bytes_of, texts_from
+from shardctl.format.arrays import Numbers, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
@@ -103,7 +103,7 @@ class FilterStopWords(TextFilter, step="filter_stop_words"):
         )
 
 
-def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Indices, Indices, Mask]:
+def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Numbers, Numbers, Mask]:
     """Return where the words of texts begin, where they end, and which of them are stop words:
     (words,) each. A word is letters, digits and marks that follow each other, with apostrophes
     between two of them."""

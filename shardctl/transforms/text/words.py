@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import Bytes, Indices, TextBytes, bytes_of, texts_from
+from shardctl.format.arrays import Bools, Bytes, Floats, Numbers, TextBytes, bytes_of, texts_from
 
-Integers = npt.NDArray[np.int64]
-Shares = npt.NDArray[np.float64]
+Integers = Numbers
+Shares = Floats
 
 
-Mask = npt.NDArray[np.bool_]
+Mask = Bools
 
 NEWLINE = 0x0A
 LEAD = 0xC0
@@ -29,7 +29,7 @@ LEAD = 0xC0
 those of ASCII."""
 
 
-def texts_of_kept(data: Bytes, keep: Mask, offsets: Indices) -> pa.Array:
+def texts_of_kept(data: Bytes, keep: Mask, offsets: Numbers) -> pa.Array:
     """Return texts without some of their bytes: those where `keep` is False. Text i is
     data[offsets[i]:offsets[i + 1]]."""
     sizes = np.zeros(len(offsets), np.int64)
@@ -126,10 +126,10 @@ class Spans:
     of_text[t] to of_text[t + 1] - 1, and `text` (n,) says it the other way.
     """
 
-    first: Indices
-    end: Indices
-    of_text: Indices
-    text: Indices
+    first: Numbers
+    end: Numbers
+    of_text: Numbers
+    text: Numbers
 
     @property
     def count(self) -> Integers:
@@ -141,7 +141,7 @@ class Spans:
         return np.diff(sums(values)[self.of_text])
 
 
-def stretches(inside: Mask, offsets: Indices) -> tuple[Indices, Indices]:
+def stretches(inside: Mask, offsets: Numbers) -> tuple[Numbers, Numbers]:
     """Return where stretches of bytes that are `inside` begin and end, (n,) each. Text i is from
     offsets[i] to offsets[i + 1], and no stretch goes into another one."""
     starts, ends = inside.copy(), inside.copy()
@@ -162,7 +162,7 @@ class Words:
         data, offsets = self.bytes
         self.spaces = spaces(data)
         self.starts, self.ends = stretches(~self.spaces, offsets)
-        self.of_text: Indices = np.searchsorted(self.starts, offsets)
+        self.of_text: Numbers = np.searchsorted(self.starts, offsets)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -178,7 +178,7 @@ class Words:
         return np.diff(self.of_text)
 
     @cached_property
-    def text(self) -> Indices:
+    def text(self) -> Numbers:
         """The number of the text of each word, (words,)."""
         return np.repeat(np.arange(self.texts), self.count)
 
@@ -197,13 +197,13 @@ class Words:
         np.cumsum((data & 0xC0) != 0x80, out=before[1:])
         return before
 
-    def between(self, starts: Indices, ends: Indices) -> Integers:
+    def between(self, starts: Numbers, ends: Numbers) -> Integers:
         """Return how many characters there are from some places in the data to others."""
         before = self._characters_before
         return ends - starts if before is None else (before[ends] - before[starts]).astype(np.int64)
 
     @cached_property
-    def lengths_before(self) -> Indices:
+    def lengths_before(self) -> Numbers:
         """How many characters the words before each one have, and all words: (words + 1,)."""
         return sums(self.characters)
 
@@ -223,7 +223,7 @@ class Words:
         return np.logical_or.reduceat(letters(self.bytes.data), self.starts)
 
     @cached_property
-    def _lines_before(self) -> Indices:
+    def _lines_before(self) -> Numbers:
         """How many lines end before each word, and how many texts: (words,). Words of one line have
         the same number."""
         return np.searchsorted(np.flatnonzero(self.bytes.data == NEWLINE), self.starts) + self.text
@@ -296,7 +296,7 @@ def _numbered(values: pa.Array) -> Integers:
     return numbers.astype(np.int64)
 
 
-def sums(values: Integers | Mask) -> Indices:
+def sums(values: Integers | Mask) -> Numbers:
     """Return the sums of the values before each place, (n + 1,)."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])

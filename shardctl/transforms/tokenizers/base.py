@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import bytes_of
+from shardctl.format.arrays import Bools, Numbers, bytes_of
 
 Ids = npt.NDArray[np.uint32]
-Offsets = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.bool_]
+Offsets = Numbers
+Rows = Bools
 
 MOST = 8 << 20
 """Bytes of a text, or of a piece of one, that may be encoded in one go where that takes a hundred

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
 from shardctl.making.commit import generations, publish, staging
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.paths import check_destination, check_writable
-from shardctl.making.plan.listing import Flags
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.sources.files import SourceRoot
@@ -133,7 +133,7 @@ class Target:
                 "folder, and run the same command again"
             )
 
-    def fetch_done(self, job: DatasetJob, chosen: Flags) -> None:
+    def fetch_done(self, job: DatasetJob, chosen: Bools) -> None:
         """Have the markers of those of the chosen shards, (shards,), that are finished in the folder of the
         job, and the rejects of all finished ones."""
 

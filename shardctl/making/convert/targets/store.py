@@ -26,6 +26,7 @@ from shardctl.errors import (
     ObjectChangedError,
     StorageError,
 )
+from shardctl.format.arrays import Bools
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import BESIDE_SHARDS, LEASE_KEY, MANIFEST, STAGING, is_shard_name
@@ -33,7 +34,6 @@ from shardctl.format.tables import ShardTable
 from shardctl.making.commit import staging
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.targets import Target, WriteLease, kept_shards
-from shardctl.making.plan.listing import Flags
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.making.shards.marker import (
     done_folder,
@@ -357,7 +357,7 @@ class StoreTarget(Target):
                 fetch_file(self._store, entry, path)
         write_sign(job.folder, held.sign)
 
-    def fetch_done(self, job: DatasetJob, chosen: Flags) -> None:
+    def fetch_done(self, job: DatasetJob, chosen: Bools) -> None:
         """Bring the markers of the chosen shards that have one, and all rejects: also of those that
         were built on other machines meanwhile."""
         for page in self._store.pages(done_folder(job.folder)):

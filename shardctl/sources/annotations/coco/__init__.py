@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.format.arrays import Numbers
 from shardctl.format.roles import Objects, Role
 from shardctl.sources.annotations.base import (
     AnnotationRule,
@@ -23,14 +24,7 @@ from shardctl.sources.annotations.base import (
     fault,
     rows_of,
 )
-from shardctl.sources.annotations.coco.reading import (
-    NO_ID,
-    CocoFile,
-    Numbers,
-    Rows,
-    is_id,
-    read_file,
-)
+from shardctl.sources.annotations.coco.reading import NO_ID, CocoFile, Rows, is_id, read_file
 from shardctl.sources.annotations.inputs import (
     Inputs,
     Place,

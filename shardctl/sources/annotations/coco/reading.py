@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.format.arrays import Array, Bools, Numbers
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
@@ -29,8 +30,6 @@ from shardctl.sources.annotations.objects import (
     others_in,
 )
 from shardctl.system.text import counted, printable
-
-Numbers = npt.NDArray[np.int64]
 
 
 def is_id(number: Any) -> bool:
@@ -79,7 +78,7 @@ class CocoFile:
         """The images by their ids."""
         return np.argsort(self.images, kind="stable")
 
-    def inputs_of(self, images: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    def inputs_of(self, images: Numbers) -> tuple[Numbers, Bools]:
         """Return the input of each image, by its id, -1 where there is none; and whether the file
         lists the image."""
         places = np.append(self.order, -1)[np.searchsorted(self.images, images, sorter=self.order)]
@@ -99,7 +98,7 @@ class Rows:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def column(self, name: str) -> npt.NDArray[Any]:
+    def column(self, name: str) -> Array:
         """Return a column of numbers, null as NO_ID, or the boxes: (n, 4)."""
         parts = [batch.column(name) for batch in self._batches[:-1]]
         if name == "bbox":
