@@ -12,6 +12,7 @@ import click
 from shardctl.cli.command import Group, option
 from shardctl.cli.output import Output, output_options, print_json, print_table, warn
 from shardctl.errors import UsageError
+from shardctl.format.names import Json
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
@@ -150,7 +151,7 @@ def steps(name: str | None, output: Output) -> None:
     from shardctl.transforms.settings import first_line
     from shardctl.transforms.table import TRANSFORMS, unknown_step
 
-    record: dict[str, Any]
+    record: Json
     rows: list[tuple[str, ...]]
     if name is None:
         rows = [(each, first_line(step)) for each, step in TRANSFORMS.items()]
@@ -206,8 +207,8 @@ def schema(output: Output) -> None:
     click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
 
 
-def _record(found: Check) -> dict[str, Any]:
-    record: dict[str, Any] = {
+def _record(found: Check) -> Json:
+    record: Json = {
         "ok": found.ok,
         "file": found.file,
         "problems": [asdict(problem) for problem in found.problems],

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-Sample = dict[str, Any]
+from shardctl.format.names import Json
+
+Sample = Json
 """One training example: field name to value. Always has `key`; see docs/format.md for the other
 names."""
 
@@ -185,7 +187,7 @@ class Roles:
         names."""
         return None if self.main_label is None else self.labels[self.main_label].names
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the roles as plain data: `fields` in docs/format.md."""
         return {name: {"role": role.name, **_facts(role)} for name, role in self.by_name.items()}
 
@@ -204,7 +206,7 @@ def _main(usual: str, of_the_role: Mapping[str, Any], candidates: list[str]) -> 
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _facts(role: Role) -> dict[str, Any]:
+def _facts(role: Role) -> Json:
     """Return what is known beyond the role, as plain data: what is `always` said, and what differs
     from its default."""
     if isinstance(role, Plain):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shardctl.errors import InputError, Rejection
+from shardctl.format.names import Json
 from shardctl.format.python_values import python_rows
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
 from shardctl.making.convert.discover import Discovery
@@ -99,7 +99,7 @@ class ForeignOverview:
     schema: list[tuple[str, str]]
     classes: dict[str, list[str]]
     faults: dict[str, str]
-    first: list[dict[str, Any]]
+    first: list[Json]
     notices: tuple[str, ...] = ()
 
 
@@ -117,7 +117,7 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
         )
         faulty = {unit: fault for unit, fault in units.faults.items() if int(units.records[unit])}
         faults = {_name_of(shards, unit): fault.message for unit, fault in faulty.items()}
-        records: list[dict[str, Any]] = []
+        records: list[Json] = []
         if types is not None:
             records, fault = _first_records(shards, engine, types, first)
             faults |= {} if fault is None else {_name_of(shards, int(units.readable()[0])): fault}
@@ -149,7 +149,7 @@ def _name_of(shards: Shards, unit: int) -> str:
 
 def _first_records(
     shards: Shards, engine: Engine, types: Types, count: int
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> tuple[list[Json], str | None]:
     """Return the first records of the first unit that can be read; and if there are none of them,
     why they cannot be."""
     first = shards.units.readable()[:1]
@@ -249,7 +249,7 @@ def _faults(shards: Shards, findings: dict[int, list[Finding]]) -> int:
     return lost
 
 
-def _findings(shards: Shards, unit: int, answer: dict[str, Any]) -> tuple[list[Finding], int]:
+def _findings(shards: Shards, unit: int, answer: Json) -> tuple[list[Finding], int]:
     """Return what was found in a unit, and how many of its records cannot be read."""
     first = int(shards.units.first[unit])
     if "fault" in answer:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.format.names import Json
 from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.sample_kind import settle_kind
@@ -54,11 +54,11 @@ sentence."""
 
 def take_inputs(
     roots: Sequence[SourceRoot],
-    recipe: dict[str, Any],
+    recipe: Json,
     most: int,
     workers: int | str,
     scratch: Path,
-) -> tuple[int, dict[str, Any], tuple[str, ...]]:
+) -> tuple[int, Json, tuple[str, ...]]:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
     Return the number of all inputs; the recipe that converts the folder, whose `kind` may be
@@ -98,9 +98,7 @@ def take_inputs(
     return len(listing), recipe, ()
 
 
-def settled(
-    recipe: dict[str, Any], roots: Sequence[SourceRoot], workers: int | str
-) -> dict[str, Any]:
+def settled(recipe: Json, roots: Sequence[SourceRoot], workers: int | str) -> Json:
     """Return a recipe with the kind that convert would find, and for images in tables their field.
 
     Raises InputError, UsageError.
@@ -235,7 +233,7 @@ def take(
         )
         for byte_range, numbers, out in zip(ranges, wanted, outs, strict=True)
     ]
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, Json] = {}
 
     def on_found(place: int, answers: Found) -> None:
         [found[place]] = answers

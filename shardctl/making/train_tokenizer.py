@@ -26,7 +26,7 @@ from shardctl.errors import (
     explaining_interrupts,
     first_line,
 )
-from shardctl.format.names import MANIFEST
+from shardctl.format.names import MANIFEST, Json
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.making.convert import Listener, convert
 from shardctl.making.convert.listener import ConversionProgress
@@ -163,7 +163,7 @@ def train_tokenizer(
 
 def _datasets(
     src: str | Path | Sequence[str | Path],
-    recipe: dict[str, Any] | str | Path | None,
+    recipe: Json | str | Path | None,
     scratch: Path,
     workers: int | str,
     listener: Listener,

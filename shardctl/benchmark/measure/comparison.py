@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError
+from shardctl.format.names import Json
 from shardctl.system.text import printable
 
 METRICS = (
@@ -86,7 +87,7 @@ class Comparison:
     differences: tuple[str, ...]
 
 
-def load_record(path: Path) -> dict[str, Any]:
+def load_record(path: Path) -> Json:
     """Read the output of `shardctl bench --json`. Raises InputError."""
     shown = printable(str(path))
     try:
@@ -100,7 +101,7 @@ def load_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
+def compare_records(before: Json, now: Json) -> Comparison:
     """Compare two records of `shardctl bench --json`."""
     changes = []
     loads = [min(_number(record, "other_load") or 0.0, _MOST_LOAD) for record in (before, now)]
@@ -142,7 +143,7 @@ def _verdict(old: float, new: float, noise: float | None, more_is_better: bool) 
     return BETTER if (new > old) is more_is_better else WORSE
 
 
-def _number(record: dict[str, Any], name: str) -> float | None:
+def _number(record: Json, name: str) -> float | None:
     value = record.get(name)
     return value if _is_number(value) else None
 
@@ -151,7 +152,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _values(record: dict[str, Any], metric: str) -> list[float]:
+def _values(record: Json, metric: str) -> list[float]:
     """Return the values of a figure in the runs of a measurement; empty if the record has none.
 
     The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the
@@ -163,7 +164,7 @@ def _values(record: dict[str, Any], metric: str) -> list[float]:
     return values
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+def _differences(before: Json, now: Json) -> Iterator[str]:
     pairs = [
         (name, before.get(name, _EARLIER.get(name)), now.get(name, _EARLIER.get(name)))
         for name in _SETTINGS
@@ -184,6 +185,6 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {printable(str(old))}, now {printable(str(new))}"
 
 
-def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
+def _part(record: Json, name: str) -> Json:
     part = record.get(name)
     return part if isinstance(part, dict) else {}

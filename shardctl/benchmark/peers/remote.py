@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.format.names import Json
 from shardctl.loader.blocks.memory import Batch
 from shardctl.sources.formats.tfds import FEATURES
 from shardctl.system.processes.worker_state import await_end, last_line_of
@@ -121,9 +121,7 @@ class Remote:
     cannot read the shards.
     """
 
-    def __init__(
-        self, reader: PeerReader, python: str, options: dict[str, Any], epochs: int | None
-    ) -> None:
+    def __init__(self, reader: PeerReader, python: str, options: Json, epochs: int | None) -> None:
         self._reader, self._python, self._epochs = reader, python, epochs
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
@@ -234,7 +232,7 @@ class Remote:
                 if b"resource_tracker" not in Path(f"/proc/{process}/cmdline").read_bytes():
                     os.kill(process, number)
 
-    def _ask(self, command: str) -> dict[str, Any]:
+    def _ask(self, command: str) -> Json:
         self._send(command)
         return self._answer()
 
@@ -243,11 +241,11 @@ class Remote:
             self._commands.write(line.encode() + b"\n")
             self._commands.flush()
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> Json:
         there, _, _ = select.select([self._answers], [], [], PATIENCE)
         line = self._answers.readline() if there else b""
         try:
-            answer: dict[str, Any] = (
+            answer: Json = (
                 dict(json.loads(line))
                 if line.endswith(b"\n")
                 else {"error": self._why(bool(there))}

@@ -18,6 +18,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.names import Json
 from shardctl.format.python_values import check_type, json_text
 from shardctl.format.roles import Mask, Objects, Role
 from shardctl.interop.exports.options import Choice
@@ -121,16 +122,16 @@ class PartResult:
     samples: int
     files: dict[str, FileFacts]
     counts: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
     pieces: dict[str, FileFacts] = field(default_factory=dict)
     loose: FileList | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return it as plain data."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> PartResult:
+    def from_json(cls, record: Json) -> PartResult:
         """Build what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
         files, pieces = (
             {n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces")
@@ -323,7 +324,7 @@ class Export(ABC):
         """Return the folders in which the loose files of a split are."""
         return ()
 
-    def facts(self, source: Source) -> dict[str, Any]:
+    def facts(self, source: Source) -> Json:
         """Return what a reader of the files needs to know beside their fields: plain data for
         shardctl.json."""
         return {}

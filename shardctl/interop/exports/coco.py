@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from shardctl.errors import InputError
+from shardctl.format.names import Json
 from shardctl.format.python_values import dumps
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
@@ -216,7 +217,7 @@ def _annotation_line(row: int, each: ObjectRecord, role: Objects, key: str) -> b
     return f"{row}\t{'' if own is None else own}\t{said[1:]}\n".encode()
 
 
-def _annotation(each: ObjectRecord, role: Objects) -> dict[str, Any]:
+def _annotation(each: ObjectRecord, role: Objects) -> Json:
     """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is
     none."""
     said = {
@@ -262,13 +263,13 @@ def _category_ids(role: Objects) -> Sequence[int]:
     return role.ids if role.ids is not None and len(set(role.ids)) == count else range(1, count + 1)
 
 
-def _categories(role: Objects, classes: int, pointed: set[int]) -> Iterator[dict[str, Any]]:
+def _categories(role: Objects, classes: int, pointed: set[int]) -> Iterator[Json]:
     """Yield the categories, of which `classes` are there at least. Those that are `pointed` have
     objects with keypoints."""
     names = role.names if role.names is not None else tuple(map(str, range(classes)))
     ids = _category_ids(role) if role.names is not None else range(1, classes + 1)
     for number, name in enumerate(names):
-        category: dict[str, Any] = {"id": ids[number], "name": name}
+        category: Json = {"id": ids[number], "name": name}
         if role.supercategories is not None:
             category["supercategory"] = role.supercategories[number]
         if role.keypoints is not None and (number in pointed or not pointed):

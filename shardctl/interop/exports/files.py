@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.names import extension_part
+from shardctl.format.names import Json, extension_part
 from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
     Column,
@@ -224,7 +224,7 @@ def _repeated(source: Source, split: str) -> NameSet:
 
 def _records(
     batch: pa.RecordBatch, fields: Sequence[Field]
-) -> Iterator[tuple[list[tuple[Field, bytes]], dict[str, Any]]]:
+) -> Iterator[tuple[list[tuple[Field, bytes]], Json]]:
     """Yield the samples of a batch: the files of each as pairs of field and bytes, and all else for
     its line of metadata."""
     columns = {field: batch.column(place) for place, field in enumerate(fields)}
@@ -238,7 +238,7 @@ def _records(
     }
     for row, key in enumerate(keys):
         files = [(field, texts[field][row].encode()) for field in texts]
-        record: dict[str, Any] = {}
+        record: Json = {}
         for field, column in images.items():
             image = column[row].as_py()
             if image is None or image["bytes"] is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.format.dataset_location import DatasetFolder, from_json, to_json
+from shardctl.format.names import Json
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.base import Done, Export, ExportPart, PartResult, Progress, Work
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings
@@ -52,7 +53,7 @@ class ExportJob:
         export = chosen_export(to, dict(settings))
         return cls(source, export, settings, fields, export.parts(source))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return what makes the same job of the same dataset, as plain data."""
         return {
             "dataset": to_json(self._folder),
@@ -62,7 +63,7 @@ class ExportJob:
             "fields": [asdict(field) for field in self.fields],
         }
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> Json:
         """Return what is the same in every run of the same export, wherever a dataset on a store is
         fetched to."""
         return {**self.to_json(), "dataset": self._folder.text}
@@ -106,7 +107,7 @@ class ExportJob:
         )
 
 
-def chosen_export(to: str, settings: dict[str, Any]) -> Export:
+def chosen_export(to: str, settings: Json) -> Export:
     """Return the export of a name with its settings. Raises UsageError for an unknown name or
     setting."""
     if to not in EXPORTS:
@@ -205,7 +206,7 @@ class Parts:
         }
         deaths = Deaths()
 
-        def on_message(task: Task, message: dict[str, Any]) -> None:
+        def on_message(task: Task, message: Json) -> None:
             if "done" in message:
                 self._found[task["part"]] = PartResult.from_json(message["done"])
                 note(task["place"])
@@ -243,7 +244,7 @@ class Parts:
             pool.close()
 
 
-def handle(task: dict[str, Any], tell: Tell, _progress: WorkerProgress) -> Any:
+def handle(task: Json, tell: Tell, _progress: WorkerProgress) -> Any:
     """Write the part with the number `part` of the export in the folder `folder`, and return what
     was written.
 

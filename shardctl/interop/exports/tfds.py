@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import dtype_of, is_list
+from shardctl.format.names import Json
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.base import (
     Column,
@@ -188,11 +189,11 @@ def _missing(number: int) -> str | None:
     return f"TFDS has no missing values, and {number:,} are missing" if number else None
 
 
-def _dumps(record: dict[str, Any]) -> bytes:
+def _dumps(record: Json) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _info(done: Done) -> dict[str, Any]:
+def _info(done: Done) -> Json:
     """Return dataset_info.json: the splits, and how many records each of their files has. TFDS
     cannot read one without any."""
     splits = []
@@ -231,24 +232,22 @@ def _suffixes(written: Written) -> dict[str, set[str]]:
     return found
 
 
-def _features(
-    source: Source, fields: Sequence[Field], suffixes: Mapping[str, set[str]]
-) -> dict[str, Any]:
+def _features(source: Source, fields: Sequence[Field], suffixes: Mapping[str, set[str]]) -> Json:
     """Return features.json (tensorflow_datasets/core/proto/feature.proto)."""
-    tree: dict[str, Any] = _dict_of_features()
+    tree: Json = _dict_of_features()
     for field in fields:
         _put_in(tree, field.written, _feature(source, field, suffixes.get(field.name, set())))
     return tree
 
 
-def _put_in(tree: dict[str, Any], name: str, feature: dict[str, Any]) -> None:
+def _put_in(tree: Json, name: str, feature: Json) -> None:
     *above, last = name.split("/")
     for part in above:
         tree = tree["featuresDict"]["features"].setdefault(part, _dict_of_features())
     tree["featuresDict"]["features"][last] = feature
 
 
-def _dict_of_features() -> dict[str, Any]:
+def _dict_of_features() -> Json:
     return _made("features_dict.FeaturesDict", "featuresDict", {"features": {}})
 
 
@@ -265,7 +264,7 @@ def _classes(source: Source, field: Field) -> tuple[str, ...] | None:
     return _names_of(role) or None
 
 
-def _feature(source: Source, field: Field, suffixes: set[str]) -> dict[str, Any]:
+def _feature(source: Source, field: Field, suffixes: set[str]) -> Json:
     type_, names = source.exported.columns.field(field.name).type, _classes(source, field)
     if field.form == "json":
         return _TEXT
@@ -287,11 +286,11 @@ def _feature(source: Source, field: Field, suffixes: set[str]) -> dict[str, Any]
     return _class_label(names) if names else _plain(type_)
 
 
-def _class_label(names: Sequence[str]) -> dict[str, Any]:
+def _class_label(names: Sequence[str]) -> Json:
     return _made("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(names))})
 
 
-def _plain(type_: pa.DataType, inner: dict[str, Any] | None = None) -> dict[str, Any]:
+def _plain(type_: pa.DataType, inner: Json | None = None) -> Json:
     """Return the feature of values, or of lists; `inner` is that of the values of lists, where it
     is not of their type."""
     if isinstance(type_, pa.FixedShapeTensorType):
@@ -304,7 +303,7 @@ def _plain(type_: pa.DataType, inner: dict[str, Any] | None = None) -> dict[str,
     return _scalar(type_)
 
 
-def _image(type_: pa.DataType, role: Role | None, encoding: str) -> dict[str, Any]:
+def _image(type_: pa.DataType, role: Role | None, encoding: str) -> Json:
     """Return the feature of images, raw ones before or encoded; `encoding` is empty where they have
     several."""
     if is_packed(type_):
@@ -319,20 +318,20 @@ def _image(type_: pa.DataType, role: Role | None, encoding: str) -> dict[str, An
     return _made("image_feature.Image", "image", facts)
 
 
-def _made(class_: str, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+def _made(class_: str, name: str, facts: Json) -> Json:
     return {"pythonClassName": f"{_PACKAGE}.{class_}", name: facts}
 
 
 _TEXT = _made("text_feature.Text", "text", {})
 
 
-def _scalar(type_: pa.DataType) -> dict[str, Any]:
+def _scalar(type_: pa.DataType) -> Json:
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return _TEXT
     return _tensor(type_, [])
 
 
-def _tensor(type_: pa.DataType, shape: list[str]) -> dict[str, Any]:
+def _tensor(type_: pa.DataType, shape: list[str]) -> Json:
     of_shape = {"dimensions": shape} if shape else {}
     return _made(
         "tensor_feature.Tensor",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, FILES, PLANNED
+from shardctl.format.names import CHECKSUMS, FILES, PLANNED, Json
 from shardctl.format.tables import is_written, open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.making.convert.previous import rows_before
@@ -285,8 +285,8 @@ def explain(
     folder: LocalFolder,
     manifest: Manifest,
     parts: dict[str, str],
-    recipe: dict[str, Any],
-    settings: dict[str, Any],
+    recipe: Json,
+    settings: Json,
     listing: Listing,
 ) -> Explanation:
     """Compare a conversion with the dataset in a folder."""

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.names import Json
 from shardctl.making.plan.list_files import idle_roots, refuse_idle, why_nothing
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Units, UnitsInMaking
@@ -164,7 +164,7 @@ class Discovery:
         piece each."""
         again: list[int] = []
         # files of which some pieces are scanned: answers by place
-        begun: dict[int, dict[int, dict[str, Any]]] = {}
+        begun: dict[int, dict[int, Json]] = {}
 
         def take(start: int, task: PrePlanTask, found: Found) -> None:
             files = pieces.file[start : start + len(found)]
@@ -300,7 +300,7 @@ class Discovery:
         self._examine(ranges, take, typed=True)
         return types
 
-    def _ending(self, row: dict[str, Any]) -> str:
+    def _ending(self, row: Json) -> str:
         """Return the ending that tells the format of a file of the listing."""
         return ending_of(row["path"], self.listing.opened(row))
 
@@ -327,7 +327,7 @@ class Discovery:
         increasing order."""
         return [self.listing.opened(row) for row in self._rows(files)]
 
-    def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
+    def _rows(self, files: Numbers) -> Iterator[Json]:
         """Yield rows of the listing, a run of neighbours at a time.
 
         `take` would import pyarrow.compute, and an array of numpy as its argument numpy.ma: 40 ms
@@ -367,14 +367,14 @@ class Discovery:
 
         self.engine.examine(LazySequence(len(starts) - 1, task), on_found)
 
-    def _range(self, units: Units, number: int, row: dict[str, Any], typed: bool) -> ByteRange:
+    def _range(self, units: Units, number: int, row: Json, typed: bool) -> ByteRange:
         """Return a unit as work on its file, by the row of that. Of a piece nothing is known."""
         offset, size = int(units.offset[number]), int(units.size[number])
         unit = (offset, size, 0, int(units.first[number]), int(units.records[number]))
         opened, ending = self.listing.opened(row), self._ending(row)
         return ByteRange(opened, ending, offset, size, unit if typed else None, row["mtime_ns"])
 
-    def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
+    def _joined(self, suffix: str, size: int, answers: list[Json]) -> list[Cut] | None:
         """Return the units of one file; None if it must be scanned as one piece."""
         fault = next((answer["fault"] for answer in answers if "fault" in answer), None)
         if fault is not None:

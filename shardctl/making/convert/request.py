@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
+from shardctl.format.names import Json
 from shardctl.making.options import Labels, Options, chosen_options
 from shardctl.making.paths import check_copies_folder, check_destination, check_place_on_store
 from shardctl.making.plan.labels import PlanRules, read_classes
@@ -44,7 +45,7 @@ class ConvertRequest:
         cls,
         src: str | Path | Sequence[str | Path],
         dst: str | Path,
-        recipe: dict[str, Any] | str | Path | None,
+        recipe: Json | str | Path | None,
         options: Mapping[str, Any],
     ) -> ConvertRequest:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
@@ -112,7 +113,7 @@ class ConvertRequest:
             self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.undivided
         )
 
-    def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
+    def recorded_settings(self, recipe: Recipe) -> Json:
         """Return what the manifest records as settings."""
         sizes = {
             "shard_size": self.options.shard_size,

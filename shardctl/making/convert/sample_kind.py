@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.names import Json
 from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.list_files import is_sidecar, walked, why_nothing
@@ -38,7 +39,7 @@ LOOKED_AT = 64
 
 
 def settle_kind(
-    recipe: dict[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule
+    recipe: Json, roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule
 ) -> list[str]:
     """Write into a recipe what the sources decide, and return notices. Raises InputError,
     UsageError.
@@ -88,7 +89,7 @@ def settle_kind(
     return notices
 
 
-def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
+def _settle_members(recipe: Json, labels: str, types: Types) -> None:
     """Have the keys and the labels of tars be those that WebDataset names, or the folders of
     images, as on a disk."""
     from shardctl.sources.formats.webdataset import KEY  # only tars need it
@@ -105,7 +106,7 @@ def _settle_members(recipe: dict[str, Any], labels: str, types: Types) -> None:
         recipe["label_field"] = FOLDER
 
 
-def _settle_export(recipe: dict[str, Any], roots: Sequence[SourceRoot]) -> list[str]:
+def _settle_export(recipe: Json, roots: Sequence[SourceRoot]) -> list[str]:
     """Have the keys, the kind and the image of an export be those of its dataset, where nothing
     else is wanted."""
     if not any(may_be_of_export(root.folder) for root in roots):

@@ -18,7 +18,7 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
+from shardctl.format.names import FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, Json
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     UNIT_FIELDS,
@@ -53,7 +53,7 @@ from shardctl.version import __version__
 
 def manifest_facts(
     conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
-) -> dict[str, Any]:
+) -> Json:
     """Return what the manifest says of a conversion beside what its job knows, and as `what` what
     its generation is; plain data. `seconds` are those that all of it took, None if that is not
     known.
@@ -82,7 +82,7 @@ def manifest_facts(
 
 def write_dataset(
     job: DatasetJob,
-    closing: dict[str, Any],
+    closing: Json,
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
@@ -249,15 +249,15 @@ JOINED_SHARDS = 64
 
 def join_markers(
     job: DatasetJob,
-    settings: dict[str, Any],
+    settings: Json,
     done_of: Callable[[int], ShardMarker],
     lines: Callable[[int, ShardMarker], Iterable[bytes]],
-    fields: dict[str, Any] | None = None,
+    fields: Json | None = None,
     records_jpegs: bool = True,
     file_states: pa.Table | None = None,
     beside: str = "",
     pruned: Pruned = NOTHING_PRUNED,
-) -> dict[str, Any]:
+) -> Json:
     """Join the markers into the dataset's tables, beside the new shards: all but the manifest.
     Return what that says of the markers, by the names of its fields.
 
@@ -387,7 +387,7 @@ def write_final_files(path: Path, files: pa.Table) -> None:
             writer.write_batch(batch)
 
 
-def _making(job: DatasetJob, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
+def _making(job: DatasetJob, fields: Json, settings: Json) -> Making:
     """Return how a dataset is made, as shards.arrow records it: nothing that differs between
     machines.
 

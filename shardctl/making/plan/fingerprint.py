@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.format.names import Json
 from shardctl.format.shard import FORMAT_VERSION
 from shardctl.images.codecs import backend
 from shardctl.making.plan.listing import Listing
@@ -30,7 +31,7 @@ WRITTEN_PART = "samples"
 shards."""
 
 
-def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]) -> dict[str, str]:
+def fingerprint_parts(listing: Listing, recipe: Recipe, settings: Json) -> dict[str, str]:
     """Return one digest per thing that can differ, so that a difference can be named; `versions`
     are readable as they are.
 
@@ -49,7 +50,7 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     }
 
 
-def parts_without_sources(recipe: Recipe, settings: dict[str, Any]) -> dict[str, str]:
+def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
     """Return the parts of a fingerprint that do not depend on the files of the sources."""
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     return {
@@ -147,7 +148,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def inputs_digest(listing: Listing, settings: dict[str, Any]) -> str:
+def inputs_digest(listing: Listing, settings: Json) -> str:
     """Return what stands for the files of a list: their paths, sizes and times of change, in
     batches of CHUNK_ROWS rows."""
     digest, split = hashlib.sha256(), str(settings.get("split"))

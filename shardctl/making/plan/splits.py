@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import Bytes, Hashes, Numbers
+from shardctl.format.names import Json
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.sources.export_description import Description, described
@@ -115,15 +115,15 @@ class Draw:
         edges = tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist())
         return cls(edges, seed, by_key or (group is not None and group.field is not None), group)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as plain data."""
-        record: dict[str, Any] = {"edges": self.edges, "seed": self.seed}
+        record: Json = {"edges": self.edges, "seed": self.seed}
         if self.by_key:
             record["by_key"] = True
         return {**record, "group": str(self.group)} if self.group else record
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Draw:
+    def from_json(cls, record: Json) -> Draw:
         """Build what `to_json` gave. Raises KeyError, TypeError, ValueError."""
         group = GroupRule.parse(str(record["group"])) if "group" in record else None
         return cls(

@@ -33,6 +33,7 @@ from shardctl.format.names import (
     STAGING,
     TABLES,
     UPDATE,
+    Json,
     are_file_names,
     is_shard_name,
     shard_name,
@@ -173,9 +174,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _history(
-    left: dict[str, Any], samples: int, shards: int, digest: str
-) -> tuple[Generation, ...]:
+def _history(left: Json, samples: int, shards: int, digest: str) -> tuple[Generation, ...]:
     """Return the generations that the old manifest has, the last one with what is known of it; none
     if they are damaged."""
     try:
@@ -212,7 +211,7 @@ def _rejects(folder: FolderHere) -> list[Reject]:
         return []
 
 
-def _what_is_left(folder: FolderHere) -> dict[str, Any]:
+def _what_is_left(folder: FolderHere) -> Json:
     try:
         record = json.loads(folder.read(MANIFEST).to_pybytes())
     except (OSError, ValueError, RecursionError):
@@ -220,7 +219,7 @@ def _what_is_left(folder: FolderHere) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
+def _parts(left: Json, known: dict[str, str]) -> dict[str, str]:
     """Return the parts of the fingerprint: all of them if the old ones still give the old
     fingerprint."""
     old = left.get("fingerprint_parts")
@@ -234,7 +233,7 @@ def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
     return {**lost, **known}
 
 
-def _sources(left: dict[str, Any]) -> tuple[str, ...]:
+def _sources(left: Json) -> tuple[str, ...]:
     old = left.get("sources")
     return tuple(old) if isinstance(old, list) and all(map(_is_text, old)) else ()
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from shardctl.format.names import (
     REJECTS,
     SHARDS,
     STAGING,
+    Json,
 )
 from shardctl.format.shard import Compression
 from shardctl.format.shard_copy import Copied, Run, copy_shard
@@ -185,7 +185,7 @@ def copies(
             yield copied
 
 
-def with_columns(units: pa.Table, changed: dict[str, Any]) -> pa.Table:
+def with_columns(units: pa.Table, changed: Json) -> pa.Table:
     """Return rows of plan.arrow with some columns changed."""
     columns = [changed.get(name, units[name]) for name in PLAN_SCHEMA.names]
     return pa.table(columns, schema=PLAN_SCHEMA)
@@ -217,7 +217,7 @@ def commit(
     held: file_lease.Lease,
     shards: Sequence[NewShard],
     files: pa.Table,
-    totals: dict[str, Any],
+    totals: Json,
     command: str,
     removed: int = 0,
     pruned: Iterable[tuple[str, int]] = (),
@@ -298,7 +298,7 @@ def commit(
     return manifest
 
 
-def _without_planned(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_planned(settings: Json) -> Json:
     return {name: value for name, value in settings.items() if name != PLANNED}
 
 

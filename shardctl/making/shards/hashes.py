@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import xxhash
 
 from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.format.arrays import Numbers, bytes_of
+from shardctl.format.names import Json
 from shardctl.images.codecs.deep_gray import GrayRange
 from shardctl.images.codecs.image import check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
@@ -66,7 +66,7 @@ def hash_image(
     keep_truncated: bool,
     filters: tuple[Filter, ...] = (),
     gray16: GrayRange | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Read a file as it was listed, and hash it. Raises Rejection, OSError.
 
     `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of
@@ -145,7 +145,7 @@ class TextHashTask(PrePlanTask):
         """Return what a unit is read from."""
         return requests_of(_job(self.folder), self._units[number])
 
-    def look(self, number: int, progress: WorkerProgress) -> dict[str, Any]:
+    def look(self, number: int, progress: WorkerProgress) -> Json:
         """Read a unit, and write the hashes of its records.
 
         Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
@@ -185,9 +185,7 @@ class TextHashTask(PrePlanTask):
         assert isinstance(step, Deduplicate), "its place was looked up"
         return step
 
-    def _compare(
-        self, number: int, records: Iterable[Records], progress: WorkerProgress
-    ) -> dict[str, Any]:
+    def _compare(self, number: int, records: Iterable[Records], progress: WorkerProgress) -> Json:
         """Take the texts of a unit's records; those of small units are held until there are more,
         which is much faster."""
         job, first = _job(self.folder), self._ranks[number] - self._units[number].unit.first

@@ -22,7 +22,7 @@ import xxhash
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.arrays import Numbers, rows_at
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, is_file_name, shard_name
+from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, Json, is_file_name, shard_name
 from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.plan.plan import NOT_KEPT, SplitPlan
@@ -112,7 +112,7 @@ class File(NamedTuple):
     size: int
     mtime_ns: int
     label: int | None
-    columns: dict[str, Any] | None
+    columns: Json | None
     fault: Rejection | None
 
 
@@ -246,7 +246,7 @@ class RecordReading:
     """Decides the split of each record; None where a unit belongs to one split."""
 
     @classmethod
-    def from_json(cls, record: dict[str, Any] | None) -> RecordReading:
+    def from_json(cls, record: Json | None) -> RecordReading:
         """Build what a dataset records. Raises KeyError, TypeError, ValueError, ArrowException."""
         if record is None:
             return cls()
@@ -403,7 +403,7 @@ class Job:
             ) from error
 
     @property
-    def records_read(self) -> dict[str, Any] | None:
+    def records_read(self) -> Json | None:
         """How files of many records are read, as plain data that a dataset records; None where a
         file is one record."""
         if self.fields is None:
@@ -704,7 +704,7 @@ class DatasetJob(Job):
     kept_records: int = 0
     """The number of records in the shards that an update keeps."""
 
-    changes: dict[str, Any] | None = None
+    changes: Json | None = None
     """What an update changes; None for a new dataset."""
 
     warnings: tuple[str, ...] = ()
@@ -741,5 +741,5 @@ def _form(name: str) -> tuple[_Form, _Form]:
     return _FORMS.get(name, (lambda value: value, lambda said: said))
 
 
-def _each(kind: Callable[..., Any], said: list[dict[str, Any]]) -> tuple[Any, ...]:
+def _each(kind: Callable[..., Any], said: list[Json]) -> tuple[Any, ...]:
     return tuple(kind(**each) for each in said)

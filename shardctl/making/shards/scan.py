@@ -15,6 +15,7 @@ import xxhash
 
 from shardctl.errors import Rejection
 from shardctl.format.layout import Layout
+from shardctl.format.names import Json
 from shardctl.format.tables import Reject
 from shardctl.making.shards.inputs import ReadRequest, prefetched
 from shardctl.sources.format_table import PLAIN_TEXTS
@@ -42,7 +43,7 @@ class PrePlanTask:
     """
 
     things: Sequence[Any]
-    look: Callable[[Any, WorkerProgress], dict[str, Any]]
+    look: Callable[[Any, WorkerProgress], Json]
 
     def requests(self, number: int) -> Sequence[ReadRequest]:
         """Return what a thing is read from: what it is, or says."""
@@ -117,9 +118,7 @@ def run_task(task: PrePlanTask, progress: WorkerProgress, lost: Mapping[int, Rej
     return found
 
 
-def scan(
-    part: ByteRange, _progress: WorkerProgress, reading: Reading, shuffled: bool
-) -> dict[str, Any]:
+def scan(part: ByteRange, _progress: WorkerProgress, reading: Reading, shuffled: bool) -> Json:
     """Scan a part, or find the types of its fields."""
     path = part.path_to_read()
     form = find_format(part.suffix, reading, shuffled)
@@ -139,7 +138,7 @@ MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""
 
 
-def read_all(part: ByteRange, _progress: WorkerProgress) -> dict[str, Any]:
+def read_all(part: ByteRange, _progress: WorkerProgress) -> Json:
     """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError.
 
     Found is {"records": …, "rejects": […], "more": …, "note": …}. A reject is [number, error,
@@ -170,7 +169,7 @@ def read_some(
     wanted: Sequence[int],
     out: str,
     schema: pa.Schema,
-) -> dict[str, Any]:
+) -> Json:
     """Write the wanted records of a unit into a new Arrow file. Raises Rejection, OSError,
     StorageError.
 

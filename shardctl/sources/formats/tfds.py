@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
+from shardctl.format.names import Json
 from shardctl.sources.files import read_small
 from shardctl.sources.formats.beside import of_export
 from shardctl.sources.formats.columns import Version, version_of
@@ -149,9 +150,7 @@ def _read(path: Path, _version: Version) -> Features:
     return Features(leaves, types)
 
 
-def _features(
-    tree: dict[str, Any], name: str = "", sequences: int = 0
-) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def _features(tree: Json, name: str = "", sequences: int = 0) -> Iterator[tuple[str, int, Json]]:
     """Yield the features of a tree, each with its name and in how many sequences it is."""
     if "featuresDict" in tree:
         for part, feature in sorted(tree["featuresDict"]["features"].items()):
@@ -168,7 +167,7 @@ def _features(
         yield name, sequences, tree
 
 
-def _leaf(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> _Leaf | None:
+def _leaf(tree: Json, name: str, sequences: int, folder: Path) -> _Leaf | None:
     if "image" in tree:
         return _Leaf(pa.binary(), sequences=sequences)
     if "text" in tree:
@@ -223,7 +222,7 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
-    tree: dict[str, Any] = {}
+    tree: Json = {}
     for name, leaf in leaves.items():
         type_ = leaf.type
         for _ in range(len(leaf.shape) + leaf.sequences):
@@ -232,7 +231,7 @@ def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
     return pa.schema(list(_struct(tree)))
 
 
-def _struct(tree: dict[str, Any]) -> pa.StructType:
+def _struct(tree: Json) -> pa.StructType:
     return pa.struct(
         [(name, _struct(part) if isinstance(part, dict) else part) for name, part in tree.items()]
     )

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError, first_line
 from shardctl.format.arrays import bytes_of
+from shardctl.format.names import Json
 from shardctl.system.packages import installed_version, needed, to_install
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
@@ -319,7 +320,7 @@ def _own_of(data: bytes) -> Any:
 _parsed = lru_cache(maxsize=8)(json.loads)
 
 
-def _object(data: bytes, where: str) -> dict[str, Any]:
+def _object(data: bytes, where: str) -> Json:
     try:
         said = _parsed(data)
     except (ValueError, RecursionError) as error:
@@ -365,7 +366,7 @@ tokens by their names, and one more than the largest number of a token. The pack
 tokens anew that do not follow the vocabulary."""
 
 
-def _facts(said: dict[str, Any], own: Any) -> Facts:
+def _facts(said: Json, own: Any) -> Facts:
     names = [token["content"] for token in said.get("added_tokens") or [] if token.get("special")]
     special = {name: int(number) for name in names if (number := own.token_to_id(name)) is not None}
     most = max(own.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -435,7 +436,7 @@ def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def _prove(engine: Engine, said: dict[str, Any], own: Any, facts: Facts) -> None:
+def _prove(engine: Engine, said: Json, own: Any, facts: Facts) -> None:
     """Compare an engine with `tokenizers`. Raises UnfitError where it gives other tokens, and
     whatever it raises itself."""
     around, _, vocabulary = facts

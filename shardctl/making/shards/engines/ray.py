@@ -33,7 +33,7 @@ from shardctl.errors import (
     WorkerError,
     first_line,
 )
-from shardctl.format.names import STAGING
+from shardctl.format.names import STAGING, Json
 from shardctl.making.plan.fingerprint import deciding_versions, version_changes
 from shardctl.making.shards.engines.local import LocalPool, Report
 from shardctl.making.shards.job import Job
@@ -317,7 +317,7 @@ def _connect(address: str, cpus: int) -> None:
     WorkerError."""
     import ray
 
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    quiet: Json = {"log_to_driver": False, "logging_level": "ERROR"}
     # Ray sets a handler of SIGTERM that ends the process where the command line tidies up
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
@@ -370,7 +370,7 @@ def _builder() -> Any:
     """Return the function that nodes run. It is sent to them: they may have another shardctl, or
     none."""
 
-    def build(order: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    def build(order: Json) -> Iterator[list[Json]]:
         import sys
 
         import ray
@@ -412,7 +412,7 @@ def _name(node: str) -> str:
     return f"{printable(names.get(node, 'unknown'))} ({node[:8]})"
 
 
-Message = dict[str, Any]
+Message = Json
 """{"progress": [...]} or {"line": text} any number of times; then {"done": None}, or {"failed":
 [class, message]} for a fault that has a name, or {"bug": traceback} for one that has none."""
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.format.arrays import Array, Bools, Numbers
+from shardctl.format.names import Json
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
@@ -59,7 +60,7 @@ class CocoFile:
     names: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.large_string()))
     sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))
     rows: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
-    categories: list[dict[str, Any]] = field(default_factory=list)
+    categories: list[Json] = field(default_factory=list)
     objects: Rows = field(init=False)
     captions: Rows = field(init=False)
     members: set[str] = field(default_factory=set)
@@ -122,7 +123,7 @@ class Rows:
         return {f.name: together[f.name].combine_chunks().take(places) for f in self._schema}
 
 
-Record = dict[str, Any]
+Record = Json
 """An element of the file, or what our columns have of one."""
 
 
