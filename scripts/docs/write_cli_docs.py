@@ -3,7 +3,9 @@ where they are old."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -15,9 +17,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 BEGIN = "<!-- options: written by scripts/docs/write_cli_docs.py -->"
 END = "<!-- end of options -->"
+TABLE = ("| option | what it does |", "| --- | --- |")
 
 MOST = 12
-"""Options that more commands have are listed without their names."""
+"""Options that more commands have stand in docs/cli.md alone."""
 
 
 def cli_docs() -> str:
@@ -34,6 +37,7 @@ def cli_docs() -> str:
             f"| [`shardctl {name}`](commands/{name}.md) | {use} |" for name, use in commands.items()
         ]
         lines.append("")
+    lines += ["## Options of most commands", "", *TABLE, *of_most_commands(), ""]
     lines += ["## Every option", "", "| option | commands |", "| --- | --- |"]
     having: dict[str, list[str]] = {"--version": ["shardctl"]}
     for name, context in all_commands():
@@ -83,19 +87,33 @@ def shown_options(context: click.Context) -> list[click.Option]:
     ]
 
 
+@cache
+def of_most_commands() -> list[str]:
+    """Return the rows of options that most commands have, with the same words."""
+    rows = Counter(
+        _row(option, context) for _, context in all_commands() for option in shown_options(context)
+    )
+    return [row for row, times in rows.items() if times > MOST]
+
+
 def _options_of(title: str, context: click.Context, is_inner: bool) -> str:
     """Return the usage of a command, and a table of its options under each heading."""
     usage = " ".join(context.get_usage().removeprefix("Usage: ").split())
     parts = [f"## shardctl {title}\n" if is_inner else "## Options\n", f"`{usage}`\n"]
     if is_inner:
         parts.append(f"{_paragraph(context.command.help)}\n")
+    shared: list[str] = []
     headings = [*context.command.headings, ""] if isinstance(context.command, Command) else [""]
     for heading in headings:
         options = [each for each in shown_options(context) if heading_of(each, headings) == heading]
-        if options:
+        rows = [_row(each, context) for each in options]
+        shared += [names_in(row) for row in rows if row in of_most_commands()]
+        if rows := [row for row in rows if row not in of_most_commands()]:
             parts.append(f"### {heading}\n" if heading else "")
-            parts.append("| option | what it does |\n| --- | --- |")
-            parts.append("\n".join(_row(each, context) for each in options) + "\n")
+            parts.append("\n".join([*TABLE, *rows, ""]))
+    if shared:
+        link = "[options of most commands](../cli.md#options-of-most-commands)"
+        parts.append(f"And the {link}: {', '.join(shared)}.\n")
     return "\n" + "\n".join(part for part in parts if part)
 
 
@@ -111,6 +129,11 @@ def _row(option: click.Option, context: click.Context) -> str:
     assert record is not None
     names, text = (" ".join(part.split()).replace("|", r"\|") for part in record)
     return f"| `{names}` | {text} |"
+
+
+def names_in(row: str) -> str:
+    """Return the names of an option, as its row shows them."""
+    return row.split(" | ")[0].removeprefix("| ")
 
 
 def _names(option: click.Option) -> str:
