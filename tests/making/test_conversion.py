@@ -640,6 +640,11 @@ def custom(function: str, **recipe: Any) -> dict[str, Any]:
     }
 
 
+def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path, out):
+    source = images(tmp_path / "in", "1.png", "2.png")
+    assert shardctl.convert(source, out, workers=5).samples == 2
+
+
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_function_of_ones_own_adds_columns(tmp_path, out, workers):

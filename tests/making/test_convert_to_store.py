@@ -613,7 +613,8 @@ def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(photos, url,
 def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset(
     photos, url, whole, object_server
 ):
-    with store.on_store(url) as place:
+    with store.place_on_store(url) as place:
+        place.look_at_jobs()
         (job,) = (path.parent for path in place.folder.root.glob(".shardctl/*/job.json"))
         with nothing_can_be_deleted(object_server):
             convert(photos, url)

@@ -425,7 +425,6 @@ def test_values_come_out_as_they_went_in(source, out):
                                                        "float64; it must"),
         ("set_empty_image", "transform: "
                             "not-an-image", "of shape (0, 4, 3) and type uint8; it must"),
-        ("set_text_image", "transform: not-an-image", "made the image 'a.png' (str)"),
         ("label_7", "encode: "
                     "no-such-class", "steps:label_7 set label to 7 (int); the classes have "
                                              "the numbers 0 to 1"),

@@ -123,7 +123,7 @@ def test_members_that_would_stay_behind_are_refused(member, tmp_path, out):
 
 def test_boxes_that_are_shares_are_refused(tmp_path):
     source = plain(tmp_path, [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
-    with pytest.raises(InputError, match=r"from 0 to 1, as shares .*pixels"):
+    with pytest.raises(InputError, match=r"shares .*pixels"):
         convert(source, tmp_path / "out", recipe=FLIP)
     # nothing reads them
     convert(source, tmp_path / "kept", recipe={"kind": "image"})
