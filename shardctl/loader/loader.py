@@ -548,12 +548,16 @@ class Loader:
             ends.append(min((ends or [consumed])[-1] + self.options.global_batch, len(self.stream)))
             if self._is_over(ends[-1]):
                 break
-        parts = [
-            self._share(order, start, end - start) for start, end in pairwise([consumed, *ends])
-        ]
-        positions, samples = np.concatenate(parts), len(self.stream)
+        sizes, samples = np.diff([consumed, *ends]).tolist(), len(self.stream)
+        if self.options.rank_and_size()[1] == 1 and self.options.rule != "pad":
+            positions = np.arange(consumed, ends[-1])  # batch by batch, it takes 5 % of short texts
+        else:
+            parts = [
+                self._share(order, end - size, size) for end, size in zip(ends, sizes, strict=True)
+            ]
+            positions, sizes = np.concatenate(parts), list(map(len, parts))
         wanted = order.samples(positions % samples)
-        return _Task(epoch, wanted, positions >= samples, list(map(len, parts)), ends)
+        return _Task(epoch, wanted, positions >= samples, sizes, ends)
 
     def _share(self, order: EpochOrder, first: int, count: int) -> Numbers:
         """Return this rank's positions among `count` from `first` on. Those that fill up follow the

@@ -139,14 +139,13 @@ def with_said(
     return pa.schema(fields, schema.metadata)
 
 
-def mark_columns(schema: pa.Schema, main: str | None, others: bool = True) -> pa.Schema:
+def mark_columns(schema: pa.Schema, main: str | None) -> pa.Schema:
     """Return the columns as they are read, those of images marked with their ROLE, and structs with
     the type of images.
 
-    `main` is the column that the recipe works on; with `others`, all structs of bytes and path are
-    images too.
+    `main` is the column that the recipe works on; all structs of bytes and path are images too.
     """
-    roles = dict.fromkeys(struct_columns(schema) if others else [], KEPT)
+    roles = dict.fromkeys(struct_columns(schema), KEPT)
     roles |= {} if main is None else {main: MAIN}
     typed = [
         f.with_type(ENCODED_IMAGE) if f.name in roles and is_struct(f.type) else f for f in schema

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardctl.errors import NoSuchKeyError
 from shardctl.system.files import READ_CHUNK, ordinary
 from shardctl.system.stores import client_of
-from shardctl.system.stores.base import PIECES_AT_ONCE, Entry, Store
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:
@@ -316,10 +316,10 @@ class StoreFolder:
         """Yield the bytes of an object."""
         return self.chunks_of(self._found(name))
 
-    def chunks_of(self, found: Entry, at_once: int = PIECES_AT_ONCE) -> Iterator[pa.Buffer]:
-        """Yield the bytes of an object that was found; `at_once` requests are under way."""
+    def chunks_of(self, found: Entry) -> Iterator[pa.Buffer]:
+        """Yield the bytes of an object that was found."""
         try:
-            yield from self.store.pieces(found, at_once=at_once)
+            yield from self.store.pieces(found)
         except NoSuchKeyError as error:
             raise self._gone(found.name) from error
 
