@@ -98,7 +98,8 @@ def unknown(what: str, name: object, known: Iterable[str], listing: str = "") ->
     `listing` is a command that prints all, where a message would be too long with them.
     """
     names = list(known)
-    instead = _instead(name, names, f"there {is_or_are(len(names))}", listing)
+    there = "there is" if len(names) == 1 else "there are"
+    instead = _instead(name, names, there, listing)
     return f"{what} {_quoted(name)} is not known{instead}"
 
 
@@ -106,11 +107,6 @@ def lacks(what: str, name: object, known: Iterable[str]) -> str:
     """Say that something has no `what` of this name, which one is similar, and which it has: a
     split, a column."""
     return f"no {what} {_quoted(name)}{_instead(name, list(known), 'it has')}"
-
-
-def is_or_are(number: int) -> str:
-    """Return the verb for so many things."""
-    return "is" if number == 1 else "are"
 
 
 def _instead(name: object, names: list[str], has: str, listing: str = "") -> str:

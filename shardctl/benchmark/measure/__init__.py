@@ -454,9 +454,9 @@ def sweep(
     Settings take turns, round after round, so that a slow minute of the machine affects all of
     them.
     """
-    threads = [count for count in _thread_counts() if count >= (options.processes or 0)] or [
-        options.processes or 1
-    ]
+    least = options.processes or 1
+    counts = (2**power for power in range(12) if 2**power <= 2 * usable_cores())
+    threads = [count for count in counts if count >= least] or [least]
     first = [
         (order, count, options.batch_size)
         for order in (IN_ORDER, *filter(None, MODES))
@@ -468,11 +468,6 @@ def sweep(
         (best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size
     ]
     return points + _measure(place, options, sizes, report)
-
-
-def _thread_counts() -> list[int]:
-    """Return 1, 2, 4, … up to twice the cores."""
-    return [2**power for power in range(12) if 2**power <= 2 * usable_cores()]
 
 
 def _measure(
