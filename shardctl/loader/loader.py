@@ -550,7 +550,7 @@ class Loader:
                 break
         sizes, samples = np.diff([consumed, *ends]).tolist(), len(self.stream)
         if self.options.rank_and_size()[1] == 1 and self.options.rule != "pad":
-            positions = np.arange(consumed, ends[-1])  # batch by batch, it takes 5 % of short texts
+            positions = np.arange(consumed, ends[-1])  # batch by batch: 10 % slower for short texts
         else:
             parts = [
                 self._share(order, end - size, size) for end, size in zip(ends, sizes, strict=True)
