@@ -44,8 +44,7 @@ from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, SplitPlan
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import DatasetJob, Job, Root
-from shardctl.making.shards.scan import Probe
+from shardctl.making.shards.job import DatasetJob, Job, Probe, Root
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import CHOSEN, DETECT, is_json

@@ -1,4 +1,4 @@
-"""A conversion from its request to its result: discover the inputs, decide, plan, build the shards,
+"""A conversion from its request to its result: list the inputs, decide, plan, build the shards,
 commit."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shardctl.format.names import FILES, MANIFEST
 from shardctl.format.roles import Image
 from shardctl.making.commit import generations, publish
 from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
-from shardctl.making.convert.conversion import Conversion, Inputs, discover
+from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import ConversionPlan, Material, plan_conversion
 from shardctl.making.convert.decision import (
     UPDATING,
@@ -54,7 +54,7 @@ from shardctl.making.convert.result import ConvertResult, explained, finished, h
 from shardctl.making.convert.table_writer import (
     changes_of,
     leave_out_others,
-    manifest_facts,
+    provenance_of,
     write_dataset,
 )
 from shardctl.making.convert.targets import Target, WriteLease
@@ -102,11 +102,11 @@ def run(
 
 
 def with_inputs(conversion: Conversion, act: Callable[[Inputs], Made]) -> ConvertResult | Made:
-    """Discover the inputs, and return the result where nothing is to be built, else what `act` makes
+    """List the inputs, and return the result where nothing is to be built, else what `act` makes
     of them. All begins again where another process has replaced the dataset meanwhile."""
     while True:
         with scratch_folder() as scratch, contextlib.suppress(DatasetReplacedError):
-            inputs = discover(conversion, scratch)
+            inputs = list_inputs(conversion, scratch)
             answered = _answer(conversion, inputs)
             return act(inputs) if answered is None else answered
 
@@ -328,9 +328,9 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
         )
         held.check()
         seconds = conversion.seconds if planned.status == "created" else None
-        closing = manifest_facts(conversion, planned.inputs, before, seconds)
+        provenance = provenance_of(conversion, planned.inputs, before, seconds)
         try:
-            planned.inputs.listing.notices += write_dataset(job, closing, before, target)
+            planned.inputs.listing.notices += write_dataset(job, provenance, before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             target.discard(job.folder)
             raise

@@ -28,10 +28,9 @@ from shardctl.images.codecs.image import look_at_gray
 from shardctl.making.shards.builder import ShardBuilder
 from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.making.shards.inputs import prefetched_units
-from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
+from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, Probe, RetryHints
 from shardctl.making.shards.records import TableImages, records_of, sample_of
 from shardctl.making.shards.rows import ShardBuild
-from shardctl.making.shards.scan import Probe
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.functions import MadeSample
