@@ -31,7 +31,7 @@ from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.run import material_of, with_types
+from shardctl.making.convert.run import with_types
 from shardctl.making.convert.targets import Target
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
@@ -153,10 +153,12 @@ def make_preview(
                     "store none: the images are shown as your functions get them"
                 )
             conversion.recipe = checked
+            if not checked.sample_transforms:
+                conversion.engine = cast("Engine", _Unprobed(engine))
             is_open = given.get("variants") is None and checked.random
             variants = VARIANTS if is_open else checked.variants
             trial = _Trial(conversion, list_inputs(conversion, scratch), variants, shown)
-            return with_types(lambda all_types: trial.run(inputs, keys, all_types), "call it again")
+            return with_types(lambda all_types: trial.run(inputs, keys, all_types))
         finally:
             engine.close()
 
@@ -173,10 +175,8 @@ class _Trial:
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        recipe, material = self.conversion.recipe, material_of(self.conversion, self.inputs)
-        if not recipe.sample_transforms:
-            material = replace(material, engine=cast("Engine", _Unprobed(material.engine)))
-        draft = plan_conversion(material, all_types)
+        recipe = self.conversion.recipe
+        draft = plan_conversion(self.conversion, self.inputs, all_types)
         total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]
