@@ -575,15 +575,17 @@ class ShardBuilder:
             check_digest(self._job, planned, digest.intdigest())
         return digest.intdigest()
 
-    def finish(self) -> ShardMarker:
-        """Write all samples that still wait, and return what is in the shard: its file has no size
-        and no SHA-256 before it is closed. Raises InputError."""
+    def finish(self) -> None:
+        """Write all samples that still wait. Raises InputError."""
         self.maker.finish()
-        build, rows = self._build, self._build.rows
-        rows.flush()
-        blocks = build.shard.finish()
+        self._build.rows.flush()
+        self._blocks = self._build.shard.finish()
+
+    def marker(self, size: int, sha256: str) -> ShardMarker:
+        """Return what is in the shard, once its file is closed."""
+        build, rows, blocks = self._build, self._build.rows, self._blocks
         return ShardMarker(
-            facts=ShardFacts(sum(blocks), 0, build.shard.raw_bytes, "", blocks),
+            facts=ShardFacts(sum(blocks), size, build.shard.raw_bytes, sha256, blocks),
             inputs=build.inputs,
             rejected=build.rejected,
             shapes=tuple(sorted(build.shapes)),

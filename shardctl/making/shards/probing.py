@@ -81,9 +81,11 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     builder = ShardBuilder(build)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
-    done = builder.finish()
-    rows = done.facts.rows
+    builder.finish()
     finishing = time.monotonic() - started
+    size = int(sink.getvalue().size)
+    done = builder.marker(size, "")
+    rows = done.facts.rows
     records = max(1, build.inputs)
     # more are padding in the blocks of a few records than in those of a shard
     padding, packed = (
@@ -99,7 +101,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     reasons, examples = count_reasons(rejects)
     return Probe(
         layout=job.layout,
-        sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
+        sample_bytes=(size - empty) / max(1, rows),
         record_bytes=0.0
         if job.fields is not None
         else fmean(planned.unit.size for planned in units),

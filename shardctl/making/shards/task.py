@@ -94,12 +94,12 @@ def _build(
         builder = ShardBuilder(build)
         _add_all(build, builder, reporter)
         reporter.count(build)
-        done = builder.finish()
+        builder.finish()
         reporter.count(build)
-        if not done.rejected:
+        if not build.rejected:
             with naming_the_path(path):
                 path.unlink(missing_ok=True)  # of an earlier attempt
-    return replace(done, facts=replace(done.facts, bytes=sink.tell(), sha256=sink.sha256))
+    return builder.marker(sink.tell(), sink.sha256)
 
 
 def _divided(build: ShardBuild) -> tuple[list[PreviousUnits], Numbers]:
