@@ -28,7 +28,7 @@ from shardctl.making.shards.inputs import (
 from shardctl.making.shards.job import BuildAgain, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.making.shards.records import read_fitting, read_unit, sample_of, samples_of
-from shardctl.making.shards.rows import RejectedRecord, ShardBuild, UnitOutcome, record_of_jpegs
+from shardctl.making.shards.rows import RejectedRecord, ShardInMaking, UnitOutcome, record_of_jpegs
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
@@ -51,7 +51,7 @@ class Maker:
     """Makes the samples of each record of the shard's units by itself, as the recipe says, and has
     them written. Other makers have some records wait for others."""
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         self._build, self._images = build, build.images
 
     @property
@@ -148,7 +148,7 @@ class BatchMaker(Maker):
     """Makes samples by the batch transforms of a recipe; where there are none, records become
     samples as they are."""
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         super().__init__(build)
         job = build.job
         self._pipeline = BatchPipeline(
@@ -257,7 +257,7 @@ class ModelMaker(Maker):
     becomes of them.
     """
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         super().__init__(build)
         self._slot_records = build.job.recipe.records_together
         self._together = ModelBatcher(build.pipeline, self._on)
@@ -352,7 +352,7 @@ class ShardBuilder:
     none were, the unit is read in the other way at once.
     """
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         self._build, self._job, self._images = build, build.job, build.images
         self._progress, self._hints = build.progress, build.hints
         self._inputs_before = 0

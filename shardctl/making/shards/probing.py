@@ -30,7 +30,7 @@ from shardctl.making.shards.first_records import inspect_first_records, refuse_u
 from shardctl.making.shards.inputs import prefetched_units
 from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, Probe, RetryHints
 from shardctl.making.shards.records import TableImages, records_of, sample_of
-from shardctl.making.shards.rows import ShardBuild
+from shardctl.making.shards.rows import ShardInMaking
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.functions import MadeSample
@@ -69,7 +69,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
-    build = ShardBuild(
+    build = ShardInMaking(
         job,
         PlannedShard(0, "probe", 0, 0, 0, 0),
         progress,
