@@ -91,7 +91,7 @@ REFERENCE = "It also takes the options of convert for reading SRC and for steps;
     "--inputs",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
+    help=f"Show N inputs from all over. Default: {INPUTS}.",
 )
 @option(
     "--key",

@@ -34,14 +34,13 @@ SHOWN = 5
 @option(
     "--where",
     metavar="CONDITION",
-    help="The samples that match a condition, written as for `inspect --where`. Not together with "
-    "keys.",
+    help="The samples that match a condition, as of `inspect --where`. Not together with keys.",
 )
 @option(
     "--keys",
     metavar="FILE",
     type=click.Path(),
-    help="The samples with the keys in this file, one key on each line.",
+    help="The samples with the keys in this file, one on each line.",
 )
 @option(
     "--key",

@@ -41,9 +41,7 @@ def check_sources(
         try:
             if root.is_stored:
                 if not is_on_store(root.text):
-                    raise InputError(
-                        f"{shown}: there is no object with this key, and no key begins with it"
-                    )
+                    raise InputError(f"{shown}: no key is this, or begins with it")
                 continue
             path = Path(root.text)
             if not path.exists():
@@ -79,7 +77,7 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
     others += [resolved for name in (MANIFEST, STAGING) if os.path.lexists(resolved / name)]
     if others:
         raise UsageError(
-            f"{printable(str(folder))}: copies of rejects need a folder of their own, and not "
+            f"{printable(str(folder))}: copies of rejects need another folder than "
             f"{printable(str(others[0]))}"
         )
 
@@ -89,8 +87,8 @@ def refuse_generation(target: Path) -> None:
     if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
         dataset = printable(str(target.parent.parent))
         raise DatasetError(
-            f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give "
-            "that dataset, or another destination"
+            f"{printable(str(target))}: a kept generation never changes; give {dataset}, or "
+            "another destination"
         )
 
 
@@ -106,8 +104,7 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
         source = _real(root.text)
         if resolved == source or resolved.is_relative_to(source):
             raise UsageError(
-                f"{shown}: is inside the source {printable(root.text)}, and would become its own "
-                "input; give a place outside"
+                f"{shown}: is inside the source {printable(root.text)}; keep them apart"
             )
         if source.is_relative_to(resolved):
             raise UsageError(
@@ -132,15 +129,11 @@ def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options
     wanted there."""
     shown = printable(url)
     if options.keep_generations:
-        raise UsageError(
-            f"{shown}: kept generations are not supported on a store; leave out --keep-generations"
-        )
+        raise UsageError(f"{shown}: a store keeps no generations; leave out --keep-generations")
     place = normal(url)
     for source in (root.text for root in roots if root.is_stored):
         if path_below(place, source) is not None:
-            raise UsageError(
-                f"{shown}: is inside the source {printable(source)}, and would become its own input"
-            )
+            raise UsageError(f"{shown}: is inside the source {printable(source)}; keep them apart")
         if path_below(source, place) is not None:
             raise UsageError(
                 f"{printable(source)}: is inside the destination {shown}; keep them apart"
@@ -152,20 +145,20 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
         return
     if not target.is_dir():
         raise StorageError(
-            f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset"
+            f"{shown}: is a file; the destination must be a new or empty folder or a dataset"
         )
     names = set(os.listdir(target))
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(
-            f"{shown}: holds something else ({listed}); the destination, which is the last "
-            "argument, is a folder that is new, empty or a dataset"
+            f"{shown}: holds something else ({listed}); the destination, the last argument, must "
+            "be new, empty or a dataset"
         )
     of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
     if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
         raise StorageError(
             f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
-            "bring that back, move the files away, or give another destination"
+            "bring it back, move them away, or give another destination"
         )
 
 

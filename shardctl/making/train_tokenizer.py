@@ -107,8 +107,8 @@ def train_tokenizer(
     if not least <= vocab_size <= 1 << 24:
         bytes_too = "" if kind == "words" else ", the 256 bytes"
         raise UsageError(
-            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
-            f"tokens: give {least:,} or more; it is {vocab_size:,}"
+            f"a vocabulary has {least:,} (the special tokens{bytes_too}) to 16,777,216 tokens; "
+            f"it is {vocab_size:,}"
         )
     endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(str(target))
     if target.suffix not in endings:
@@ -134,9 +134,7 @@ def train_tokenizer(
         else:
             data = KINDS[kind](texts, vocab_size, special)
     if not texts.bytes:
-        raise InputError(
-            "there is no text to train on: all texts are empty, or none was kept by the recipe"
-        )
+        raise InputError("there is no text to train on: all are empty, or the recipe kept none")
     with naming_the_path(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, data)
@@ -176,10 +174,7 @@ def _datasets(
     ]
     others = [root.text for root in roots if root.text not in found]
     if found and recipe:
-        raise UsageError(
-            f"{printable(found[0])} is a dataset, and its texts are not changed: a recipe is for "
-            "sources"
-        )
+        raise UsageError(f"{printable(found[0])} is a dataset, and a recipe is for sources")
     datasets = [open_dataset(place) for place in found]
     rejected = 0
     if others or not roots:
@@ -222,8 +217,8 @@ def _datasets(
         if "text" not in dataset.schema.names:
             held = ", ".join(map(printable, dataset.schema.names))
             raise InputError(
-                f"there are no texts to train on: the records have {held}; name the field of the "
-                "texts with --text-field FIELD"
+                f"there are no texts to train on: the records have {held}; name their field with "
+                "--text-field FIELD"
             )
     return datasets, rejected
 

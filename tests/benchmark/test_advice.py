@@ -295,8 +295,7 @@ def test_the_command_says_what_the_network_and_the_cache_do(cli, photos):
     assert "computed for a store (100 B/s, 30 ms, a cache of 953.7 MiB):" in found.out
     assert re.search(r"(?m)^ *\*? +raw none .* starves it \(network\) .* keeps up +100%", found.out)
     assert (
-        "keeps the consumer busy after the first epoch, and is the fastest such one in it"
-        in found.out
+        "keeps the consumer busy after the first epoch, and is the fastest such in it" in found.out
     )
     assert "first epoch: the network is the slowest part (its bandwidth)" in found.out
     assert "later epochs: the consumer is the slowest part" in found.out

@@ -106,7 +106,7 @@ WRONG = r"""
 2 | convert in out --worker-memory 1MB | a worker needs 256 MiB of memory or more; it is 1000000 bytes
 2 | convert in out --input-timeout soon | neither a number of seconds nor none
 2 | convert in out --input-timeout 0 | 0 seconds is impossible
-2 | convert in out --copy-rejects in/bad | in/bad: copies of rejects need a folder of their own
+2 | convert in out --copy-rejects in/bad | in/bad: copies of rejects need another folder
 2 | convert in out --if-running hope | --if-running: 'hope' is not one of wait, fail
 2 | repair shard.arrow | shard.arrow: one shard
 3 | repair full --source absent | absent: no such file or folder
@@ -124,16 +124,16 @@ WRONG = r"""
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much; write a path with spaces in quotes
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
-3 | convert absent full | full: holds something else (thesis.doc); the destination, which is the last argument
+3 | convert absent full | full: holds something else (thesis.doc); the destination, the last argument
 3 | finish full | full: there are no parts to finish
 3 | inspect ready/shards | ready/shards: no such dataset or shard; ready is a dataset
 3 | convert in out --labels text | it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR
 3 | convert in out --labels coco=bad.json | write coco:bad.json
 3 | convert in out --labels coco:absent.json | absent.json: no such file or folder; write coco:PATH
 3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
-2 | convert in out --text-field body | the inputs are images and have no fields; leave it out
+2 | convert in out --text-field body | --text-field is for records, and the inputs are images; leave it out
 3 | convert in out --format mds | holds no mds
-2 | convert lines.jsonl out --columns text | and lines.jsonl is none; to keep some fields, use --fields A,B
+2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
 3 | convert other.jsonl out --text-field text | the records have no field text; they have body, y
 2 | convert other.jsonl out --text-column body | there is no option --text-column
 2 | convert other.jsonl out --filter-quality c4,gopher | 'c4,gopher' is not one of gopher, c4, fineweb

@@ -907,7 +907,7 @@ def test_a_kept_generation_stays_as_it_was(source, made, cli):
         ["prune", kept, "--key", "x"],
     ):
         ran = cli(*command)
-        assert (ran.code, "a kept generation of" in ran.err) == (3, True), ran.err
+        assert (ran.code, "a kept generation never" in ran.err) == (3, True), ran.err
     assert cli("convert", source, made / "generations" / "00009").code == 3
     assert len(shardctl.open(made, generation=1)) == 60
 
@@ -934,7 +934,7 @@ def test_labels_that_have_gone_away_are_no_update(labels, source, tmp_path, out,
     else:
         shutil.rmtree(flat / "two")
     ran = cli("convert", flat, out, "--update", "--samples-per-shard", 6)
-    assert (ran.code, "but the sources no longer have any" in ran.err) == (3, True), ran.err
+    assert (ran.code, "the sources have lost their" in ran.err) == (3, True), ran.err
     assert len(shardctl.open(out)) == 60
     assert cli("convert", flat, out, "--overwrite", "--samples-per-shard", 6).code == 0
 

@@ -473,7 +473,7 @@ def test_columns_can_be_left_out(tmp_path, out, cli):
     (source / "labels.csv").unlink()
     with pytest.raises(
         UsageError,
-        match=r"drop_columns.*note.*: it takes columns of a labels file, and there is none",
+        match=r"drop_columns.*note.*: there is no labels file",
     ):
         notices_of(source, tmp_path / "other", drop_columns=["note"])
 
@@ -482,7 +482,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(UsageError, match="it takes columns of a labels file"):
+    with pytest.raises(UsageError, match="there is no labels file"):
         notices_of(source, out, drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
     with pytest.raises(

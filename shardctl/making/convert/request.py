@@ -57,8 +57,8 @@ class ConvertRequest:
             raise UsageError(f"the destination is a path; it is {dst!r}")
         if recipe is not None and not isinstance(recipe, dict | str | Path):
             raise UsageError(
-                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path "
-                f"of a file; it is {recipe!r}"
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or a "
+                f"path; it is {recipe!r}"
             )
         for place in (*several, dst):
             if not is_url(place):
@@ -105,8 +105,7 @@ class ConvertRequest:
         """Return how the inputs are divided. Raises UsageError."""
         if recipe.group is not None and not self.split.shares:
             raise UsageError(
-                f"--group {recipe.group} keeps samples together where --split divides them; add "
-                "--split train=0.9,val=0.1"
+                f"--group {recipe.group} needs a split by shares; add --split train=0.9,val=0.1"
             )
         by_key = recipe.key_source is not None
         return PlanRules(

@@ -142,8 +142,8 @@ def make_preview(
             checked = replace(conversion.recipe, duplicates=KEEP_ALL)
             if checked.kind != "image":
                 raise UsageError(
-                    f"a preview is for images, and the kind of these inputs is {checked.kind}; "
-                    "convert and inspect them"
+                    f"a preview is for images, and these are {checked.kind}; convert and inspect "
+                    "them"
                 )
             if checked.store is not None and checked.store.name == "none":
                 functions = checked.sample_transforms

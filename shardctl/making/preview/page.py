@@ -213,9 +213,7 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
     rows = [_row(each) for each in preview.inputs]
     notes = [f"Note: {notice}" for notice in preview.notices]
     if any(ANEW in row.text for row in rows):
-        notes.append(
-            f"{ANEW}: the page has a copy of this image. All others have the bytes that are stored."
-        )
+        notes.append(f"{ANEW}: a copy. All other images have the bytes that are stored.")
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),

@@ -65,8 +65,8 @@ def repair(
         given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
         if drop_lost and is_url(path):
             raise UsageError(
-                f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, "
-                "repair it there, and copy it back"
+                f"{printable(str(path))}: --drop-lost works on no store; copy the dataset to a "
+                "folder, repair it there, and copy it back"
             )
         with open_location(path, "blocks") as place:
             here = place.folder.local

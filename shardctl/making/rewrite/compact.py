@@ -141,8 +141,8 @@ def _planned(old: SourceDataset) -> list[_Shard]:
     """Return all new shards, in the order of the dataset."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: its samples are packed shard by shard; convert the "
-            "sources again with --overwrite"
+            f"{printable(str(old.root))}: its samples are packed shard by shard; convert again "
+            "with --overwrite"
         )
     limits = {
         name: old.manifest.settings[name]
@@ -175,8 +175,8 @@ def _atoms(old: SourceDataset, split: int, name: str) -> Numbers:
             units = old.stored.units(shard)
             if not units.in_order:
                 raise UsageError(
-                    f"{printable(str(old.root))}: its records were shuffled within their shards; "
-                    "convert the sources again with --overwrite"
+                    f"{printable(str(old.root))}: its records were shuffled in their shards; "
+                    "convert again with --overwrite"
                 )
             shards = np.full(len(units), shard)
             columns = (shards, units.first_row, units.samples, units.records, units.number)

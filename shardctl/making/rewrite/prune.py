@@ -141,7 +141,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: each sample is made of several records; remove the record "
+            f"{printable(str(old.root))}: each sample is made of several records; remove those "
             "from the source, and convert again"
         )
     wanted = set(keys or ())
@@ -323,7 +323,7 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove the records "
+        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove them "
         "from the source, and convert again"
     )
 

@@ -258,7 +258,7 @@ class PartialDataset:
         if not self.is_complete:
             if self._making.done():
                 self._making.result()
-            raise UsageError(f"{what} needs the complete dataset: use wait() first")
+            raise UsageError(f"{what} needs the complete dataset: wait() first")
         if self._opened is None:
             self._opened = self.wait()
         return self._opened
@@ -289,7 +289,7 @@ class PartialDataset:
         """
         for name in ("repeat", "processes", "bucket"):
             if options.get(name) not in (None, 1):
-                raise UsageError(f"{name}= needs the complete dataset: use wait() first")
+                raise UsageError(f"{name}= needs the complete dataset: wait() first")
         given = {"rank": rank, "world_size": world_size, **options}
         dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()

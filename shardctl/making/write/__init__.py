@@ -221,11 +221,11 @@ def _calls(
             isinstance(each, str | bytes) or not isinstance(each, Iterable) for _, each in streams
         ):
             raise UsageError(
-                "parts= is a list of arguments of the function, or a dict of such lists by split"
+                "parts= is a list of arguments of the function, or of such lists by split"
             )
         if not callable(samples):
             raise UsageError(
-                "with parts=, samples is a function that yields the samples of a part; it is "
+                "with parts=, samples is a function that yields those of a part; it is "
                 f"{describe(samples)}"
             )
         made = [Part(each, which) for which, several in streams for each in several]
@@ -233,9 +233,7 @@ def _calls(
             raise UsageError("parts= is empty; give an argument for each call")
         return samples, made
     if not streams:
-        raise UsageError(
-            "there is no split; give an iterable of samples, or a dict with one for each split"
-        )
+        raise UsageError("there is no split; give samples, or a dict of samples by split")
     if not workers:
         return streams
     if not all(is_indexed(each) for _, each in streams):
@@ -559,8 +557,8 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
             return pool.run([(method, *task) for task in tasks])
         except Ended:
             raise WorkerError(
-                "a process ended in the middle of a part: it was killed (out of memory?), or its "
-                "code ended it"
+                "a process ended within a part: it was killed (out of memory?), or its code "
+                "ended it"
             ) from None
 
     try:
@@ -581,7 +579,7 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
         do(PartsJob.make_part, left)
     except (KeyboardInterrupt, ShardctlError) as error:
         done = sum(map(job.is_done, range(len(job.parts))))
-        said = "the same call begins anew: nothing tells whether its code is the same"
+        said = "the same call begins anew, as its code may differ"
         if goes_on:
             parts = counted(len(job.parts), "part")
             said = f"{done:,} of {parts} done; the same call goes on with the others"

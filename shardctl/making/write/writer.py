@@ -381,7 +381,7 @@ def elements_of(samples: Any) -> Iterable[Any]:
     """
     if isinstance(samples, str | Path):
         raise UsageError(
-            f"samples are dicts, and {str(samples)!r} is a path; shardctl.convert reads files"
+            f"{str(samples)!r} is a path, and samples are dicts; shardctl.convert reads files"
         )
     if how := _DICTS_OF.get(type(samples).__module__.partition(".")[0]):
         raise UsageError(
@@ -514,7 +514,5 @@ def part_of(make: Callable[[Any], Iterable[Any]], part: Any) -> Iterable[Any]:
     """Yield what a function makes of one part. It is called when the first sample is wanted."""
     made = make(part)
     if made is None:
-        raise ValueError(
-            "the function of the parts returned None; it yields samples, or returns an iterable"
-        )
+        raise ValueError("the function of the parts returned None, not samples")
     yield from elements_of(made)

@@ -128,9 +128,8 @@ class Target:
         write. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
-                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store "
-                f"({printable(job.url)}), and the dataset is on this machine; delete the job's "
-                "folder, and run the same command again"
+                f"{printable(str(job.folder / JOB))}: this job is for a store "
+                f"({printable(job.url)}); delete its folder, and run the same command again"
             )
 
     def fetch_done(self, job: DatasetJob, chosen: Bools) -> None:
