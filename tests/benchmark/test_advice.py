@@ -113,7 +113,7 @@ def test_text_is_tried_with_every_compression(cli, demo, tmp_path, out):
         (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         (None, {"consumer_rate": -1}, "a consumer rate of -1"),
         (None, {"consumer": "resnet"}, "consumer 'resnet' is not known; did you mean"),
-        (None, {"consumer": "mine:step"}, "advise takes presets only"),
+        (None, {"consumer": "mine:step"}, "advise takes presets;"),
         ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
         (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller batch_size$"),
         (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),

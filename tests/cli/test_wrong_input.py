@@ -165,7 +165,7 @@ WRONG = r"""
 2 | verify ready --level fast | --level: 'fast' is not one of quick, full, deep
 2 | export ready out --to megatron-lm | did you mean megatron?
 2 | export ready out --to parquet --rename image | --rename: 'image' is not COLUMN=NAME
-2 | export ready out --to parquet --rename image=a,label=b | give the option again for each other column
+2 | export ready out --to parquet --rename image=a,label=b | give the option again for each
 2 | export ready out --to parquet --columns img | no column 'img'; did you mean image? it has key,
 2 | export ready out --to parquet --split test | ready: no split 'test'; it has train
 3 | export ready out --to megatron | ready: has no tokens; convert the texts with --tokenizer

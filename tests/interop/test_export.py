@@ -270,7 +270,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, out, cli):
             "nanogpt",
             [1],
             {**ROLE, "vocabulary": 65_537},
-            "has a vocabulary of 65,537, and nanoGPT's files hold numbers below",
+            "has a vocabulary of 65,537, and nanoGPT takes",
         ),
         (
             "nanogpt",
@@ -292,7 +292,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, out, cli):
             {"role": "tokens", "vocabulary": 500},
             "has no end-of-text token .* eos=False",
         ),
-        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks, and lack"),
+        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks without"),
         (
             "parquets",
             [1],

@@ -331,7 +331,7 @@ def test_when_every_input_is_rejected_nothing_is_committed(tmp_path, out):
     assert "no rejected input was copied" in str(raised.value)
     assert not (out / "manifest.json").exists()
     assert not (tmp_path / "copies").exists()
-    with pytest.raises(DatasetError, match="or says why it cannot"):
+    with pytest.raises(DatasetError, match="run the same command or script again"):
         shardctl.open(out)
 
 

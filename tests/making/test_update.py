@@ -652,7 +652,7 @@ def test_generations_are_kept_and_share_their_shards(source, made):
         update(source, made, keep_generations=2 if number == 0 else None)
         contents.append(samples_of(made))
     with pytest.raises(
-        DatasetError, match=r"generation 1 is not there, only 2, 3, 4; .* keeps the N before"
+        DatasetError, match=r"generation 1 is not there, only 2, 3, 4; .* keeps earlier ones"
     ):
         shardctl.open(made, generation=1)
     for number in (2, 3, 4):

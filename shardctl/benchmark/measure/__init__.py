@@ -111,9 +111,7 @@ class Listener:
 
 
 @with_options(declared_in(BenchOptions))
-@explaining_interrupts(
-    "interrupted; the measurement has no result. Fewer runs or seconds make it shorter"
-)
+@explaining_interrupts("interrupted, without a result. Fewer runs or seconds take less time")
 def bench(
     path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
 ) -> BenchResult:
@@ -213,8 +211,8 @@ def run_baseline(
     samples, rejected, seconds = inputs.run(found.threads, options, report)
     if not samples:
         raise InputError(
-            f"{printable(str(root))}: all of its raw inputs have changed or are gone; --baseline "
-            "reads them again"
+            f"{printable(str(root))}: all its raw inputs, which --baseline reads, have changed "
+            "or are gone"
         )
     splits = [split for split in manifest.splits if options.split in (None, split.name)]
     size, rate = sum(split.samples for split in splits), samples / seconds
@@ -257,9 +255,8 @@ class _Inputs:
             )
         if strange := manifest.strange_sources():
             raise InputError(
-                f"{printable(str(root))}: its manifest names a source that is not an absolute path "
-                "or a URL:"
-                f" {printable(strange[0])}"
+                f"{printable(str(root))}: its manifest names a source by no absolute path or "
+                f"URL: {printable(strange[0])}"
             )
         for source in manifest.sources:
             if is_url(source):

@@ -174,13 +174,13 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
         if not roles.images:
             raise UsageError(
                 f"{preset.name} takes images, but {printable(shown)} has none; give a "
-                "--consumer-rate in samples/s"
+                "--consumer-rate"
             )
         return preset.rate, ()
     found = _token_columns(columns, roles)
     if not found:
         raise UsageError(
-            f"{preset.name} takes tokens, but {printable(shown)} has no tokens and no text; give a "
+            f"{preset.name} takes tokens, but {printable(shown)} has no tokens or text; give a "
             "--consumer-rate"
         )
     mean = max(1.0, _mean_tokens(dataset, found))

@@ -247,7 +247,7 @@ def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
         "Rejected inputs",
         *reasons,
         folded(more, table(rows, ("key", "reason", "message"))),
-        paragraph(f"rejects.jsonl in the dataset lists them all{where}.", "soft"),
+        paragraph(f"rejects.jsonl lists them all{where}.", "soft"),
     )
 
 
