@@ -326,7 +326,7 @@ def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
     assert found.rejected == 1
     for path in others:
         path.write_bytes(b"changed")
-    with pytest.raises(InputError, match="all its raw inputs, .*, have changed or are gone"):
+    with pytest.raises(InputError, match=r"all its raw inputs, .*, have changed or are gone"):
         shardctl.bench(out, **options)
 
 
@@ -527,7 +527,7 @@ def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, ou
     (tmp_path / "lines.jsonl").write_text(
         (tmp_path / "lines.jsonl").read_text().replace("demo", "else")
     )
-    with pytest.raises(InputError, match="all its raw inputs, .*, have changed or are gone"):
+    with pytest.raises(InputError, match=r"all its raw inputs, .*, have changed or are gone"):
         shardctl.bench(out, **options)
 
 

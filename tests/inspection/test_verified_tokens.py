@@ -119,8 +119,7 @@ def test_columns_that_are_not_those_of_tokens_are_found(tmp_path, out):
     assert found[:1] + found[3:] == (
         "bad-documents",
         "its tokens are packed, without a column document_keys and "
-        "document_lengths and no column"
-        " document_starts; convert the sources again with --overwrite",
+        "document_lengths and document_starts; convert the sources again with --overwrite",
     )
     write_dataset(tmp_path / "texts", fields, [("k", [1], "text")], 9, roles={"other": Tokens()})
     assert findings(tmp_path / "texts")[0][3].startswith(
