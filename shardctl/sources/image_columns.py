@@ -103,7 +103,7 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
         if not can_hold_images(schema.field(wanted).type):
             type_ = schema.field(wanted).type
             raise InputError(
-                f"the field {printable(wanted)} is {type_}; images are bytes, paths, or structs of bytes and path"
+                f"the field {printable(wanted)} is {type_}; images are bytes, paths, or structs of both"
             )
         return wanted
     for candidates in _candidates(schema):
@@ -116,7 +116,7 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
                 f"several fields may hold the images: {several}; say which with --image-field"
             )
     raise InputError(
-        f"no field is known to hold images (there are {shown}); name it with --image-field, or use --kind table"
+        f"no field holds images (there are {shown}); name it with --image-field, or use --kind table"
     )
 
 

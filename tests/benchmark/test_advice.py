@@ -87,7 +87,7 @@ def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None
-    assert "store raw needs a recipe that names the size" in str(by_name["raw none"].error)
+    assert "store raw needs one size of all images" in str(by_name["raw none"].error)
 
 
 @pytest.mark.thorough

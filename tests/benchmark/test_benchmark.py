@@ -354,7 +354,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(photos, tmp_path, o
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
     with pytest.raises(
         UsageError,
-        match=r"a baseline runs those that you name: .* add "
+        match=r"a baseline runs if named: .* add "
         r"transforms=\['marking:mark'\]",
     ):
         shardctl.bench(out, **options)

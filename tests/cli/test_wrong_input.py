@@ -73,9 +73,9 @@ WRONG = r"""
 2 | convert in out --crop 0 | must be 224, or 320x240 for width x height, with sides of 1 to 16384 pixels; it is '0'
 2 | convert in out --resize 99999 | with sides of 1 to 16384
 2 | convert in out --crop 9 --random-crop 9 | contradict
-2 | convert in out --store source --crop 9 | keeps the original bytes, so crop cannot apply
+2 | convert in out --store source --crop 9 | keeps the original bytes, without crop
 2 | convert in out --store raw | add a resize to WIDTHxHEIGHT or a crop
-2 | convert in out --store raw --resize 9 | store raw needs a recipe that names the size
+2 | convert in out --store raw --resize 9 | store raw needs one size of all images
 2 | convert in out --store tiff | store 'tiff' is not known
 2 | convert in out --compression rar | compression 'rar' is not known
 2 | convert in out --flip 2 | must be a number from 0 to 1
@@ -286,7 +286,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: shardctl.open(READY).tokenizer,
         DatasetError,
-        "has no tokens, and so no tokenizer; convert texts with --tokenizer",
+        "has no tokens; convert texts with --tokenizer",
     ),
     (lambda: shardctl.open(READY).loader(8, rank=1), UsageError, "give world_size too"),
     (

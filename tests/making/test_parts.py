@@ -358,7 +358,7 @@ def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, out
     job = json.loads(path.read_text())
     job["recipe"]["transform"] = [{"name": "custom", "target": "evil:f"}]
     path.write_text(json.dumps(job))
-    with pytest.raises(UsageError, match="was made with user functions"):
+    with pytest.raises(UsageError, match="made with user functions"):
         build(photos, out, "2/2")
 
 

@@ -351,7 +351,7 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos, cli):
         (
             ["photos", "--resize", 8, "--store", "source"],
             2,
-            "keeps the original bytes, so resize cannot apply",
+            "keeps the original bytes, without resize",
         ),
         (
             ["photos", "--resize", 8, "--inputs", 1, "--html", "absent/p.html"],

@@ -512,7 +512,7 @@ def test_no_code_is_run_that_only_the_dataset_names(made, out, own_function):
     flip(out / SHARD)
     with pytest.raises(
         UsageError,
-        match=r"was made with user functions; .*transforms=\['dim_steps:dim'\]",
+        match=r"was made with user functions, .*transforms=\['dim_steps:dim'\]",
     ):
         shardctl.repair(out, workers=1)
     assert not own_function.exists()

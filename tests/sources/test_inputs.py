@@ -449,7 +449,7 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
         b'{"a": 1}\n',
         ["--schema", "nowhere"],
         2,
-        "neither name:type,… nor a file that can be read",
+        "neither name:type,… nor a readable file",
     ),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int"], 2, "is not of the form name:type"),
     ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),

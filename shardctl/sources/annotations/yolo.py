@@ -164,7 +164,7 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
         folder = unread(roots[row].as_py(), parent_of(image))
         if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
             raise InputError(
-                f"{shown}: names no folder that has {printable(image)}, whose labels are "
+                f"{shown}: names no folder with {printable(image)}, whose labels are "
                 f"{printable(labels)}; add it"
             )
 
@@ -242,8 +242,8 @@ def _places(
         raise ValueError(f"{count + 1} numbers, and {takes}{pose}")
     if count == 8 and task is None:
         raise InputError(
-            f"{shown}: nine numbers may be a polygon of four points or a turned box; say "
-            "which they are: --yolo-task segment or --yolo-task obb"
+            f"{shown}: nine numbers may be a polygon of four points or a turned box; give "
+            "--yolo-task segment or --yolo-task obb"
         )
     points = []
     if task == "pose" or count == 4:
@@ -440,9 +440,7 @@ def _folders_of(
     folders = list(filter(is_folder, folders))
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
-        raise InputError(
-            f"{shown}: no folder of labels was found by its train, val and test{named}"
-        )
+        raise InputError(f"{shown}: its train, val and test lead to no folder of labels{named}")
     outer = [
         folder
         for folder in folders

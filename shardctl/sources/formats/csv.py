@@ -201,7 +201,7 @@ class Delimited(TextFormat):
                 raise Rejection(
                     "read",
                     "header",
-                    "its first row has the names that --columns gives; leave out --columns, so that it is the header (above data, write a row of names)",
+                    "its first row has the names that --columns gives; leave out --columns (above data, write a row of names)",
                 )
             return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))

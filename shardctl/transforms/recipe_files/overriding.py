@@ -64,9 +64,7 @@ def recipe_with_options(
                 shown = "" if value is True else f" {printable(text)}"
                 who = f"--{name.replace('_', '-')}{shown}: {file} has"
                 if same:
-                    raise UsageError(
-                        f"{who} {len(same)} steps {step}; change the one that is meant in it"
-                    )
+                    raise UsageError(f"{who} {len(same)} steps {step}; change it there")
                 there = ", ".join(dict.fromkeys(map(str, names)))
                 setting = "".join(f" {key}={each}" for key, each in settings.items())
                 raise UsageError(
@@ -117,8 +115,7 @@ def parse_step_option(text: str) -> Json:
     head = _NAME.match(text)
     if head is None or text[head.end() : head.end() + 1] == "=":
         raise UsageError(
-            f"{shown}: write the name of a step, then its settings, as in --step 'color_jitter "
-            "brightness=0.4'"
+            f"{shown}: write a step and its settings, as in --step 'color_jitter brightness=0.4'"
         )
     if head[1] not in TRANSFORMS:
         raise UsageError(f"{shown}: {unknown_step(head[1])}")

@@ -337,7 +337,7 @@ def recipe_schema() -> Json:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "shardctl recipe",
-        "description": "What is done to every input of a dataset, and how the result is stored.",
+        "description": "What is done to each input of a dataset, and how it is stored.",
         "type": "object",
         "properties": Recipe.properties(),
         "additionalProperties": False,

@@ -137,8 +137,7 @@ class HuggingFace(Tokenizer):
                     f"{found}; pip install {to_install(found.extra)}" if found.extra else str(found)
                 )
                 raise UsageError(
-                    f"{self._where}: the engine {name} cannot be used: {why}; engine = auto takes "
-                    "one that can"
+                    f"{self._where}: the engine {name} cannot be used: {why}; set engine = auto"
                 )
         return None
 

@@ -166,9 +166,7 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
     """
     main, shown = main_tokens(roles), folder.shown()
     if main is None:
-        raise DatasetError(
-            f"{shown}: has no tokens, and so no tokenizer; convert texts with --tokenizer FILE"
-        )
+        raise DatasetError(f"{shown}: has no tokens; convert texts with --tokenizer FILE")
     role = main[1]
     if role.tokenizer is None:
         raise DatasetError(f"{shown}: does not say which tokenizer made its tokens")
