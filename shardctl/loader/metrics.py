@@ -40,18 +40,14 @@ LOADER = Family(
         "samples": "samples that the training loop took",
         "batches": "batches that the training loop took",
         "epoch": "the epoch that is being read",
-        "samples_per_s": "samples that the training loop took in a second",
+        "samples_per_s": "samples per second that the training loop took",
         "stall_share": "share of the time that the training loop waited for batches",
-        "utilization": (
-            "share of the time that the training loop did not wait: accelerator utilisation"
-        ),
+        "utilization": ("share of the time that it did not: accelerator utilisation"),
         "room_share": (
-            "share of the time of the loader's threads that they waited until batches were taken"
+            "share of the time of the loader's threads that they waited for the training loop"
         ),
-        "cache_hit_share": (
-            "share of the blocks and images that were in the loader's memory already"
-        ),
-        "skipped": "samples that were left out since they could not be read",
+        "cache_hit_share": ("share of the blocks and images found in the loader's memory"),
+        "skipped": "samples left out, as they could not be read",
         "threads": "threads that make batches",
     },
 )
@@ -279,7 +275,7 @@ def check_target(target: Any) -> None:
             )
     elif not all(callable(getattr(target, name, None)) for name in ("write", "close")):
         raise UsageError(
-            "metrics go to a file, an address or an object with write and close; it is "
+            "metrics go to a file, an address or an object with write and close, not "
             f"{describe(target)}"
         )
 

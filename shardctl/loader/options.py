@@ -15,7 +15,7 @@ BATCH_SIZE = Option(Whole(), 256, "Samples in a batch.", metavar="N", shows_defa
 THREADS = Option(
     AutoOrNumber(1, 1024),
     "auto",
-    "Threads that read and decode; auto finds the number while it reads.",
+    "Threads that read and decode; auto finds the number.",
     metavar="auto|N",
     shows_default=True,
 )
@@ -75,7 +75,7 @@ class LoaderOptions:
         if self.threads != "auto" and int(self.threads) < processes:
             raise UsageError(
                 f"processes={processes} and threads={self.threads}: each process needs a thread; "
-                f"give threads={processes} or more, or 'auto'"
+                f"give threads={processes} or 'auto'"
             )
         if self.remainder not in (None, *REMAINDERS):
             raise UsageError(
@@ -127,9 +127,8 @@ def _check_targets(targets: Sequence[str | Path]) -> None:
 METRICS = Option(
     Many(ValueType("str | Path")),
     (),
-    "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT "
-    "(Prometheus, on this"
-    " machine) or tensorboard:FOLDER. May be given several times.",
+    "Write figures every few seconds: FILE.jsonl, FILE.prom or http:PORT (Prometheus), or "
+    "tensorboard:FOLDER. May be given several times.",
     metavar="FILE",
     limit=_check_targets,
 )

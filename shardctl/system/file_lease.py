@@ -255,8 +255,7 @@ class _Wait:
         elif time.monotonic() - self._seen > ENDING_SECONDS:
             raise StorageError(
                 f"{self.shown}: cannot write here: its lease could not be made for "
-                f"{ENDING_SECONDS:.0f} seconds, and no other"
-                " shardctl was seen that writes it"
+                f"{ENDING_SECONDS:.0f} seconds, though no other shardctl writes it"
             )
         if other != self._announced:
             self._waiting(other)

@@ -192,7 +192,7 @@ def refuse_link(path: Path) -> None:
     link in a dataset."""
     if path.is_symlink():
         raise StorageError(
-            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; nothing is written or deleted behind a link; remove it, then run the same command again"
+            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}, behind which nothing is written; remove it, then run the same command again"
         )
 
 
@@ -464,9 +464,8 @@ class OutputFileType:
             ) from error
         if begin and not self.is_one(begin):
             raise StorageError(
-                f"{printable(str(path))}: exists, and is not a {self.name} that shardctl "
-                "wrote; move it away, or give"
-                " another name"
+                f"{printable(str(path))}: exists, and is not a {self.name} of shardctl; move it "
+                "away, or give another name"
             )
 
     def write(self, path: Path, content: bytes) -> None:

@@ -342,5 +342,5 @@ def probe_with(store: Store, lease: Lease, key: str) -> None:
 def unconditional(store: Store) -> StoreError:
     """Return the error for a store that ignores conditions."""
     return StoreError(
-        f"{printable(store.url)}: this store ignores conditions (If-None-Match), which keep two jobs apart; convert to a local folder, and upload that"
+        f"{printable(store.url)}: this store ignores conditions (If-None-Match); convert to a local folder, and upload that"
     )

@@ -145,9 +145,7 @@ def size_of(limit: int | str, name: str) -> int:
     """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError,
     which has the `name`."""
     if isinstance(limit, bool) or not isinstance(limit, int | str):
-        raise UsageError(
-            f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'"
-        )
+        raise UsageError(f"{name}: {limit!r} is not a size; give bytes, or a text such as '500GB'")
     size = parse_size(limit) if isinstance(limit, str) else limit
     if size is None:
         raise UsageError(

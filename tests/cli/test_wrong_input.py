@@ -99,7 +99,7 @@ WRONG = r"""
 2 | convert in out --colour | there is no option --colour; `shardctl convert --help` lists all
 3 | verify absent | absent: no such dataset
 3 | verify full | full: not a dataset (it has no manifest.json)
-3 | inspect file | file: not a dataset, and not a shard of one; `shardctl convert file out`
+3 | inspect file | file: not a dataset or shard; `shardctl convert file out`
 2 | inspect full --block 1 | need --shard
 2 | inspect shard.arrow --key x | is one shard
 2 | inspect full --key x --head 3 | contradict each other
@@ -170,12 +170,12 @@ WRONG = r"""
 2 | export ready out --to parquet --split test | ready: no split 'test'; it has train
 3 | export ready out --to megatron | ready: has no tokens; convert the texts with --tokenizer
 3 | export ready out --to yolo | ready: has no column of objects
-3 | export ready full --to parquet | full: has a file that does not come from an export
+3 | export ready full --to parquet | full: has a file that is not of an export
 2 | inspect ready --split valid | ready: no split 'valid'; it has train
 2 | bench ready --consumer a100 | did you mean resnet50-a100
 2 | bench ready --consumer mymod:step | cannot import mymod
 2 | inspect ready --columns imge | no column 'imge'; did you mean image?
-2 | inspect ready --where 'label = 3' | write for instance: label == 3
+2 | inspect ready --where 'label = 3' | , such as: label == 3
 2 | inspect ready --where 'lable == 3' | no column 'lable'; did you mean label?
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
 2 | inspect ready --shard 99 | ready: no shard '99'; it has
@@ -197,9 +197,9 @@ WRONG = r"""
 3 | convert photos.zip out | unpack archives first
 3 | convert ready out | is a dataset of shardctl already
 3 | convert line.jsonl out | line.jsonl: no such file or folder; did you mean lines.jsonl?
-2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL, and would be a folder here; write s3://bucket/photos
+2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL; write s3://bucket/photos
 2 | inspect s3:bucket/out | write s3://bucket/out
-2 | convert https://example.com/a.jsonl out | download or copy all else to a folder first
+2 | convert https://example.com/a.jsonl out | download or copy all else to a folder
 3 | inspect in | in: not a dataset (it has no manifest.json); `shardctl convert in out` makes one
 3 | inspect redy | redy: no such dataset; did you mean ready?
 3 | finish in | in: there are no parts to finish

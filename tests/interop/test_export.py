@@ -366,9 +366,7 @@ def test_only_an_export_is_overwritten(tmp_path, cli):
     assert read_nanogpt(out) == [[2, EOS], [3, EOS]]
     assert sorted(os.listdir(out)) == ["SHA256SUMS", "shardctl.json", "train.bin"]
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(
-        StorageError, match=r"has a file that does not come from an export \(thesis.tex\)"
-    ):
+    with pytest.raises(StorageError, match=r"has a file that is not of an export \(thesis.tex\)"):
         shardctl.export(made, out, "megatron", overwrite=True)
     with pytest.raises(StorageError, match="is a file"):
         shardctl.export(made, out / "thesis.tex", "megatron", overwrite=True)

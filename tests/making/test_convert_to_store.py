@@ -721,7 +721,7 @@ def test_a_place_that_holds_something_else_is_refused(photos, bucket):
     for typed in ("s3:/data/out", "s3:data/out", "s3//data/out"):
         with pytest.raises(
             UsageError,
-            match=f"{typed}: is not a URL, and would be a folder here; write s3://data/out",
+            match=f"{typed}: is not a URL; write s3://data/out",
         ):
             convert(photos, typed)
 

@@ -220,9 +220,8 @@ class Parts:
                 name = printable(self._job.parts[task["part"]].name)
                 why = f" ({printable(death.last_words)})" if death.last_words else ""
                 raise WorkerError(
-                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; fewer "
-                    "--workers need less memory,"
-                    " and `shardctl verify` tells whether the dataset is damaged"
+                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; "
+                    "fewer --workers need less memory, and `shardctl verify` tells more"
                 )
             return task
 

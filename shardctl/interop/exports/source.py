@@ -145,8 +145,7 @@ class Source:
             raise UsageError(f"--rename {odd}: this column is not among those that are exported")
         if len(set(names.values())) != len(names) or "" in names.values():
             raise UsageError(
-                "--rename: each column needs a name of its own; they would be "
-                f"{', '.join(names.values())}"
+                f"--rename: columns need different names, not {', '.join(names.values())}"
             )
         return names
 

@@ -162,8 +162,8 @@ class Cache:
         there = _entries_of(folder)
         if os.path.lexists(folder) and (there is None or all(there)):
             raise StorageError(
-                f"{printable(str(folder))}: the cache needs this name, but a link or other files "
-                "have it; move them away, or remove the link"
+                f"{printable(str(folder))}: the cache needs this name; move away what has it, or "
+                "remove the link"
             )
         _delete(folder)  # an unfinished one: nobody else may make it now
         # the list of blocks is shorter than the tables
@@ -241,7 +241,7 @@ class Cache:
             self._warned = True
             shown = printable(str(self.folder))
             warnings.warn(
-                f"{shown}: the disk of the cache is full; what is read from now on is not kept",
+                f"{shown}: the disk of the cache is full; what is read now is not kept",
                 CacheWarning,
                 stacklevel=2,
             )

@@ -23,8 +23,7 @@ def refuse_half_url(text: str) -> None:
         scheme, colon, rest = text.partition("//")
     if colon and scheme in SCHEMES and not rest.startswith("//") and not os.path.lexists(text):
         raise UsageError(
-            f"{printable(text)}: is not a URL, and would be a folder here; write "
-            f"{scheme}://{printable(rest.lstrip('/'))}"
+            f"{printable(text)}: is not a URL; write {scheme}://{printable(rest.lstrip('/'))}"
         )
 
 
@@ -37,8 +36,8 @@ def parts_of(url: str) -> tuple[str, str, str]:
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
         raise UsageError(
-            f"{printable(url)}: is not the URL of an object store; those begin with "
-            f"{schemes}; download or copy all else to a folder first"
+            f"{printable(url)}: is not the URL of an object store ({schemes}); download or copy "
+            "all else to a folder"
         )
     bucket, _, prefix = match[2].partition("/")
     if not bucket:
