@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, contradiction
 from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.system.options import (
     FilePath,
@@ -255,11 +255,9 @@ class BenchOptions:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
         check_options(self)
         if self.epochs is not None and self.seconds is not None:
-            raise UsageError("epochs and seconds contradict each other; give one of them")
+            raise contradiction("--epochs", "--seconds")
         if self.consumer is not None and self.consumer_rate is not None:
-            raise UsageError(
-                "a consumer and a consumer rate contradict each other; give one of them"
-            )
+            raise contradiction("--consumer", "--consumer-rate")
         if self.device is not None and not self.calls_function:
             raise UsageError(
                 "a device is for your own function; name one: --consumer module:function"

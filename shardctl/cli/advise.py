@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 NONE_KEEPS_UP = 1
 
-REFERENCE = "It also takes the options of convert for reading SRC and for steps; `shardctl convert --help` lists them."
-
 _MARK = b"# Written by shardctl advise, which replaces it while it is unchanged: "
 
 
@@ -56,7 +54,7 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
         ("shardctl convert photos out --recipe r.toml", "what advise has written"),
     ),
     headings=HEADINGS,
-    more=REFERENCE,
+    takes_options_of_convert=True,
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @options_of(declared_in(AdviceOptions))

@@ -37,7 +37,7 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, contradiction
 from shardctl.loader.options import METRICS
 from shardctl.system.machine import keep_pandas_out_of_arrow
 from shardctl.system.options import declared_in
@@ -199,7 +199,7 @@ def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any)
         (name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None
     )
     if unfit is not None:
-        raise UsageError(f"--watch and --{unfit} contradict each other; give one of them")
+        raise contradiction("--watch", f"--{unfit}")
     order = given.pop("order")
     look_in_current_folder()
     with suppress(KeyboardInterrupt):
@@ -224,7 +224,7 @@ def _measure(
 
     shows_page = given.pop("open")
     if order is not None and not given["shuffle"]:
-        raise UsageError("--no-shuffle and --order contradict each other; give one of them")
+        raise contradiction("--no-shuffle", "--order")
     check_page(html)
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]

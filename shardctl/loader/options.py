@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, contradiction
 from shardctl.system.arguments import whole_number
 from shardctl.system.options import AutoOrNumber, Many, Option, ValueType, Whole
 
@@ -82,9 +82,7 @@ class LoaderOptions:
                 f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}"
             )
         if self.drop_last and self.remainder == "pad":
-            raise UsageError(
-                "drop_last and remainder='pad' contradict each other; give one of them"
-            )
+            raise contradiction("drop_last", "remainder='pad'")
         for batches in self.bucket.values():
             whole_number("bucket", batches, 1)
         if len(self.bucket) > 1:

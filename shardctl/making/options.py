@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, contradiction
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.loader.options import METRICS
 from shardctl.making.shards import engines
@@ -408,7 +408,7 @@ class Options:
         engines.check(self.engine, self.workers)
         ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]
         if len(ways) > 1:
-            raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
+            raise contradiction(*ways)
         if self.moved_from and not self.update:
             raise UsageError(
                 "--moved-from says where a source was when the dataset was made; it needs "
@@ -466,9 +466,7 @@ def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
 
 def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> None:
     if shard_size is not None and samples_per_shard is not None:
-        raise UsageError(
-            "a shard size and a number of samples per shard contradict each other; give one of them"
-        )
+        raise contradiction("--shard-size", "--samples-per-shard")
 
 
 def check_if_running(choice: str) -> None:

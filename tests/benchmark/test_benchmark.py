@@ -202,7 +202,7 @@ def test_an_empty_split_is_refused(photos, tmp_path, out):
         ({"consumer_rate": float("inf")}, "consumer_rate must be a number; it is inf"),
         (
             {"consumer_rate": 1, "consumer": "resnet50-a100"},
-            "a consumer and a consumer rate contradict",
+            "consumer and consumer_rate contradict",
         ),
         ({"gpus": 0, "consumer_rate": 1}, "0 GPUs are impossible"),
         ({"gpus": 2, "consumer": "a:b"}, "a function stands for one GPU"),

@@ -36,6 +36,7 @@ from shardctl.errors import (
     ShardctlError,
     UsageError,
     WorkerError,
+    contradiction,
     explaining_interrupts,
 )
 from shardctl.format.manifest import Manifest
@@ -211,7 +212,7 @@ def _calls(
     given = samples if parts is None else parts
     if isinstance(given, Mapping):
         if split is not None:
-            raise UsageError("split= and a dict of splits contradict each other; use one of them")
+            raise contradiction("split=", "a dict of splits")
         refuse_bad_names(list(given))
         streams = [(Splits((name,)), each) for name, each in given.items()]
     elif parts is not None:

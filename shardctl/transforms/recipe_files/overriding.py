@@ -10,7 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, contradiction
 from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.reading import load_recipe, read_toml
@@ -43,7 +43,7 @@ def recipe_with_options(
     if chats and given.get("tokenizer") is None and "tokenize_chat" not in names:
         raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
     if not steps and given.get("crop") and given.get("random_crop"):
-        raise UsageError("--crop and --random-crop contradict each other; use one of them")
+        raise contradiction("--crop", "--random-crop")
     more = [parse_step_option(text) for text in given.get("steps") or ()]
     made = [step for step in more if step["name"] in TOKEN_STEPS]
     for name, shortcut in SHORTCUTS.items():
