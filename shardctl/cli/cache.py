@@ -65,7 +65,7 @@ def list_datasets(folder: str | None, output: Output) -> int:
     if rows:
         print_table(rows, ("dataset", "size", "of its blocks", "opened last", ""))
     click.echo(
-        f"{printable(str(opened.folder))}: {counted(len(entries), 'dataset')}, "
+        f"{printable(opened.folder)}: {counted(len(entries), 'dataset')}, "
         f"{format_bytes(_bytes(entries))}"
     )
     return 0

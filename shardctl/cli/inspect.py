@@ -254,7 +254,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     if idle:
         who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
         raise UsageError(
-            f"{printable(str(path))}: is of another tool; {who} a dataset of shardctl: convert it"
+            f"{printable(path)}: is of another tool; {who} a dataset of shardctl: convert it"
         )
     if drawn:
         _draw_foreign(path, given, output.as_json)
@@ -581,7 +581,7 @@ def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output
     print_table([[shortened(value, 40) for value in row.values()] for row in rows], list(rows[0]))
     for record, sample in zip(first if output.verbose else (), shown, strict=False):
         if record.texts or record.documents:
-            click.echo(f"{printable(str(record.values.get('key')))}:")
+            click.echo(f"{printable(record.values.get('key'))}:")
             print_texts(record, sample, None, whole=True)
     if conditional and limit is None:
         matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"

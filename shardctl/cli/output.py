@@ -231,7 +231,7 @@ TEXT_WIDTH = 100
 
 def shortened(value: Any, width: int = TEXT_WIDTH) -> str:
     """Return a value as text of at most `width` characters."""
-    text = printable(str(value))
+    text = printable(value)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -308,4 +308,4 @@ def open_page(path: str) -> None:
         with printing_to_stderr(), suppress(webbrowser.Error, OSError):
             shown = webbrowser.open(page.as_uri())
     if not shown:
-        note(f"no browser can be opened here; the page is {printable(str(page))}")
+        note(f"no browser can be opened here; the page is {printable(page)}")

@@ -91,11 +91,11 @@ def _read_keys(path: Path) -> list[str]:
     try:
         return [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
     except FileNotFoundError:
-        raise InputError(f"{printable(str(path))}: no such file of keys{near_path(path)}") from None
+        raise InputError(f"{printable(path)}: no such file of keys{near_path(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InputError(
-            f"{printable(str(path))}: cannot be read as a list of keys ({reason})"
+            f"{printable(path)}: cannot be read as a list of keys ({reason})"
         ) from error
 
 

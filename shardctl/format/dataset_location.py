@@ -117,7 +117,7 @@ def _refuse_other_file(path: Path) -> None:
         return
     if begin == MAGIC:
         return
-    shown = printable(str(path))
+    shown = printable(path)
     raise DatasetError(
         f"{shown}: not a dataset or shard; `shardctl convert {shown} out` makes one of inputs"
     )

@@ -409,7 +409,7 @@ class BlockFile:
     @staticmethod
     def at(path: Path, opener: Opener, fields: Iterable[int] | None = None) -> BlockFile:
         """Open a file of this machine in one of the ways above."""
-        return BlockFile(printable(str(path)), partial(opener, path), fields)
+        return BlockFile(printable(path), partial(opener, path), fields)
 
     def __len__(self) -> int:
         """Return the number of blocks."""

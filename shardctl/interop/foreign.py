@@ -59,7 +59,7 @@ def refuse_text(path: Path) -> None:
     dataset are others."""
     ending = without_compression(suffix_of(path.name))
     if ending in PLAIN_TEXTS and is_file(path) and not (path.parent / MANIFEST).exists():
-        shown = printable(str(path))
+        shown = printable(path)
         raise UsageError(
             f"{shown}: is text ({ending}) and no shard; `shardctl convert` names bad records"
         )
@@ -105,7 +105,7 @@ def refuse_export(path: Path) -> None:
     export = export_of_files(path)
     if export is not None:
         raise UsageError(
-            f"{printable(str(path))}: is an export of shardctl to {export.to}; open its files "
+            f"{printable(path)}: is an export of shardctl to {export.to}; open its files "
             "directly, and check them with `shardctl verify`"
         )
 

@@ -154,9 +154,9 @@ class Dataset:
         if isinstance(index, slice):
             places = np.arange(*index.indices(len(self)), dtype=np.int64)
             return Dataset(Selection(self._shards, self._selection.samples(places)))
-        if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
-            raise TypeError(f"the index of a sample must be a whole number; it is {index}")
         try:
+            if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
+                raise TypeError
             place = operator.index(index)
         except TypeError:
             raise TypeError(

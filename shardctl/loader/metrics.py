@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardctl.errors import InstallError, StorageError, UsageError
+from shardctl.errors import StorageError, UsageError
 from shardctl.system.files import OutputFileType, naming_the_path
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import printable
 from shardctl.transforms.values import describe
 
@@ -126,14 +126,11 @@ def _tensorboard(target: str) -> Sink:
 
     Raises InstallError, StorageError.
     """
-    try:
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-    except ImportError:
-        raise InstallError(
-            f"metrics for TensorBoard need tensorboardX: pip install {to_install('tensorboard')}"
-        ) from None
+    needed("tensorboardX", "tensorboard", f"metrics {target}")
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
     folder = Path(target)
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,13 +161,8 @@ class _LastFigures:
 
     def __init__(self) -> None:
         """Raises InstallError."""
-        try:
-            from prometheus_client import CollectorRegistry
-        except ImportError:
-            raise InstallError(
-                f"metrics for Prometheus need prometheus_client: pip install {to_install('prometheus')}"
-            ) from None
-        self.registry = CollectorRegistry()
+        client = needed("prometheus_client", "prometheus", "a metrics file or port")
+        self.registry = client.CollectorRegistry()
         self.registry.register(self)
         self._last: dict[str, tuple[Family, Figures]] = {}
 
@@ -270,7 +262,7 @@ def check_target(target: Any) -> None:
         word, _, rest = str(target).partition(":")
         if not (word in BY_WORD and rest) and Path(target).suffix.lower() not in BY_ENDING:
             raise UsageError(
-                f"metrics {printable(str(target))!r} is not known; use FILE.jsonl, FILE.prom or "
+                f"metrics {printable(target)!r} is not known; use FILE.jsonl, FILE.prom or "
                 "http:PORT (Prometheus), or tensorboard:FOLDER"
             )
     elif not all(callable(getattr(target, name, None)) for name in ("write", "close")):

@@ -77,17 +77,17 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
     others += [resolved for name in (MANIFEST, STAGING) if os.path.lexists(resolved / name)]
     if others:
         raise UsageError(
-            f"{printable(str(folder))}: copies of rejects need another folder than "
-            f"{printable(str(others[0]))}"
+            f"{printable(folder)}: copies of rejects need another folder than "
+            f"{printable(others[0])}"
         )
 
 
 def refuse_generation(target: Path) -> None:
     """Raise DatasetError for a generation of a dataset that is kept: it stays what it was."""
     if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
-        dataset = printable(str(target.parent.parent))
+        dataset = printable(target.parent.parent)
         raise DatasetError(
-            f"{printable(str(target))}: a kept generation never changes; give {dataset}, or "
+            f"{printable(target)}: a kept generation never changes; give {dataset}, or "
             "another destination"
         )
 
@@ -95,7 +95,7 @@ def refuse_generation(target: Path) -> None:
 def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot
     be one."""
-    shown = printable(str(target))
+    shown = printable(target)
     refuse_half_url(str(target))
     resolved = _real(target)
     for root in roots:
@@ -167,10 +167,10 @@ def check_writable(target: Path) -> None:
     place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
     if not place.is_dir():
         raise StorageError(
-            f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder"
+            f"{printable(target)}: cannot be created, {printable(place)} is not a folder"
         )
     if not os.access(place, os.W_OK | os.X_OK):
         why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
-        raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")
+        raise StorageError(f"{printable(target)}: cannot write here ({os.strerror(why)})")
     with naming_the_path(target):
         refuse_links(target / STAGING)

@@ -19,7 +19,6 @@ from typing import Any
 from shardctl.errors import (
     NOTHING_WRITTEN,
     InputError,
-    InstallError,
     StorageError,
     TooManyRejectsError,
     UsageError,
@@ -34,7 +33,7 @@ from shardctl.sources.files import SourceRoot
 from shardctl.system.arguments import instance, whole_number
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable, size_of
@@ -110,7 +109,7 @@ def train_tokenizer(
             f"a vocabulary has {least:,} (the special tokens{bytes_too}) to 16,777,216 tokens; "
             f"it is {vocab_size:,}"
         )
-    endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(str(target))
+    endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(target)
     if target.suffix not in endings:
         raise UsageError(
             f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}"
@@ -327,11 +326,7 @@ def _unigram_pieces(
 ) -> list[tuple[str, float]]:
     """Return up to `size` pieces of words, all of the symbols among them, with the logarithms of
     their probabilities."""
-    try:
-        import sentencepiece
-    except ImportError as error:
-        problem = f"training a unigram needs sentencepiece, which cannot be imported ({error})"
-        raise InstallError(f"{problem}; pip install {to_install('sentencepiece')}") from None
+    sentencepiece = needed("sentencepiece", "sentencepiece", "training a unigram")
     words = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     model = io.BytesIO()
     with scratch_folder() as folder:
@@ -428,18 +423,9 @@ def _json(own: Any) -> bytes:
 
 
 def _package() -> Any:
-    try:
-        import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
-        import tokenizers.trainers
-    except ImportError as error:
-        raise InstallError(
-            f"training needs tokenizers, which cannot be imported ({error}); pip install "
-            f"{to_install('text')}"
-        ) from None
-    return tokenizers
+    for name in ("decoders", "models", "pre_tokenizers", "trainers"):
+        needed(f"tokenizers.{name}", "text", "training")
+    return needed("tokenizers", "text", "training")
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def make_demo(
     backend.require_one()
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
+        raise StorageError(f"{printable(root)}: is not empty; give a new or empty folder")
     existed = root.exists()
     try:
         with naming_the_path(root):

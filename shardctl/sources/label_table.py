@@ -359,11 +359,10 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
         if mark := separator_in(schema.names):
-            raise InputError(
-                f"{shown}: no column of file names; it has {held}; use --delimiter {mark}"
-            )
-        how = f"call one {' or '.join(FILE_COLUMNS)}"
-        how += " in a first line" if shown.endswith((".csv", ".tsv")) else ""
+            how = f"use --delimiter {mark}"
+        else:
+            how = f"call one {' or '.join(FILE_COLUMNS)}"
+            how += " in a first line" if shown.endswith((".csv", ".tsv")) else ""
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(

@@ -96,7 +96,7 @@ def _file_of_schema(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(
-            f"schema {printable(str(path))}: neither name:type,… nor a readable file ({reason})"
+            f"schema {printable(path)}: neither name:type,… nor a readable file ({reason})"
         ) from None
 
 

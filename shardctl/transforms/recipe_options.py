@@ -520,9 +520,9 @@ SHORTCUTS = {
         "tokenize",
         "tokenizer",
         Written("str | Path"),
-        "Make tokens of the texts, after all other steps but packing: a tokenizer.json, a folder "
-        "with one, a SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, "
-        "or bytes (`shardctl help text`).",
+        "Make tokens of the texts, after all steps but packing: a tokenizer.json or its folder, "
+        "a SentencePiece .model, a .txt of words, tiktoken:ENCODING:FILE, or bytes (`shardctl "
+        "help text`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",

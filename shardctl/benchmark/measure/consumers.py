@@ -25,11 +25,11 @@ from shardctl.benchmark.measure.subjects import Batches, Subject, open_loader, o
 from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
-from shardctl.errors import ConsumerError, InstallError, ShardctlError, UsageError
+from shardctl.errors import ConsumerError, ShardctlError, UsageError
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.metrics import Sink
 from shardctl.loader.watching import watch
-from shardctl.system.packages import find_function, to_install
+from shardctl.system.packages import find_function, needed
 
 OWN_SECONDS = 3.0
 """Seconds that a function is called with the same batch, to measure its own rate."""
@@ -356,12 +356,9 @@ def _on_device(loader: Any, device: str | None) -> tuple[Any, Callable[[], None]
     InstallError without PyTorch."""
     if device is None:
         return loader, lambda: None
-    try:
-        from shardctl import torch as on_torch
-    except ImportError as error:
-        raise InstallError(
-            f"batches on {device} need PyTorch: pip install {to_install('torch')}"
-        ) from error
+    needed("torch", "torch", f"--device {device}")
+    from shardctl import torch as on_torch
+
     return on_torch.Loader(loader, device), on_torch.synchronizer(device)
 
 

@@ -197,7 +197,7 @@ def export(
     check_options(choice)
     replaces = arguments.truth("overwrite", overwrite)
     if is_url(out):
-        raise UsageError(f"{printable(str(out))}: export to a local folder, and copy it")
+        raise UsageError(f"{printable(out)}: export to a local folder, and copy it")
     with open_location(dst) as place:
         source, out, began = Source(place.whole, choice), Path(out), time.monotonic()
         chosen_export(to, settings)
@@ -297,7 +297,7 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         done = sum(staging.done(part) is not None for part in job.parts)
         if not done or not isinstance(error, _LATER):
             writer.discard(staging.folder)
-        kept = printable(str(staging.folder.parent))
+        kept = printable(staging.folder.parent)
         state = (
             f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command "
             "again "

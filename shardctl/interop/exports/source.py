@@ -221,9 +221,13 @@ class Source:
         those of the first."""
         check_unchanged(self.folder)
         if Manifest.load(self.folder) != self.manifest:
-            raise DatasetError(
-                f"{self.shown}: was changed while it was exported; run the same command again"
-            )
+            raise self.changed()
+
+    def changed(self) -> DatasetError:
+        """Return an error for a dataset that is another one by now."""
+        return DatasetError(
+            f"{self.shown}: was changed while it was exported; run the same command again"
+        )
 
 
 def digest_of(record: Any) -> str:

@@ -178,7 +178,7 @@ def _move_away(target: Path, old: Path) -> None:
     if other is not None:
         old.rename(target)
         raise StorageError(
-            f"{printable(str(target))}: a file appeared that is not of an export "
+            f"{printable(target)}: a file appeared that is not of an export "
             f"({printable(other)}); move it away"
         )
 
@@ -258,7 +258,7 @@ def _refuse_if_not_ours(beside: Path) -> None:
         )
     if other is not None:
         raise StorageError(
-            f"{printable(str(beside))}: {printable(other)} is not of an export, as made here; "
+            f"{printable(beside)}: {printable(other)} is not of an export, as made here; "
             "move it away, or give another destination"
         )
 
@@ -332,7 +332,7 @@ def _remove(folder: Path) -> None:
 def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
     """Return the absolute path of the new folder. Raises UsageError or StorageError if it cannot be
     one."""
-    shown = printable(str(out))
+    shown = printable(out)
     try:
         target, here = out.resolve(), source.folder.local
         root = None if here is None else here.resolve()

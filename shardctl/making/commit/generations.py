@@ -43,7 +43,7 @@ def keep(root: Path) -> None:
         if os.path.lexists(folder):
             if not _is_ours(folder):
                 raise StorageError(
-                    f"{printable(str(folder))}: not a generation of this dataset; move it away, "
+                    f"{printable(folder)}: not a generation of this dataset; move it away, "
                     "or remove it if it is a link"
                 )
             digest = _digest(folder)
@@ -51,7 +51,7 @@ def keep(root: Path) -> None:
                 return
             if not digest:
                 raise StorageError(
-                    f"{printable(str(folder))}: the {MANIFEST} of this kept generation is "
+                    f"{printable(folder)}: the {MANIFEST} of this kept generation is "
                     "damaged; move it away, or repair it"
                 )
             _delete(folder)  # of a dataset that was overwritten

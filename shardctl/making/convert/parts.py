@@ -347,7 +347,7 @@ def finish(
         # with files, and with nothing of a dataset or a conversion
         ours = exists(here / MANIFEST) or exists(here / STAGING) or publish.needs_recovery(here)
         if not ours:
-            raise _nothing_to_finish(printable(str(dst)))
+            raise _nothing_to_finish(printable(dst))
     with progress_of(progress) as shown, open_target(dst, []) as target:
         folder = target.folder
         if parted_jobs(folder) or publish.needs_recovery(folder.root):

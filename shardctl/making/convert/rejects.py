@@ -167,7 +167,7 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
             there = sha256_of(place)
             if there != sha256 and (name, there) not in known:
                 raise StorageError(
-                    f"{printable(str(place))}: not a copy that --copy-rejects made, or changed "
+                    f"{printable(place)}: not a copy that --copy-rejects made, or changed "
                     "since; move it away, or give another folder"
                 )
         if (name, sha256) not in known:

@@ -75,7 +75,7 @@ class ConvertRequest:
         if chosen.copy_rejects is not None:
             if is_url(chosen.copy_rejects):
                 raise UsageError(
-                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of "
+                    f"{printable(chosen.copy_rejects)}: rejects can be copied to a folder of "
                     "this machine only"
                 )
             check_copies_folder(Path(chosen.copy_rejects), target, roots)

@@ -430,7 +430,7 @@ def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterat
         if isinstance(error, DiskFullError) and job.url and "TMPDIR" not in said:
             scratch = Path(tempfile.gettempdir())
             said = (
-                f"{printable(str(scratch))}: the disk is full "
+                f"{printable(scratch)}: the disk is full "
                 f"({format_bytes(free_bytes(scratch))} free); each worker builds a shard there "
                 "before the upload. Set TMPDIR to a larger disk, or use fewer --workers"
             )

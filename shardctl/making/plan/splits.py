@@ -22,6 +22,7 @@ from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names,
 from shardctl.sources.splits import (
     GroupRule,
     are_sets_of_one,
+    check_split_name,
     is_split_name,
     named_as_splits,
     rank,
@@ -62,8 +63,7 @@ class SplitRule:
                     f"split {text!r} is not of the form train=0.9,val=0.1, and not one of "
                     f"{', '.join(MODES)}"
                 ) from None
-            if not is_split_name(name):
-                raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
+            check_split_name(name)
         if len({name for name, _ in shares}) < len(shares):
             raise UsageError(f"split {text!r} names a split twice")
         if (

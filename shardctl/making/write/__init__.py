@@ -63,10 +63,10 @@ from shardctl.making.write.writer import (
     named,
     new_folder,
     part_of,
-    refuse_bad_names,
     refuse_repeated,
     write_samples,
 )
+from shardctl.sources.splits import check_split_name
 from shardctl.system import file_lease
 from shardctl.system.arguments import names as names_of
 from shardctl.system.arguments import whole_number
@@ -179,7 +179,7 @@ def write(
     given = WriteSchema(names, schema, classes, store, compression, roles_of(roles), limits)
     if is_url(dst):
         raise UsageError(
-            f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it"
+            f"{printable(dst)}: shardctl.write writes to folders; write to one, and upload it"
         )
     target = check_destination(Path(dst), [])
     check_writable(target)
@@ -213,7 +213,8 @@ def _calls(
     if isinstance(given, Mapping):
         if split is not None:
             raise contradiction("split=", "a dict of splits")
-        refuse_bad_names(list(given))
+        for name in given:
+            check_split_name(name)
         streams = [(Splits((name,)), each) for name, each in given.items()]
     elif parts is not None:
         streams = [(streams[0][0], parts)]
@@ -252,7 +253,7 @@ def _calls(
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
     if not overwrite and (target / MANIFEST).exists():
-        raise DatasetError(f"{printable(str(target))}: holds a dataset; overwrite=True replaces it")
+        raise DatasetError(f"{printable(target)}: holds a dataset; overwrite=True replaces it")
 
 
 def _write_at_once(
@@ -411,7 +412,7 @@ class Part:
         if self.first is not None:
             return ""
         shown = (
-            printable(str(self.given))
+            printable(self.given)
             if isinstance(self.given, str | Path | int)
             else describe(self.given)
         )
@@ -504,7 +505,7 @@ class PartsJob:
             not all(map(is_file_name, names))
             or not {each["split"] for each in record["splits"]} <= self._splits
         ):
-            marker = printable(str(self.folder.marker(_name(number))))
+            marker = printable(self.folder.marker(_name(number)))
             raise DatasetError(f"{marker}: not written by shardctl; delete it, and call again")
         for shape in record["shapes"]:
             fields.remember(tuple(shape))

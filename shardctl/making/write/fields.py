@@ -69,7 +69,7 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
         raise UsageError(f"roles is a dict such as {{'objects': 'objects'}}, not {describe(given)}")
     for name, said in (given or {}).items():
         facts = {"role": said} if isinstance(said, str) else said
-        shown = printable(str(name))
+        shown = printable(name)
         if not isinstance(facts, Mapping):
             raise UsageError(f"roles: {shown} must be a name or a dict; it is {describe(said)}")
         usual = USUAL.get(str(facts.get("role")))
@@ -380,7 +380,7 @@ class Fields:
                 if self._schema is not None
                 else "the first samples lack; give a schema"
             )
-            raise InputError(f"{who} has a field {printable(str(odd[0]))}, which {known}")
+            raise InputError(f"{who} has a field {printable(odd[0])}, which {known}")
         others = list(self.layout.columns)[1:]
         return key, *(self._value(field, sample, key, who) for field in others)
 

@@ -571,5 +571,5 @@ def told_by_lists(files: Iterable[str]) -> ToldSplits | None:
             places.setdefault(name, []).append(file)
     if {"train", "val"} <= set(places):
         places.pop("trainval", None)
-    shown = some([printable(str(each)) for own in places.values() for each in own])
+    shown = some([printable(each) for own in places.values() for each in own])
     return ToldSplits(shown, places) if places else None

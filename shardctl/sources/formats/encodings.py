@@ -12,10 +12,10 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from shardctl.errors import InstallError, Rejection, UsageError
+from shardctl.errors import Rejection, UsageError
 from shardctl.sources.formats.base import BOMS, DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
 from shardctl.sources.values import is_utf8
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import did_you_mean, printable
 
 UNDECODED = b"\xff"
@@ -214,12 +214,7 @@ def detect(data: bytes, whole: bool = True) -> str:
     UTF-32, escape sequences, whether all is UTF-8; else charset-normalizer judges the lines with
     bytes over 127. Raises Rejection (stage `decode`) if it finds none, InstallError.
     """
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError as error:
-        raise InstallError(
-            f"--encoding detect needs charset-normalizer: pip install {to_install('detect')}"
-        ) from error
+    from_bytes = needed("charset_normalizer", "detect", "--encoding detect").from_bytes
     found = marked_encoding(data)
     if found:
         return found

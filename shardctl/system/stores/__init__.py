@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from shardctl.errors import UsageError
 from shardctl.system.locations import SCHEMES, URL
+from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import package
 from shardctl.system.text import printable
 
 
@@ -56,7 +56,7 @@ def open_store(url: str) -> Store:
     """
     scheme, bucket, prefix = parts_of(url)
     name = SCHEMES[scheme]
-    package("obstore", url, name)
+    needed("obstore", name, url)
     store: Store = importlib.import_module(f"shardctl.system.stores.{name}").connect(bucket, prefix)
     return store
 

@@ -464,7 +464,7 @@ def _check_readable(path: Path) -> None:
             pass
     except OSError as error:
         raise StorageError(
-            f"{printable(str(path))}: cannot be read ({error.strerror or error})"
+            f"{printable(path)}: cannot be read ({error.strerror or error})"
         ) from error
 
 

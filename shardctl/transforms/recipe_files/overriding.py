@@ -32,7 +32,7 @@ def recipe_with_options(
     for name, option in STEP_OPTIONS.items():
         option.check(name, given.get(name, option.default))
     is_file = isinstance(recipe, str | Path)
-    file = printable(str(recipe)) if is_file else "the recipe"
+    file = printable(recipe) if is_file else "the recipe"
     joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
     joined |= {key: given[key] for key in RECIPE_OPTIONS if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:

@@ -159,7 +159,7 @@ class RecipeFile:
     def read(cls, path: Path) -> RecipeFile | Problem:
         """Read a file, or a ready recipe by its @NAME; a Problem if it is no TOML, or no text in
         UTF-8. Raises UsageError, InputError if it cannot be read."""
-        shown = printable(str(path))
+        shown = printable(path)
         try:
             data = read_named(recipe_file(path))
             text = data.decode("utf-8-sig")

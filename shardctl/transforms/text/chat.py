@@ -123,7 +123,7 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             how = "give auto, chatml, or the path of a FILE.jinja"
             raise InputError(
-                f"chat template {printable(str(path))}: it cannot be read ({reason}); {how}"
+                f"chat template {printable(path)}: it cannot be read ({reason}); {how}"
             ) from None
 
     def keep(self, digest: str | None) -> None:

@@ -74,7 +74,7 @@ class TokenStep(BatchTransform):
         step.check(folder if kept else None)
         found = digest_of_files(step.files) if step.files else None
         if kept and found != self.digest:
-            where = printable(str(Path(folder or ".") / self.tokenizer))
+            where = printable(Path(folder or ".") / self.tokenizer)
             raise InputError(
                 f"{where}: this is not the tokenizer of the recipe: its SHA-256 is "
                 f"{str(found)[:12]}…, not {str(self.digest)[:12]}…"

@@ -469,4 +469,4 @@ def open_file(where: Path, engine: str) -> HuggingFace:
     it. Raises OSError."""
     near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
     beside = {path.name: path.read_bytes() for path in near if path.is_file()}
-    return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
+    return HuggingFace(where.read_bytes(), beside, printable(where), engine)
