@@ -40,11 +40,6 @@ class UsageError(ShardctlError):
     exit_code = 2
 
 
-def contradiction(*ways: str) -> UsageError:
-    """Return an error for options of which only one can be given."""
-    return UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
-
-
 class InputError(ShardctlError):
     """The sources do not exist, or do not fit the options."""
 

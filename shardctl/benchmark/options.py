@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError, contradiction
+from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
+from shardctl.system.arguments import contradiction
 from shardctl.system.options import (
     FilePath,
     Flag,

@@ -37,8 +37,9 @@ from shardctl.cli.output import (
     printing_to_stderr,
     progress_options,
 )
-from shardctl.errors import UsageError, contradiction
+from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
+from shardctl.system.arguments import contradiction
 from shardctl.system.machine import keep_pandas_out_of_arrow
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder

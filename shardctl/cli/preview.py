@@ -23,9 +23,9 @@ from shardctl.cli.output import (
     progress_options,
     workers_ahead,
 )
-from shardctl.errors import contradiction
 from shardctl.making.options import convert_options
 from shardctl.making.shards import WORKER
+from shardctl.system.arguments import contradiction
 from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable

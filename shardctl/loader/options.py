@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardctl.errors import UsageError, contradiction
-from shardctl.system.arguments import whole_number
+from shardctl.errors import UsageError
+from shardctl.system.arguments import contradiction, whole_number
 from shardctl.system.options import AutoOrNumber, Many, Option, ValueType, Whole
 
 BATCH_SIZE = Option(Whole(), 256, "Samples in a batch.", metavar="N", shows_default=True)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardctl.errors import UsageError, contradiction
+from shardctl.errors import UsageError
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.loader.options import METRICS
 from shardctl.making.shards import engines
+from shardctl.system.arguments import contradiction
 from shardctl.system.options import (
     AutoOrNumber,
     ByteSize,

@@ -36,16 +36,14 @@ NO_IMAGES = "none"
 
 BYTES_NAMES = frozenset(
     (
-        "image,img,picture,photo,jpg,jpeg,png,webp,image_bytes,img_bytes,image_data,"
-        "image/encoded,image_encoded,encoded_image,image_raw"
+        "image,img,picture,photo,jpg,jpeg,png,webp,image_bytes,img_bytes,image_data,image/encoded,image_encoded,encoded_image,image_raw"
     ).split(",")
 )
 """Usual names of columns with the bytes of images."""
 
 PATH_NAMES = frozenset(
     (
-        "image,img,picture,photo,file_name,filename,file,path,filepath,file_path,image_path,"
-        "img_path,image_file"
+        "image,img,picture,photo,file_name,filename,file,path,filepath,file_path,image_path,img_path,image_file"
     ).split(",")
 )
 """Usual names of columns with the paths of images."""

@@ -36,12 +36,6 @@ _OF_TIME = frozenset(("until", "till", "from", "since", "through", "before", "af
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
-def check_split_name(name: object) -> None:
-    """Raise UsageError for what cannot be the name of a split."""
-    if not isinstance(name, str) or not is_split_name(name):
-        raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
-
-
 def is_split_name(name: str) -> bool:
     """Return whether a split can have this name: file names begin with it. It is made of letters,
     digits, _ and ."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from shardctl.format.dataset_location import DatasetLocation
@@ -22,6 +21,7 @@ from shardctl.inspection.content.tokens import (
     Decoder,
 )
 from shardctl.inspection.pages.page import (
+    STATIC,
     absolute,
     command,
     data,
@@ -35,7 +35,6 @@ from shardctl.inspection.pages.page import (
 )
 from shardctl.inspection.pages.pictures import (
     MARKED_SIDE,
-    PICTURES_STYLE,
     SIDE,
     figure,
     pictures_of,
@@ -54,10 +53,7 @@ TEXT_LENGTH = 400
 TEXT_TOKENS = 512
 """Tokens that are decoded for a text of this length."""
 
-_SEARCH, _OWN_STYLE = (
-    Path(__file__).with_name(name).read_text("utf-8") for name in ("search.js", "dataset.css")
-)
-_STYLE = f"<style>{PICTURES_STYLE}{_OWN_STYLE.rstrip()}</style>"
+_STYLE = f"<style>{STATIC['pictures.css']}{STATIC['dataset.css'].rstrip()}</style>"
 
 
 def dataset_page(
@@ -100,7 +96,7 @@ def dataset_page(
     return page(
         f"shardctl inspect: {name}" + (f", split {split}" if split else ""),
         *parts,
-        script=f"\n{_SEARCH}",
+        script=f"\n{STATIC['search.js']}",
     )
 
 

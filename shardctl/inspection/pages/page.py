@@ -23,10 +23,13 @@ from shardctl.system.messages import entry_for
 from shardctl.system.report import Html, Section, table, text
 from shardctl.system.text import counted
 
-_STYLE, _COPY = (
-    Path(__file__).with_name(name).read_text("utf-8") for name in ("page.css", "copy.js")
-)
-"""The style sheet, and what the buttons do. Without scripts they are hidden."""
+STATIC = {
+    each.name: each.read_text("utf-8")
+    for each in Path(__file__).parent.iterdir()
+    if each.suffix in (".css", ".js")
+}
+"""The style sheets and scripts beside this module. `copy.js` is what the buttons do: without scripts
+they are hidden. `pictures.css` is for an element of the class `pictures`, larger with `marked`."""
 
 COLOURS = 7
 """Colours of the series of a chart, in page.css, which can be seen on light and dark."""
@@ -203,7 +206,11 @@ def page(title: str, *parts: Html, script: str = "") -> str:
     """Return the whole page. It may load nothing from anywhere, and run nothing but its own
     scripts: its policy forbids it."""
     body = "".join(part.text for part in parts)
-    scripts = [each for each in (f"\n{_COPY}" if 'class="copy"' in body else "", script) if each]
+    scripts = [
+        each
+        for each in (f"\n{STATIC['copy.js']}" if 'class="copy"' in body else "", script)
+        if each
+    ]
     digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in scripts)
     run = " ".join(f"'sha256-{digest.decode()}'" for digest in digests) or "'none'"
     policy = (
@@ -215,7 +222,7 @@ def page(title: str, *parts: Html, script: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
         'href="data:,">'
-        f"<style>\n{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
+        f"<style>\n{STATIC['page.css']}</style></head><body><h1>{text(title)}</h1>{body}"
         f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
     )
 

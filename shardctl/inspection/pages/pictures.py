@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardctl.errors import Rejection
@@ -34,9 +33,6 @@ from shardctl.system.report import Html, jpeg_image, text
 
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""
-
-PICTURES_STYLE = Path(__file__).with_name("pictures.css").read_text("utf-8")
-"""How a page shows pictures: those in an element of the class `pictures`, larger with `marked`."""
 
 
 def picture_sheet(pictures: Iterable[Picture]) -> bytes:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import contradiction
 from shardctl.format.arrays import Bools, Hashes, Numbers
 from shardctl.making.notices import notice
 from shardctl.sources import label_table
@@ -22,6 +21,7 @@ from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
+from shardctl.system.arguments import contradiction
 from shardctl.system.locations import name_of, normal, within
 
 CHUNK_ROWS = 65536

@@ -22,7 +22,6 @@ from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names,
 from shardctl.sources.splits import (
     GroupRule,
     are_sets_of_one,
-    check_split_name,
     is_split_name,
     named_as_splits,
     rank,
@@ -38,6 +37,12 @@ MOST_SPLITS = 255
 
 TRAINING = 0
 """The row of splits.ROLES that has training data."""
+
+
+def check_split_name(name: object) -> None:
+    """Raise UsageError for what cannot be the name of a split."""
+    if not isinstance(name, str) or not is_split_name(name):
+        raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
 
 
 @dataclass(frozen=True)

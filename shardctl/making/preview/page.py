@@ -18,6 +18,7 @@ from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
 from shardctl.inspection.pages.page import (
+    STATIC,
     absolute,
     bars,
     command,
@@ -28,7 +29,6 @@ from shardctl.inspection.pages.page import (
     tiles,
 )
 from shardctl.inspection.pages.pictures import (
-    PICTURES_STYLE,
     Picture,
     caption,
     counted_objects,
@@ -196,7 +196,7 @@ _TYPES = {"JPEG": "jpeg", "PNG": "png", "WEBP": "webp", "GIF": "gif"}
 """Formats that every browser shows."""
 
 _OWN_STYLE = Path(__file__).with_name("page.css").read_text("utf-8")
-_STYLE = f"<style>{PICTURES_STYLE}\n{_OWN_STYLE}</style>"
+_STYLE = f"<style>{STATIC['pictures.css']}\n{_OWN_STYLE}</style>"
 
 
 def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") -> str:

@@ -36,7 +36,6 @@ from shardctl.errors import (
     ShardctlError,
     UsageError,
     WorkerError,
-    contradiction,
     explaining_interrupts,
 )
 from shardctl.format.manifest import Manifest
@@ -49,6 +48,7 @@ from shardctl.making.commit.generations import settle
 from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.making.options import check_if_running
 from shardctl.making.paths import check_destination, check_writable
+from shardctl.making.plan.splits import check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema, roles_of
 from shardctl.making.write.writer import (
@@ -66,10 +66,9 @@ from shardctl.making.write.writer import (
     refuse_repeated,
     write_samples,
 )
-from shardctl.sources.splits import check_split_name
 from shardctl.system import file_lease
+from shardctl.system.arguments import contradiction, whole_number
 from shardctl.system.arguments import names as names_of
-from shardctl.system.arguments import whole_number
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder

@@ -32,11 +32,10 @@ from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.making.plan.splits import Draw, SplitRule
+from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
 from shardctl.sources.label_table import hash_names
-from shardctl.sources.splits import check_split_name
 from shardctl.system.files import (
     FileFacts,
     StreamedFile,

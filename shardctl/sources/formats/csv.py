@@ -374,8 +374,7 @@ def unclosed(place: int) -> Rejection:
     return Rejection(
         "decode",
         "unclosed-quote",
-        f'a quote (") at byte {place} of the row is never closed, up to the end of the '
-        "file; "
+        f'a quote (") at byte {place} of the row is never closed, up to the end of the file; '
         "close it",
     )
 

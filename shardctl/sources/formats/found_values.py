@@ -254,19 +254,15 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
     try:
         wanted = dtype_of(inner)
     except NotImplementedError:
-        raise _array_misfit(value, type_) from None
+        raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}") from None
     if value.dtype != wanted:
         with np.errstate(invalid="ignore", over="ignore"):  # such a value is another one then
             made = value.astype(wanted)
         same = np.array_equal(made, value, equal_nan=value.dtype.kind == "f")
         if value.dtype.kind not in "iufb" or wanted.kind not in "iufb" or not same:
-            raise _array_misfit(value, type_)
+            raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}")
         value = made
     return value if value.ndim == 1 else _nested(value)
-
-
-def _array_misfit(value: Any, type_: pa.DataType) -> Misfit:
-    return Misfit(f"holds an array of {value.dtype}, which does not fit {type_}")
 
 
 def _nested(value: Any) -> Any:

@@ -10,8 +10,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError, contradiction
+from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
+from shardctl.system.arguments import contradiction
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.reading import load_recipe, read_toml
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
