@@ -221,7 +221,7 @@ def test_a_linked_staging_folder_is_refused_by_its_name(here, command):
     message = refused(COMMANDS[command], here)
     assert message is not None
     assert "out/.shardctl: a link to " in message
-    assert "nothing is written or deleted behind a link" in message
+    assert "behind which nothing is written" in message
 
 
 def test_a_lease_that_is_a_link_is_not_written_to(here):
@@ -347,7 +347,7 @@ def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_t
     }
     with pytest.raises(
         StorageError,
-        match=r"train-00008\.arrow: is not part of a dataset, but the new dataset needs this file",
+        match=r"train-00008\.arrow: not of a dataset, and the new one needs this name",
     ):
         convert(here / "raw", here / "out", **options)
     assert not announced
@@ -362,7 +362,7 @@ def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(here, comm
     (here / "out" / "train-00009.arrow").write_text("mine")
     samples = [{"x": number} for number in range(60)]
     if command == "write":
-        with pytest.raises(StorageError, match=r"train-00009\.arrow: is not part of a dataset"):
+        with pytest.raises(StorageError, match=r"train-00009\.arrow: not of a dataset"):
             shardctl.write(here / "out", samples, samples_per_shard=6, overwrite=True)
     else:
         COMMANDS[command](here)
@@ -426,7 +426,7 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     for command in ("up to date", "repair", "overwrite"):
         refused(COMMANDS[command], here)
         assert state(trash) == before, command
-    with pytest.raises(StorageError, match=r"old/mine\.txt: the replaced dataset is deleted here"):
+    with pytest.raises(StorageError, match=r"old/mine\.txt: this is not of the replaced dataset"):
         COMMANDS["repair"](here)
     (trash / "mine.txt").rename(here / "mine.txt")
     COMMANDS["repair"](here)
@@ -565,15 +565,11 @@ def test_a_cache_follows_no_link(here):
     (folder / "shards").symlink_to(here / "precious")
     assert cache.find(about.url, about.version) is None
     assert cache.clear() == ([], [])
-    with pytest.raises(
-        StorageError, match="the cache needs this name, but a link or other files have it"
-    ):
+    with pytest.raises(StorageError, match="the cache needs this name; move away what has it"):
         cache.make(about, 100, bring)
     shutil.rmtree(folder)
     folder.symlink_to(here / "precious")
-    with pytest.raises(
-        StorageError, match="the cache needs this name, but a link or other files have it"
-    ):
+    with pytest.raises(StorageError, match="the cache needs this name; move away what has it"):
         cache.make(about, 100, bring)
     assert cache.clear() == ([], [])
     folder.unlink()

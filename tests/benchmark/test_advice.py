@@ -87,7 +87,7 @@ def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None
-    assert "store raw needs a recipe that names the size" in str(by_name["raw none"].error)
+    assert "store raw needs one size of all images" in str(by_name["raw none"].error)
 
 
 @pytest.mark.thorough
@@ -113,7 +113,7 @@ def test_text_is_tried_with_every_compression(cli, demo, tmp_path, out):
         (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         (None, {"consumer_rate": -1}, "a consumer rate of -1"),
         (None, {"consumer": "resnet"}, "consumer 'resnet' is not known; did you mean"),
-        (None, {"consumer": "mine:step"}, "advise takes presets only"),
+        (None, {"consumer": "mine:step"}, "advise takes presets;"),
         ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
         (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller batch_size$"),
         (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),
@@ -295,8 +295,7 @@ def test_the_command_says_what_the_network_and_the_cache_do(cli, photos):
     assert "computed for a store (100 B/s, 30 ms, a cache of 953.7 MiB):" in found.out
     assert re.search(r"(?m)^ *\*? +raw none .* starves it \(network\) .* keeps up +100%", found.out)
     assert (
-        "keeps the consumer busy after the first epoch, and is the fastest such one in it"
-        in found.out
+        "keeps the consumer busy after the first epoch, and is the fastest such in it" in found.out
     )
     assert "first epoch: the network is the slowest part (its bandwidth)" in found.out
     assert "later epochs: the consumer is the slowest part" in found.out

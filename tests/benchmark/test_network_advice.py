@@ -44,7 +44,7 @@ def test_a_latency_has_a_unit(text, seconds):
             "2Gb",
             None,
             None,
-            "a bandwidth of '2Gb' is not clear; write bits or bytes per second with their unit",
+            "a bandwidth of '2Gb' is not clear; write it per second with its unit",
         ),
         ("2GBps", None, None, "is not clear"),
         ("fast", None, None, "is not clear"),

@@ -302,10 +302,7 @@ def test_output_that_cannot_be_written_is_one_sentence(arguments, unbuffered):
         ran = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60
         )
-    said = (
-        "shardctl: the output cannot be written (No space left on device); write it somewhere "
-        "else\n"
-    )
+    said = "shardctl: the output cannot be written (No space left on device); write elsewhere\n"
     assert (ran.returncode, ran.stderr) == (3, said)
 
 

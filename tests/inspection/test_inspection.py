@@ -429,7 +429,7 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_pat
     )
     convert(demo / "texts", tmp_path / "texts")
     refused = cli("inspect", tmp_path / "texts", "--images", tmp_path / "no.png")
-    assert (refused.code, "its samples have no images to draw" in refused.err) == (2, True)
+    assert (refused.code, "there are no images to draw" in refused.err) == (2, True)
     assert not (tmp_path / "no.png").exists()
 
 

@@ -234,9 +234,9 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, out, m
     found = shardctl.verify(out, "deep").findings
     assert {finding.key for finding in found} == fatal
     assert {finding.message for finding in found} == {
-        "the image has not changed since it was written, and does not decode: its decoder crashes; "
+        "the image is as it was written, and does not decode: its decoder crashes; "
         "another build may read it"
-        " (`shardctl --version` names this one), else convert without it"
+        " (see `shardctl --version`), else convert without it"
     }
 
 

@@ -270,7 +270,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, out, cli):
             "nanogpt",
             [1],
             {**ROLE, "vocabulary": 65_537},
-            "has a vocabulary of 65,537, and nanoGPT's files hold numbers below",
+            "has a vocabulary of 65,537, and nanoGPT takes",
         ),
         (
             "nanogpt",
@@ -292,7 +292,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, out, cli):
             {"role": "tokens", "vocabulary": 500},
             "has no end-of-text token .* eos=False",
         ),
-        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks, and lack"),
+        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks without"),
         (
             "parquets",
             [1],
@@ -366,9 +366,7 @@ def test_only_an_export_is_overwritten(tmp_path, cli):
     assert read_nanogpt(out) == [[2, EOS], [3, EOS]]
     assert sorted(os.listdir(out)) == ["SHA256SUMS", "shardctl.json", "train.bin"]
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(
-        StorageError, match=r"has a file that does not come from an export \(thesis.tex\)"
-    ):
+    with pytest.raises(StorageError, match=r"has a file that is not of an export \(thesis.tex\)"):
         shardctl.export(made, out, "megatron", overwrite=True)
     with pytest.raises(StorageError, match="is a file"):
         shardctl.export(made, out / "thesis.tex", "megatron", overwrite=True)

@@ -631,7 +631,7 @@ def test_starting_twice_closing_and_errors_of_the_training_loop(root):
         ({"processes": 0}, "processes must be at least 1; it is 0"),
         ({"processes": "2"}, "processes"),
         ({"processes": 3, "threads": 2}, "processes=3 and threads=2: each process needs a thread"),
-        ({"processes": 2, "cache": 10**6}, "cache= keeps images in one process"),
+        ({"processes": 2, "cache": 10**6}, "cache= keeps images of one process"),
     ],
 )
 def test_impossible_numbers_of_processes_are_refused(root, options, message):

@@ -204,7 +204,7 @@ def test_what_cannot_be_moved_is_refused(tmp_path, out, cli):
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a"}\n' * 50)
     convert(source, out, shuffle=1)
-    with pytest.raises(UsageError, match="its records were shuffled within their shards"):
+    with pytest.raises(UsageError, match="its records were shuffled in their shards"):
         shardctl.compact(out)
     packed = write_packed(
         tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})

@@ -73,7 +73,7 @@ def test_a_full_disk_beside_a_store_is_said(disk, photos, bucket, monkeypatch, c
     ran = cli("convert", photos, f"{url}2", *options)
     assert ran.code == 3
     assert re.search(
-        full + r"a shard for each .* Set TMPDIR .*\. \d of 7 shards are done; run the same",
+        full + r"each worker builds .* Set TMPDIR .*\. \d of 7 shards are done; run the same",
         ran.err,
         re.MULTILINE,
     )
@@ -81,7 +81,7 @@ def test_a_full_disk_beside_a_store_is_said(disk, photos, bucket, monkeypatch, c
 
 def test_a_disk_that_is_full_from_the_start_is_said(disk, photos):
     fill(disk, 0)
-    with pytest.raises(StorageError, match=r"is full|are free; free some space"):
+    with pytest.raises(StorageError, match=r"is full|are free; free more"):
         convert(photos, disk / "out", recipe=CROP)
 
 

@@ -63,7 +63,7 @@ def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, out, slo
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
         with pytest.raises(
             UsageError,
-            match=r"needs the complete dataset: use wait\(\) first",
+            match=r"needs the complete dataset: wait\(\) first",
         ):
             need(ds)
     with pytest.raises(TypeError, match="shufle"):

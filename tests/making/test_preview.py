@@ -342,8 +342,8 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos, cli):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["texts"], 2, "a preview is for images, and the kind of these inputs is text"),
-        (["photos", "--kind", "table"], 2, "the kind of these inputs is table"),
+        (["texts"], 2, "a preview is for images, and these are text"),
+        (["photos", "--kind", "table"], 2, "and these are table"),
         (["photos", "--inputs", 2, "--key", "a"], 2, "--inputs and --key contradict each other"),
         (["photos", "--inputs", 0], 2, "--inputs"),
         (["photos", "--key", "a"], 3, "there is no input with the key a"),
@@ -351,7 +351,7 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos, cli):
         (
             ["photos", "--resize", 8, "--store", "source"],
             2,
-            "keeps the original bytes, so resize cannot apply",
+            "keeps the original bytes, without resize",
         ),
         (
             ["photos", "--resize", 8, "--inputs", 1, "--html", "absent/p.html"],

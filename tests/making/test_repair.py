@@ -126,7 +126,7 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
     result = repair(here / "out", listener=Listener(reading=told.append))
     assert result.status == "damaged"
     assert (
-        f"where it says: {made / 'in'}; say where they are with --source SRC"
+        f"wrong sources: {made / 'in'}; say where they are with --source SRC"
         in result.unrepaired[0].message
     )
     assert told == []
@@ -145,7 +145,7 @@ def test_a_source_as_no_conversion_records_it_is_not_read(here, made, source, mo
     )
     (here / "out" / SHARD).unlink()
     result = repair(here / "out")
-    assert "sources as no conversion records them" in result.unrepaired[0].message
+    assert "the manifest has impossible sources" in result.unrepaired[0].message
     (here / "out" / "manifest.json").write_text(signed(record))
     told: list[tuple[str, ...]] = []
     assert repair(here / "out", listener=Listener(reading=told.append)).status == "repaired"
@@ -157,7 +157,7 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(h
     path.write_text(path.read_text().replace(str(made / "in"), "s3://somebody/else"))
     (here / "out" / SHARD).unlink()
     result = repair(here / "out")
-    assert "where it says: s3://somebody/else" in result.unrepaired[0].message
+    assert "wrong sources: s3://somebody/else" in result.unrepaired[0].message
     assert shardctl.open(here / "out").manifest.sources == ()
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 
@@ -435,7 +435,7 @@ def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(here):
     before = (here / "out" / "manifest.json").read_bytes()
     with pytest.raises(
         DatasetError,
-        match="an Arrow file, not a manifest; give it its own name back",
+        match="an Arrow file, not a manifest; rename it",
     ):
         repair(here / "out")
     assert (here / "out" / "manifest.json").read_bytes() == before
@@ -512,7 +512,7 @@ def test_no_code_is_run_that_only_the_dataset_names(made, out, own_function):
     flip(out / SHARD)
     with pytest.raises(
         UsageError,
-        match=r"was made with user functions; .*transforms=\['dim_steps:dim'\]",
+        match=r"was made with user functions, .*transforms=\['dim_steps:dim'\]",
     ):
         shardctl.repair(out, workers=1)
     assert not own_function.exists()
@@ -577,7 +577,7 @@ def test_sources_that_are_gone_are_named(here, made):
     try:
         result = repair(here / "out")
         assert len(result.lost) == 8
-        assert "--source says where the sources are now" in result.unrepaired[0].message
+        assert "--source says where sources are now" in result.unrepaired[0].message
         assert repair(here / "out", sources=[made / "away"]).status == "repaired"
     finally:
         (made / "away").rename(made / "in")
@@ -657,7 +657,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(cli,
     ran = cli("repair", here / "out")
     assert ran.code == 3
     assert (
-        f"{name}: a folder in the place of a file" in ran.err
+        f"{name}: a folder, not a file" in ran.err
         or f"{name} cannot be read (Is a directory)" in ran.err
     )
     assert "move it away" in ran.err

@@ -336,7 +336,7 @@ def test_a_higher_limit_of_rejects_goes_on(tmp_path, out):
     for number in range(0, 12, 3):
         (source / f"{number:02d}.png").write_bytes(b"bad")
     with pytest.raises(
-        shardctl.errors.TooManyRejectsError, match="run the same command with a higher limit"
+        shardctl.errors.TooManyRejectsError, match="run this again with a higher limit"
     ):
         convert(source, out, samples_per_shard=3, max_rejects="1")
     result = convert(source, out, samples_per_shard=3, max_rejects="4")

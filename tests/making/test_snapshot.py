@@ -592,7 +592,7 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path, out):
     )
     assert ran.returncode == 1
     assert (
-        'Put the call under `if __name__ == "__main__":`, or the function into a file of its own'
+        'Put the call under `if __name__ == "__main__":`, or the function into another file'
         in ran.stderr
     )
     guarded = f"if __name__ == '__main__':\n    {call}\n"
@@ -602,7 +602,7 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path, out):
     subprocess.run(
         [sys.executable, "training.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60
     )
-    with pytest.raises(UsageError, match="put it into a file of its own"):
+    with pytest.raises(UsageError, match="put it into another file"):
         snapshot(
             source,
             tmp_path / "new",

@@ -117,7 +117,7 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes():
         ),
         (
             ("train/1.png", "val/2.png", "logo.png"),
-            r"1 input \(logo.png\) is in no folder. Move such files",
+            r"1 input \(logo.png\) is in no folder; move such files",
         ),
         (
             ("coco/train2017/1.png", "coco/val2017/2.png"),
@@ -181,7 +181,7 @@ def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path, o
     both = [tmp_path / "train", tmp_path / "more"]
     with pytest.raises(
         InputError,
-        match=r"of the sources train is named as a split, but more is not\. Use split='source'",
+        match=r"the source train is named as a split, and more is not; use split='source'",
     ):
         planned(both, out)
     assert splits(planned(both, out, split="source")) == {"train": 1, "more": 1}
@@ -190,7 +190,7 @@ def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path, o
 
 def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path, out):
     tree(tmp_path, "train/val/a.png", "test/train/b.png")
-    with pytest.raises(InputError, match=r"both named as splits"):
+    with pytest.raises(InputError, match=r"are named as splits"):
         planned([tmp_path / "train", tmp_path / "test"], out)
 
 
@@ -291,7 +291,7 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path, out):
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
     with pytest.raises(
         InputError,
-        match=r"the column split holds int64, not names of splits; split='none' keeps it",
+        match=r"its split is int64, not names; split='none' keeps the column",
     ):
         planned(folds, out)
     bare = tree(tmp_path / "bare", "1.png")

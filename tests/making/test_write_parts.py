@@ -140,7 +140,7 @@ def ending(part: int) -> Iterator[Sample]:
             InputError,
             r"^part 57 \(57\): sample 0 \(00057-000000000\): the field number is 1.5 \(float\)",
         ),
-        (ending, 2, WorkerError, "ended in the middle of a part"),
+        (ending, 2, WorkerError, "ended within a part"),
         (
             lambda part: [{"key": "same"}],
             2,
@@ -163,7 +163,7 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, mes
 @pytest.mark.parametrize(
     ("samples", "options", "message"),
     [
-        (rows(1), {"parts": [1]}, "samples is a function that yields the samples of a part"),
+        (rows(1), {"parts": [1]}, "samples is a function that yields those of a part"),
         (rows, {"parts": []}, "parts= is empty"),
         (rows(1), {"workers": 2}, "workers= needs parts="),
         (rows, {"parts": [1], "workers": -1}, "workers must be 0 or more"),
@@ -212,9 +212,7 @@ def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, out, how):
         assert "interrupted; " in err
     done = {int(path.stem) for path in tmp_path.glob("out/.shardctl/write-*/done/*.json")}
     assert 4 <= len(done) < 12
-    with pytest.raises(
-        DatasetError, match=r"holds \d+ of 12 parts that an earlier call of shardctl\.write made"
-    ):
+    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts of a call of shardctl\.write"):
         shardctl.write(out, rows, parts=[1])
     (tmp_path / "made.txt").unlink()
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -376,7 +374,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
     (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=8500, n=1))
     assert "sample 8,500: making it raised ValueError: no such number" in run().stderr
     (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=-1, n=2))
-    assert "made with other arguments or other code; overwrite=True starts over" in run().stderr
+    assert "with other arguments or code; overwrite=True starts over" in run().stderr
     assert run(", overwrite=True").returncode == 0
     assert {sample["n"] for sample in shardctl.open(out)} == {2}
 
@@ -384,9 +382,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
 @pytest.mark.thorough
 def test_a_call_that_nothing_can_recognise_begins_anew(out):
     for _ in range(2):
-        with pytest.raises(
-            InputError, match="begins anew: nothing tells whether its code is the same"
-        ):
+        with pytest.raises(InputError, match="begins anew, as its code may differ"):
             shardctl.write(out, lambda part: failing(part), parts=range(60))
     shardctl.write(out, lambda part: rows(part), parts=range(60))
     assert plain(shardctl.open(out)) == expected(range(60))

@@ -218,7 +218,7 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder, tmp_path):
         ),
         (
             {"url": ["x"], "n": [1]},
-            r"no field is known to hold images \(there are url, n\)",
+            r"no field holds images \(there are url, n\)",
         ),
     ],
 )

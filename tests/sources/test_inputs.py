@@ -435,21 +435,21 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
         b"x\n",
         ["--schema", "b:int64"],
         2,
-        "the inputs are whole files of text and have no fields",
+        "is for records, and the inputs are whole files of text",
     ),
     (
         "a.txt",
         b"x\n",
         ["--text-field", "b"],
         2,
-        "the inputs are whole files of text and have no fields",
+        "is for records, and the inputs are whole files of text",
     ),
     (
         "a.jsonl",
         b'{"a": 1}\n',
         ["--schema", "nowhere"],
         2,
-        "neither name:type,… nor a file that can be read",
+        "neither name:type,… nor a readable file",
     ),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int"], 2, "is not of the form name:type"),
     ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),
@@ -726,7 +726,4 @@ def test_the_index_that_pandas_writes_is_kept_and_told(suffix, tmp_path, out):
         for n, (a, b) in enumerate(frame.itertuples(index=False))
     ]
     (notice,) = told
-    assert (
-        "the first column has no name, as pandas writes its index: it is kept as the field "
-        "Unnamed: 0" in notice
-    )
+    assert "the first column has no name, as in files of pandas: it is kept as Unnamed: 0" in notice

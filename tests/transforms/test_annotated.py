@@ -288,7 +288,7 @@ def test_variants_have_annotations_of_their_own(tmp_path, out):
         (
             {"keypoints": [[[1, 1, 2]]]},
             {"name": "hflip"},
-            "hflip mirrors the images, but shardctl does not know which left and right keypoints",
+            "hflip mirrors the images, and nothing says which keypoints change places",
         ),
     ],
 )

@@ -302,7 +302,7 @@ def test_a_builtin_is_called_with_the_sample(source, tmp_path):
     [
         ("steps:Adder", "steps:Adder: needs an ordinary method __call__"),
         ("steps:later", "steps:later: is async"),
-        ("steps:three", r"steps:three: takes \(sample, rng, more\); it is called with"),
+        ("steps:three", r"steps:three: takes \(sample, rng, more\), not \(sample\)"),
         ("steps:STEPS", "steps has no STEPS"),
         ("steps:GOOD", "GOOD is not a function"),
         ("steps:an_object.amount", "an_object.amount is not a function"),

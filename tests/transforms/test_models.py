@@ -454,7 +454,7 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source, tmp_
             "seen",
             {},
             0,
-            "models:seen: is not a class; a step model needs one, and custom takes functions",
+            "models:seen: is not a class, which model needs; custom takes functions",
         ),
     ],
 )
@@ -474,7 +474,7 @@ def test_a_model_that_returns_too_few_is_told_what_to_return(source, tmp_path):
 
 @pytest.mark.parametrize("arguments", [3, {"a": None}, {"a": float("nan")}])
 def test_arguments_are_a_table_of_what_a_file_can_say(source, tmp_path, arguments):
-    with pytest.raises(UsageError, match="arguments must be a table of numbers, strings"):
+    with pytest.raises(UsageError, match="arguments must be a table of plain values"):
         convert(source, tmp_path / "out", {**step("Recorder"), "arguments": arguments})
 
 

@@ -776,7 +776,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
         ),
         (
             {"duplicates": "near:0.2"},
-            "near:SHARE, with 0.3 to 1, line or paragraph; it is 'near:0.2'",
+            "near:SHARE (0.3 to 1), line or paragraph; it is 'near:0.2'",
         ),
         (
             {"transform": [{"name": "deduplicate", "unit": "line", "method": "near"}]},

@@ -704,7 +704,7 @@ def test_the_share_of_stop_words():
         (
             "stop_words",
             {"language": "xx"},
-            "there are no stop words of the language 'xx'; give one of",
+            "there are no stop words of 'xx'; give one of",
         ),
         ("filter_stop_words", {"language": "en"}, "needs at least one of min_share, max_share"),
         (

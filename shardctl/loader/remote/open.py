@@ -367,7 +367,7 @@ class RemoteShards(Shards):
 
 def _removed(path: Path) -> DatasetError:
     return DatasetError(
-        f"{printable(str(path))}: removed from the cache while it was read; open the dataset again"
+        f"{printable(path)}: removed from the cache while it was read; open the dataset again"
     )
 
 

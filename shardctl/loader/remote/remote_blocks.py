@@ -349,7 +349,7 @@ class RemoteDataset:
             if not cached.is_tail(shard, tail):
                 raise ValueError("it is not as it was fetched")
         except (OSError, ValueError) as error:
-            raise DatasetError(f"{printable(str(path))}: {error}") from error
+            raise DatasetError(f"{printable(path)}: {error}") from error
         return tail
 
     def _fetched_tail(self, shard: int) -> pa.Buffer:

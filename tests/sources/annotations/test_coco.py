@@ -236,7 +236,7 @@ def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(tmp_p
         for notice in said
     )
     assert any(
-        "2 annotations of images that the file does not list (image_id 99); skipped" in notice
+        "2 annotations of images that it does not list (image_id 99); skipped" in notice
         for notice in said
     )
     assert any(
@@ -249,7 +249,7 @@ def test_objects_without_any_list_of_categories_are_refused_as_a_whole(tmp_path,
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)], [])
     with pytest.raises(
         InputError,
-        match=r"coco\.json: it has annotations of objects, and no categories; add the list",
+        match=r"coco\.json: it has objects and no categories; add the list",
     ):
         notices(source, tmp_path, file)
     other = coco_file(tmp_path / "other.json", [(2, "b.png")], [box(2)])
@@ -590,7 +590,7 @@ def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path, 
     assert found["bbox"] == [[1, 1, 2, 2], [0, 0, 2, 2], [4, 1, 2, 2], [0, 0, 2, 2]]
     assert found["category"] == [0, 0, 0, 1]
     assert any(
-        notice.startswith("2 annotations have the id of another one of the same image")
+        notice.startswith("2 annotations have the id of another one of the image")
         for notice in said
     )
 

@@ -275,7 +275,7 @@ def test_a_folder_far_above_does_not_count(tmp_path, out):
 def test_labels_of_one_split_are_not_of_the_images_of_another_one(tmp_path):
     source = photos(tmp_path / "in", "images/train/1.png", "images/train/3.png")
     each(source, "labels/val", "txt", "0 0.5 0.5 0.5 0.5", ["3"])
-    with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
+    with pytest.raises(InputError, match="none of the 1 labels is called as an input"):
         converted(source, tmp_path / "out", f"yolo:{source}/labels/val")
 
 
@@ -315,7 +315,7 @@ FILES: dict[str, tuple[Callable[[Path, list[str]], str], str]] = {
 
 files = pytest.mark.parametrize("form", FILES)
 
-NOT_THERE = "which is of another split|or of another split|none of its images is among the inputs"
+NOT_THERE = "of another split|no image of it is among the inputs"
 
 
 def labelled(source: Path, out: Path, labels: str, column: str) -> set[str]:

@@ -196,7 +196,7 @@ def test_nine_numbers_of_a_pose_are_its_keypoints():
         ("names: {0: a, 2: b}\ntrain: images", "names must be numbered 0 to 1 without gaps"),
         (
             "names: [a]\ntrain: nowhere",
-            r"no folder of labels was found by its train, val and test \(nowhere\)",
+            r"its train, val and test lead to no folder of labels \(nowhere\)",
         ),
         ("names: [a, '']\ntrain: images", "names are a list of different names"),
         ("names: [a, {en: b, de: c}]\ntrain: images", "names are a list of different names"),
@@ -250,7 +250,7 @@ def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_pat
     assert any("1 of 2 inputs without label file: background" in notice for notice in said)
     assert any("1 box reaches outside of the image; kept" in notice for notice in said)
     (root / "labels" / "a.txt").unlink()
-    with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
+    with pytest.raises(InputError, match="none of the 1 labels is called as an input"):
         converted(root / "images", tmp_path / "new", f"yolo:{root}/labels")
 
 
@@ -293,9 +293,7 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, out
     folder = "pictures" if beside else "images"
     given = {"split": "none", "workers": 0, "labels": [f"yolo:{root}/data.yaml"]}
     (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
-    with pytest.raises(
-        InputError, match=r"names no folder that has more/b\.png, whose labels are "
-    ):
+    with pytest.raises(InputError, match=r"names no folder with more/b\.png, whose labels are "):
         shardctl.convert(root / folder, out, **given)
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
     shardctl.convert(root / folder, out, **given)

@@ -85,7 +85,7 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path, out):
     img2dataset(tmp_path / "in", "00001", 1)
     result = shardctl.convert(tmp_path / "in", out, workers=0)
     assert (result.samples, result.rejected) == (6, 0)
-    told = "error_message say what could not be downloaded"
+    told = "of what could not be downloaded"
     assert [
         notice
         for notice in result.notices
