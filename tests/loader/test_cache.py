@@ -270,7 +270,7 @@ def test_with_a_full_cache_the_rest_passes_by(plain, bucket, folder, object_serv
     opened = shardctl.open(url, cache=folder, cache_limit=260_000)
     object_server.clear()
     opened.take(range(len(opened)))  # nothing is looked for ahead
-    assert block_reads(object_server, plain) == reads
+    assert set(block_reads(object_server, plain).values()) == {1}
 
 
 def test_datasets_that_nobody_uses_make_room(plain, bucket, folder):
