@@ -2,43 +2,23 @@
 or over the network."""
 
 from __future__ import annotations
-
+import numpy as np
 import os
+import pyarrow as pa
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import (AbstractContextManager, nullcontext, suppress)
+from dataclasses import (dataclass, field)
 from functools import partial
 from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-
-from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
+from shardctl.errors import (DamageError, DatasetError, NoSuchKeyError, ObjectChangedError)
 from shardctl.format.arrays import Numbers
-from shardctl.format.shard import (
-    VERIFY_ADVICE,
-    BlockFile,
-    Fields,
-    StoredBlock,
-    check_intact,
-    map_file,
-    once_more,
-)
-from shardctl.format.stretches import (
-    END_BYTES,
-    TAIL,
-    Extents,
-    OpenFile,
-    RemoteFile,
-    extents_of,
-    footer_bytes,
-    read_tail,
-)
+from shardctl.format.shard import (BlockFile, Fields, StoredBlock, VERIFY_ADVICE, check_intact, map_file, once_more)
+from shardctl.format.stretches import (END_BYTES, Extents, OpenFile, RemoteFile, TAIL, extents_of, footer_bytes, read_tail)
 from shardctl.format.tables import ShardTable
-from shardctl.loader.blocks.fetching import NAMES, Ahead, Fetcher
-from shardctl.loader.remote.cache import About, CachedDataset
+from shardctl.loader.blocks.fetching import (Ahead, Fetcher, NAMES)
+from shardctl.loader.remote.cache import (About, CachedDataset)
 from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.fork import keep_renewed
@@ -129,9 +109,9 @@ class RemoteDataset:
         """Return the URL of a shard, for messages."""
         return printable(f"{self.url}/{self._key_of(shard)}")
 
-    def wanted(self, blocks: Sequence[int]) -> AbstractContextManager[None]:
+    def wanted(self, blocks: Iterable[int]) -> AbstractContextManager[None]:
         """Bring these blocks at the same time, now: they are read inside of the `with` block."""
-        return self._fetcher.wanted([block for block in blocks if not self._is_here(block)])
+        return self._fetcher.wanted(block for block in blocks if not self._is_here(block))
 
     def ahead(self, keeps: bool) -> Ahead:
         """Return a list, to be filled, of blocks that will be needed, by this process (`keeps`) or
@@ -163,8 +143,6 @@ class RemoteDataset:
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
-        if self.keeps_no_more and not self._is_here(block):
-            return False
         return once_more(lambda: self._settle(block, waiting), lambda: self._forget(block))
 
     def _read(self, block: int, fields: Fields, waiting: Waiting) -> StoredBlock:
@@ -187,14 +165,10 @@ class RemoteDataset:
         return batch, metadata
 
     def _settle(self, block: int, waiting: Waiting) -> bool:
-        if not self._is_here(block) or self._fetcher.is_coming(block):
-            with waiting:
-                data = self._fetcher.look(block)
-            if data is not None:
-                return False
-            if self._fetcher.is_coming(block):  # it is kept for whoever takes it: that is now
-                self._fetcher.take(block)
-        self._fetcher.skip(block)
+        with waiting:
+            passes = self._fetcher.look(block) is not None
+        if passes or not self._is_here(block):
+            return False
         if not self._checked[block]:
             self._whole(block, None)
         return True
