@@ -80,6 +80,12 @@ def folder_instead(path: Path) -> None:
     path.mkdir()
 
 
+def another_size(path: Path) -> None:
+    status = path.stat()
+    path.write_bytes(path.read_bytes() + b"x")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
     "nothing": (0, lambda source: None),
     "a hidden file": (0, lambda source: (source / ".hidden").write_bytes(b"x")),
@@ -98,6 +104,7 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
         lambda source: os.utime(first_file(source), ns=(1, first_file(source).stat().st_mtime_ns)),
     ),
     "touched": (1, lambda source: touched(first_file(source))),
+    "another size": (1, lambda source: another_size(first_file(source))),
     "gone": (1, lambda source: first_file(source).unlink()),
     "renamed": (
         1,
