@@ -139,6 +139,31 @@ def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(sen
     assert (ran.returncode, ran.stderr) == (130, "shardctl: interrupted\n")
 
 
+IMPORTING_CLICK = """
+import importlib.abc, runpy, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("shardctl", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        (["--version"], "", "shardctl: interrupted\n"),
+        (["verify", "out", "--json"], '{"error": "interrupted", "exit_code": 130}\n', ""),
+    ],
+)
+def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(words, out, err):
+    ran = run_python(IMPORTING_CLICK, *words)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, out, err)
+
+
 @pytest.mark.thorough
 def test_an_interrupted_demo_is_removed_and_can_be_made_again(cli, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
