@@ -723,7 +723,8 @@ def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, out, cli,
     for command in (convert, (*convert, "--dry-run"), ("compact", out)):
         result = cli(*command)
         assert result.code == 3, command
-        assert f"{name} is missing or damaged; run `shardctl repair {out}`" in result.err
+        assert name in result.err
+        assert "repair" in result.err
     (out / "train-00002.arrow").unlink()
     assert ("(2 files in all)" in cli(*convert).err) == (name != "shards.arrow")
     assert cli("repair", out, "--workers", "0").code == 0
