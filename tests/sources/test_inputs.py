@@ -20,14 +20,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import zstandard
+from dataset_facts import rejects_of
+from in_this_process import convert
 from PIL import Image
 from pyarrow import feather, parquet
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.format.tables import read_rejects
 from shardctl.making.convert import discover
-from shardctl.system.folders import LocalFolder
 
 Rows = list[dict[str, Any]]
 
@@ -206,7 +206,7 @@ def test_every_kind_of_file_comes_back_as_its_records(
     ran = cli("convert", file, out, "--workers", "0", *options)
     assert ran.code == 0, ran.err
     assert rows_of(out, file.name) == rows
-    assert list(read_rejects(LocalFolder(out))) == []
+    assert rejects_of(out) == []
 
 
 def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli, tmp_path):
@@ -227,7 +227,7 @@ def test_a_dataset_names_the_version_of_what_detects_encodings(
     # UTF-8 is known without it
     monkeypatch.setitem(sys.modules, "charset_normalizer", SimpleNamespace(from_bytes=None))
     (tmp_path / "in.jsonl").write_text('{"text": "a"}')
-    shardctl.convert(tmp_path / "in.jsonl", out, {"encoding": encoding}, workers=0)
+    convert(tmp_path / "in.jsonl", out, {"encoding": encoding})
     versions = shardctl.open(out).manifest.fingerprint_parts["versions"]
     assert ("charset-normalizer " in versions) == named
 
@@ -337,7 +337,7 @@ def test_one_wrong_record_is_one_reject(
     assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), (
         ran.err
     )
-    found = list(read_rejects(LocalFolder(out)))
+    found = rejects_of(out)
     assert [(reject.key, reject.error) for reject in found] == [
         (f"{name}#{n}", error) for n, error in rejects.items()
     ]
@@ -474,10 +474,10 @@ def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path):
     lines = "\n".join(json.dumps(each) for each in numbers).encode()
     for name, data in (("a.jsonl.gz", lines), ("a.json.gz", json.dumps(numbers).encode())):
         (tmp_path / name).write_bytes(gzip.compress(data)[:-5000])
-        result = shardctl.convert(tmp_path / name, tmp_path / f"{name}.out", workers=0)
+        result = convert(tmp_path / name, tmp_path / f"{name}.out")
         assert 1500 < result.samples < 2000
         assert column(tmp_path / f"{name}.out", "n") == list(range(result.samples))
-        (reject,) = read_rejects(LocalFolder(tmp_path / f"{name}.out"))
+        (reject,) = rejects_of(tmp_path / f"{name}.out")
         assert (reject.key, reject.error) == (f"{name}#{result.samples + 1}", "truncated")
 
 
@@ -494,10 +494,10 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path, out):
     )
     data[place : place + 40] = b"\xff" * 40
     (tmp_path / "a.parquet").write_bytes(data)
-    result = shardctl.convert(tmp_path / "a.parquet", out, workers=0)
+    result = convert(tmp_path / "a.parquet", out)
     assert (result.samples, result.rejected) == (2000, 1000)
     assert sorted(column(out, "n")) == [*range(1000), *range(2000, 3000)]
-    rejects = list(read_rejects(LocalFolder(out)))
+    rejects = rejects_of(out)
     assert {reject.error for reject in rejects} == {"damaged"}
     assert sum(reject.records for reject in rejects) == 1000
 
@@ -507,8 +507,8 @@ def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path, out, 
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("x" * 101)
     (tmp_path / "in" / "b.txt").write_text("x" * 100)
-    assert shardctl.convert(tmp_path / "in", out, workers=0).samples == 1
-    (reject,) = read_rejects(LocalFolder(out))
+    assert convert(tmp_path / "in", out).samples == 1
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("a.txt", "too-large")
     assert "--record line makes a record of each line" in reject.message
 
@@ -519,14 +519,12 @@ def test_many_tiny_files_of_text(tmp_path, out):
         folder = tmp_path / "in" / str(number % 7)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number}.txt").write_text(f"text {number}")
-    result = shardctl.convert(tmp_path / "in", out, workers=0)
+    result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (2000, 0)
     assert {sample["text"] for sample in shardctl.open(out)} == {
         f"text {number}" for number in range(2000)
     }
-    lines = shardctl.convert(
-        tmp_path / "in", tmp_path / "lines", {"record": "line"}, workers=0, labels="none"
-    )
+    lines = convert(tmp_path / "in", tmp_path / "lines", {"record": "line"}, labels="none")
     assert (lines.samples, lines.rejected) == (2000, 0)
 
 
@@ -573,9 +571,7 @@ ROWS_WITH_NA = b'v,label,t\n1,cat,x\nNA,NA,NA\n"null",dog,null\n2,"NA",\n'
 def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_path, out):
     data = ROWS_WITH_NA if name == "a.csv" else gzip.compress(ROWS_WITH_NA.replace(b",", b"\t"))
     (tmp_path / name).write_bytes(data)
-    told = shardctl.convert(
-        tmp_path / name, out, recipe={"null_values": "NA,null"}, workers=0
-    ).notices
+    told = convert(tmp_path / name, out, recipe={"null_values": "NA,null"}).notices
     dataset = shardctl.open(out)
     assert dataset.classes == ("cat", "dog")
     assert [(row["v"], row["label"], row["t"]) for row in dataset] == [
@@ -586,12 +582,9 @@ def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_pa
     ]
     assert told == ("2 of 4 samples without a label",)
     assert (
-        shardctl.convert(
-            tmp_path / name, out, recipe={"null_values": ["NA", "null"]}, workers=0
-        ).status
-        == "up-to-date"
+        convert(tmp_path / name, out, recipe={"null_values": ["NA", "null"]}).status == "up-to-date"
     )
-    as_they_are = shardctl.convert(tmp_path / name, tmp_path / "plain", workers=0)
+    as_they_are = convert(tmp_path / name, tmp_path / "plain")
     assert shardctl.open(tmp_path / "plain").classes == ("NA", "cat", "dog")
     assert len(as_they_are.notices) == 2
 
@@ -601,7 +594,7 @@ def test_words_for_a_missing_value_are_missing_where_they_are_named(name, tmp_pa
 
 def splits_of(source: Path, out: Path, **options: Any) -> dict[str, str]:
     """Return the split of every record by its number."""
-    shardctl.convert(source, out, workers=0, split="train=0.7,val=0.2,test=0.1", **options)
+    convert(source, out, split="train=0.7,val=0.2,test=0.1", **options)
     return {key: name for name in ("train", "val", "test") for key in column(out, "key", name)}
 
 
@@ -641,7 +634,7 @@ def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_pat
         orders.append(column(tmp_path / str(workers), "n"))
     assert orders[0] == orders[1] == orders[2]
     assert orders[0] != sorted(orders[0]) == list(range(3000))
-    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "other", workers=0, shuffle=8)
+    convert(tmp_path / "in.jsonl", tmp_path / "other", shuffle=8)
     assert column(tmp_path / "other", "n") != orders[0]
 
 
@@ -658,9 +651,9 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path, out, monke
         return find_units(discovery)
 
     monkeypatch.setattr(discover.Discovery, "find_units", grow)
-    result = shardctl.convert(tmp_path / "in", out, workers=0)
+    result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (2, 1)
-    (reject,) = read_rejects(LocalFolder(out))
+    (reject,) = rejects_of(out)
     assert (reject.source, reject.error) == ("b.csv", "changed")
 
 
@@ -669,7 +662,7 @@ def test_options_that_only_tables_have_choose_tables(tmp_path, out):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "classes.txt").write_text("cat\ndog\n")
     (tmp_path / "in" / "train.csv").write_text("1,a\n2,b\n")
-    shardctl.convert(tmp_path / "in", out, recipe={"columns": ["n", "text"]}, workers=0)
+    convert(tmp_path / "in", out, recipe={"columns": ["n", "text"]})
     assert [(sample["n"], sample["text"]) for sample in shardctl.open(out)] == [
         (1, "a"),
         (2, "b"),
@@ -694,25 +687,24 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name, encoding, tmp
     (tmp_path / "in" / name).write_text(data, encoding=encoding)
     (tmp_path / "in" / f"b{name[1:]}").write_text(data)
     options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
-    shardctl.convert(tmp_path / "in", out, recipe=options, workers=0)
-    (reject,) = read_rejects(LocalFolder(out))
+    convert(tmp_path / "in", out, recipe=options)
+    (reject,) = rejects_of(out)
     assert (
         reject.message
         == f"its first bytes say that it is in {encoding.upper()}; use --encoding {encoding}"
     )
-    shardctl.convert(
+    convert(
         tmp_path / "in" / name,
         tmp_path / "right",
         recipe={**options, "encoding": encoding},
-        workers=0,
     )
     assert (len(shardctl.open(out)), len(shardctl.open(tmp_path / "right"))) == (2, 2)
 
 
 def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path, out):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
-    shardctl.convert(tmp_path / "a.jsonl", out, workers=0)
-    (reject,) = read_rejects(LocalFolder(out))
+    convert(tmp_path / "a.jsonl", out)
+    (reject,) = rejects_of(out)
     assert "give --encoding (detect tries to find it)" in reject.message
 
 
@@ -720,7 +712,7 @@ def test_a_line_that_is_no_utf_8_is_told_the_option(tmp_path, out):
 def test_the_index_that_pandas_writes_is_kept_and_told(suffix, tmp_path, out):
     frame = pd.DataFrame({"a": ["x", "y"], "b": [1, 2]})
     frame.to_csv(tmp_path / f"a{suffix}")
-    told = shardctl.convert(tmp_path / f"a{suffix}", out, workers=0).notices
+    told = convert(tmp_path / f"a{suffix}", out).notices
     assert [{**row, "key": ""} for row in shardctl.open(out)] == [
         {"key": "", "Unnamed: 0": n, "a": a, "b": b}
         for n, (a, b) in enumerate(frame.itertuples(index=False))

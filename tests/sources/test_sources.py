@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from in_this_process import convert
@@ -17,10 +18,8 @@ from tars import tar
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
-from shardctl.format.tables import read_rejects
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.walk import walk
-from shardctl.system.folders import LocalFolder
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -83,7 +82,7 @@ def test_folders_that_systems_make_are_no_classes(junk, tmp_path, out):
     tree(tmp_path / "in", "cat/1.png", "dog/2.png", f"{junk}/3.png")
     result = convert(tmp_path / "in", out)
     assert (result.samples, shardctl.open(out).classes) == (2, ("cat", "dog"))
-    assert any("left out: 1 hidden file or folder" in notice for notice in result.notices)
+    assert "left out: 1 hidden file or folder" in str(result.notices)
     assert convert(tmp_path / "in", out).status == "up-to-date"
     tree(tmp_path / "in", f"{junk}/4.png", "dog/5.png")
     assert convert(tmp_path / "in", out, update=True).samples == 3
@@ -249,7 +248,7 @@ def test_text_files_are_samples_with_their_folders_as_classes(tmp_path, out):
         for sample in converted(tmp_path / "in", out)
     }
     assert found == {"neg/b.txt": ("schlecht, nicht gut: ß", 0), "pos/a.txt": ("fine\r\n", 1)}
-    (reject,) = read_rejects(LocalFolder(out))
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("neg/c.txt", "not-utf8")
 
 

@@ -25,7 +25,7 @@ from annotations import making
 from conftest import CROP, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from in_this_process import convert, repair
+from in_this_process import convert, export, repair
 from object_stores import memory_store, new_bucket
 from pyarrow import parquet
 
@@ -204,7 +204,7 @@ def test_what_formats_read_beside_their_files_comes_along(photos, bucket, tmp_pa
         shardctl.write(tmp_path / "made", samples, schema, roles={"tokens": role})
     else:
         convert(photos, tmp_path / "made")
-    shardctl.export(tmp_path / "made", tmp_path / "in", to=to, workers=0)
+    export(tmp_path / "made", tmp_path / "in", to=to)
     if not described:
         (tmp_path / "in" / "shardctl.json").unlink()
     on_disk, from_store = both(tmp_path / "in", f"{bucket}/in", tmp_path)

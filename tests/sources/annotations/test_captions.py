@@ -36,7 +36,7 @@ def test_several_captions_of_one_image_make_lists_of_all(tmp_path, out, source, 
     said = converted(source, out, f"captions:{folder}").notices
     found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert found == {"a.png": None, "b.png": ["alone"], "deep/c.png": ["one", "two"]}
-    assert any("1 of 3 inputs without caption" in notice for notice in said)
+    assert "1 of 3 inputs without caption" in str(said)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,8 @@ def test_one_file_may_have_several_captions_of_each_image(tmp_path, out, name, b
         truth.setdefault(f"Images/{image}", []).append(text)
     found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert {key: texts or [] for key, texts in found.items()} == {key: truth[key] for key in found}
-    assert any(
-        "1 of 3 images are not among the inputs, or are of another split (gone.png)" in notice
-        for notice in said
-    )
-    assert any("1 of 3 inputs without caption" in notice for notice in said)
+    assert "1 of 3 images are not among the inputs, or are of another split (gone.png)" in str(said)
+    assert "1 of 3 inputs without caption" in str(said)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path, out):
         "role": "objects",
         "names": None,
     }
-    assert any("left out: colour of 2 objects" in notice for notice in said)
+    assert "left out: colour of 2 objects" in str(said)
 
 
 @pytest.mark.parametrize("name", ["categories", "label", "labels", "category_id"])
@@ -107,7 +107,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     names = {"category": ["car", "bus"], "tags": ["x", "y"]}
     parquet_of(tmp_path / "in" / "train", [[1, 0], [2], []], **names)
     said = converted(tmp_path / "in", out, "auto").notices
-    assert any("tags (2)" in each for each in said)
+    assert "tags (2)" in str(said)
     assert shardctl.open(out).manifest.fields["objects"]["names"] == ["car", "bus"]
     assert {key: each["objects"]["category"] for key, each in samples(out).items()} == {
         "train/0.png": [1, 0],

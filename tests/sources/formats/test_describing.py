@@ -17,18 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from containers import INTEROP
+from dataset_facts import rejects_of
+from in_this_process import convert
 from PIL import Image
 from tars import tar
 
 import shardctl
 from shardctl.errors import DatasetError, InputError
-from shardctl.format.tables import read_rejects
 from shardctl.interop.foreign_shards import check
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.formats import ending_of
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.walk import walk
-from shardctl.system.folders import LocalFolder
 
 
 def found_in(folder: Path) -> tuple[list[str], list[str]]:
@@ -83,7 +83,7 @@ def img2dataset(folder: Path, name: str, failed: int) -> None:
 def test_what_img2dataset_could_not_get_is_told(tmp_path, out):
     img2dataset(tmp_path / "in", "00000", 4)
     img2dataset(tmp_path / "in", "00001", 1)
-    result = shardctl.convert(tmp_path / "in", out, workers=0)
+    result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (6, 0)
     told = "error_message say what could not be downloaded"
     assert [
@@ -135,7 +135,7 @@ def test_a_list_of_shards_names_files_beside_it(name, tmp_path):
 
 @pytest.mark.parametrize("source", ["disk", "repository", "repository/data"])
 def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source, out):
-    result = shardctl.convert(INTEROP / "huggingface" / source, out, workers=0)
+    result = convert(INTEROP / "huggingface" / source, out)
     assert (result.samples, result.rejected) == (6, 0)
     ds = shardctl.open(out)
     assert ds.classes == ("zebra", "ant")
@@ -161,12 +161,12 @@ def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_r
 ):
     data = INTEROP / "huggingface" / "repository" / "data"
     shutil.copytree(data, tmp_path / "in" / "first")
-    shardctl.convert(tmp_path / "in", tmp_path / "one", workers=0)
+    convert(tmp_path / "in", tmp_path / "one")
     assert len(shardctl.open(tmp_path / "one", split="test")) == 2
     shutil.copytree(data, tmp_path / "in" / "second")
     with pytest.raises(InputError, match="further down are named as splits"):
-        shardctl.convert(tmp_path / "in", tmp_path / "two", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "two", workers=0, split="none")
+        convert(tmp_path / "in", tmp_path / "two")
+    convert(tmp_path / "in", tmp_path / "two", split="none")
     assert len(shardctl.open(tmp_path / "two")) == 12
 
 
@@ -187,12 +187,12 @@ def labelled(path: Path, numbers: list[int | None], names: object, type_: pa.Dat
 def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_path, out):
     none = None if pa.types.is_unsigned_integer(type_) else -1
     path = labelled(tmp_path / "a.parquet", [1, none, 0, 2, None, 100], ["b", "a"], type_)
-    result = shardctl.convert(path, out, workers=0)
+    result = convert(path, out)
     assert (result.samples, result.rejected) == (4, 2)
     ds = shardctl.open(out)
     assert ds.classes == ("b", "a")
     assert [each["label"] for each in ds] == [1, None, 0, None]
-    rejects = list(read_rejects(LocalFolder(out)))
+    rejects = rejects_of(out)
     assert [(each.key, each.error) for each in rejects] == [
         ("a.parquet#4", "unknown-class"),
         ("a.parquet#6", "unknown-class"),
@@ -202,7 +202,7 @@ def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_pa
 @pytest.mark.parametrize("names", [["a", "a"], ["a", 3], "ab", {"a": 1}, None, []])
 def test_names_that_are_none_name_no_classes(names, tmp_path, out):
     path = labelled(tmp_path / "a.parquet", [0, 5, -1], names, pa.int64())
-    shardctl.convert(path, out, workers=0)
+    convert(path, out)
     ds = shardctl.open(out)
     assert ds.classes is None
     assert [each["label"] for each in ds] == [0, 5, -1]
@@ -213,8 +213,8 @@ def test_files_that_say_different_classes_are_refused(tmp_path, out):
     labelled(tmp_path / "in" / "a.parquet", [0, 1], ["a", "b"], pa.int64())
     labelled(tmp_path / "in" / "b.parquet", [0, 1], ["b", "a"], pa.int64())
     with pytest.raises(InputError, match="the files give different names to the classes of label"):
-        shardctl.convert(tmp_path / "in", out, workers=0)
-    shardctl.convert(tmp_path / "in", out, labels="none", workers=0)
+        convert(tmp_path / "in", out)
+    convert(tmp_path / "in", out, labels="none")
     assert shardctl.open(out).classes is None
 
 
@@ -245,24 +245,19 @@ def test_names_of_classes_inside_of_fields_are_told_and_files_that_differ_refuse
     form, tmp_path, out
 ):
     nested(tmp_path / "in" / "train.parquet", NESTED[form])
-    said = shardctl.convert(tmp_path / "in", out, workers=0).notices
+    said = convert(tmp_path / "in", out).notices
     assert "left out: the names of the classes of tags (2), objects.category (2)" in said
-    assert "tags" not in str(
-        shardctl.convert(tmp_path / "in", tmp_path / "text", fields="text", workers=0).notices
-    )
+    assert "tags" not in str(convert(tmp_path / "in", tmp_path / "text", fields="text").notices)
     other = json.loads(json.dumps(NESTED[form]).replace('["car", "bus"]', '["bus", "car"]'))
     nested(tmp_path / "in" / "test.parquet", other)
     with pytest.raises(
         InputError,
         match=r"different names to the classes of objects\.category, tags",
     ):
-        shardctl.convert(tmp_path / "in", tmp_path / "new", workers=0)
-    shardctl.convert(tmp_path / "in", tmp_path / "new", labels="none", workers=0)
+        convert(tmp_path / "in", tmp_path / "new")
+    convert(tmp_path / "in", tmp_path / "new", labels="none")
     nested(tmp_path / "in" / "test.parquet", NESTED[form])
-    assert any(
-        "of tags (2)" in each
-        for each in shardctl.convert(tmp_path / "in", out, workers=0, update=True).notices
-    )
+    assert any("of tags (2)" in each for each in convert(tmp_path / "in", out, update=True).notices)
 
 
 @pytest.mark.parametrize("field", ["label", "objects.label"])
@@ -277,7 +272,7 @@ def test_every_folder_is_asked_for_the_names_of_its_classes(field, tmp_path):
     with pytest.raises(
         InputError, match=f"the files give different names to the classes of {re.escape(field)}"
     ):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
+        convert(tmp_path / "in", tmp_path / "out", split="none")
 
 
 def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path, out):
@@ -288,7 +283,7 @@ def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path, o
     )
     table = pa.table([pa.array(["b", "a", "b"]), pa.array([0, -1, 7])], schema=schema)
     pq.write_table(table, tmp_path / "a.parquet")
-    result = shardctl.convert(tmp_path / "a.parquet", out, workers=0)
+    result = convert(tmp_path / "a.parquet", out)
     ds = shardctl.open(out)
     assert (result.rejected, ds.classes) == (1, ("a", "b"))
     assert [(each["label"], each["fine"]) for each in ds] == [(1, 0), (0, None)]
@@ -301,7 +296,7 @@ def test_a_tar_of_images_is_a_dataset_of_images(tmp_path, out):
             m for n in range(count) for m in ((f"{n:03}.jpg", jpeg(n)), (f"{n:03}.cls", b"%d" % n))
         ]
         (tmp_path / "in" / f"{split}-000000.tar").write_bytes(tar(members))
-    result = shardctl.convert(tmp_path / "in", out, workers=0)
+    result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (5, 0)
     ds = shardctl.open(out, split="val")
     assert [(each["image"].shape, each["label"], each["key"]) for each in ds] == [
@@ -309,9 +304,9 @@ def test_a_tar_of_images_is_a_dataset_of_images(tmp_path, out):
         ((4, 5, 3), 1, "001"),
     ]
     assert json.loads((out / "manifest.json").read_text())["kind"] == "image"
-    assert shardctl.convert(tmp_path / "in", out, workers=0).status == "up-to-date"
+    assert convert(tmp_path / "in", out).status == "up-to-date"
     (tmp_path / "in" / "val-000001.tar").write_bytes(tar([("003.jpg", jpeg(1)), ("003.cls", b"1")]))
-    assert shardctl.convert(tmp_path / "in", out, workers=0, update=True).samples == 6
+    assert convert(tmp_path / "in", out, update=True).samples == 6
 
 
 @pytest.mark.parametrize("top", ["", "./", "photos/"])
@@ -324,8 +319,8 @@ def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top, tmp_path):
     )
     with tarfile.open(tmp_path / "a.tar") as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
-    shardctl.convert(tmp_path / "a.tar", tmp_path / "tar", workers=0)
-    shardctl.convert(tmp_path / "unpacked", tmp_path / "folder", workers=0)
+    convert(tmp_path / "a.tar", tmp_path / "tar")
+    convert(tmp_path / "unpacked", tmp_path / "folder")
     of_tar, of_folder = shardctl.open(tmp_path / "tar"), shardctl.open(tmp_path / "folder")
     assert of_tar.classes == of_folder.classes == ("cat", "dog", "owl")
     assert of_tar.schema.names == of_folder.schema.names == ["key", "image", "label"]
@@ -338,7 +333,7 @@ def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top, tmp_path):
 def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path):
     def convert(names: list[str], out: str, **options: Any) -> tuple[Any, list[str]]:
         (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
-        shardctl.convert(tmp_path / "a.tar", tmp_path / out, workers=0, **options)
+        convert(tmp_path / "a.tar", tmp_path / out, **options)
         ds = shardctl.open(tmp_path / out)
         return ds.classes, ds.schema.names
 
@@ -374,8 +369,8 @@ def test_other_members_do_not_take_the_classes_of_a_tar(others, tmp_path):
     (tmp_path / "a.tar").write_bytes(tar(sorted([*images, *((name, b"{}") for name in others)])))
     with tarfile.open(tmp_path / "a.tar") as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
-    shardctl.convert(tmp_path / "unpacked", tmp_path / "folder", workers=0)
-    shardctl.convert(tmp_path / "a.tar", tmp_path / "tar", workers=0)
+    convert(tmp_path / "unpacked", tmp_path / "folder")
+    convert(tmp_path / "a.tar", tmp_path / "tar")
     of_tar, of_folder = shardctl.open(tmp_path / "tar"), shardctl.open(tmp_path / "folder")
     assert of_tar.classes == of_folder.classes == ("cat", "dog")
     wanted = {each["key"]: int(each["label"]) for each in of_folder}
@@ -407,13 +402,10 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
         )
         (tmp_path / "in" / f"{name}.tar").write_bytes(tar(own))
     with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-        shardctl.convert(tmp_path / "in", out, workers=0, labels=labels)
-    drawn = shardctl.convert(
-        tmp_path / "in", tmp_path / "drawn", workers=0, labels=labels, split="train=0.5,val=0.5"
-    )
-    assert any(
-        "folders named as splits (train, val), but split='train=0.5,val=0.5' divides" in each
-        for each in drawn.warnings
+        convert(tmp_path / "in", out, labels=labels)
+    drawn = convert(tmp_path / "in", tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5")
+    assert "folders named as splits (train, val), but split='train=0.5,val=0.5' divides" in str(
+        drawn.warnings
     )
     (tmp_path / "in" / f"{tars[0]}.tar").rename(tmp_path / "in" / "train.tar")
     if len(tars) == 1:
@@ -421,10 +413,10 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
             tar([("c/0.jpg", jpeg(0)), ("d/1.jpg", jpeg(1))])
         )
         with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-            shardctl.convert(tmp_path / "in", out, workers=0, labels=labels)
+            convert(tmp_path / "in", out, labels=labels)
     else:  # each in a split of its own
         (tmp_path / "in" / "b.tar").rename(tmp_path / "in" / "val.tar")
-        shardctl.convert(tmp_path / "in", out, workers=0, labels=labels)
+        convert(tmp_path / "in", out, labels=labels)
         ds = {split: shardctl.open(out, split=split) for split in ("train", "val")}
         assert {
             name: {each["key"].partition("/")[0] for each in own} for name, own in ds.items()
@@ -437,22 +429,22 @@ def test_folders_of_splits_in_tars_are_asked_about_whatever_labels_are(
 def test_an_update_asks_about_the_folders_of_new_tars(tmp_path, out):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.tar").write_bytes(tar([("a.jpg", jpeg(1))]))
-    shardctl.convert(tmp_path / "in", out, workers=0, labels="none")
+    convert(tmp_path / "in", out, labels="none")
     (tmp_path / "in" / "1.tar").write_bytes(tar([("train/b.jpg", jpeg(1)), ("val/c.jpg", jpeg(1))]))
     with pytest.raises(InputError, match=r"folders named as splits \(train, val\)"):
-        shardctl.convert(tmp_path / "in", out, workers=0, labels="none", update=True)
+        convert(tmp_path / "in", out, labels="none", update=True)
 
 
 def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_path, out):
     names = ["bullet_train/1", "test_tube/2", "car/3"]
     (tmp_path / "a.tar").write_bytes(tar([(f"{name}.jpg", jpeg(1)) for name in names]))
-    shardctl.convert(tmp_path / "a.tar", out, workers=0)
+    convert(tmp_path / "a.tar", out)
     assert shardctl.open(out).classes == ("bullet_train", "car", "test_tube")
     (tmp_path / "b.tar").write_bytes(
         tar([(f"seg_{name}.jpg", jpeg(1)) for name in ("train/1", "test/2")])
     )
     with pytest.raises(InputError, match=r"folders named as splits \(seg_train, seg_test\)"):
-        shardctl.convert(tmp_path / "b.tar", tmp_path / "other", workers=0, labels="none")
+        convert(tmp_path / "b.tar", tmp_path / "other", labels="none")
 
 
 def test_a_format_is_told_by_name_or_by_content(tmp_path):
@@ -486,22 +478,20 @@ def test_a_format_is_told_by_name_or_by_content(tmp_path):
 def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path, out):
     folder = tmp_path / "in"
     shutil.copytree(INTEROP / "tfds", folder)
-    assert shardctl.convert(folder, out, workers=0).status == "created"
-    assert shardctl.convert(folder, out, workers=0).status == "up-to-date"
+    assert convert(folder, out).status == "created"
+    assert convert(folder, out).status == "up-to-date"
     names = folder / "label.labels.txt"
     names.write_text("\n".join(reversed(names.read_text().split())) + "\n")
     with pytest.raises(DatasetError, match="differs in its inputs"):
-        shardctl.convert(folder, out, workers=0)
+        convert(folder, out)
 
 
 def test_shards_that_are_missing_by_their_names_are_told(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     pq.write_table(pa.table({"a": [1]}), folder / "train-00000-of-00002.parquet")
-    made = shardctl.convert(folder, tmp_path / "out", workers=0)
-    assert any(
-        "of the 2 files train-…-of-00002.parquet 1 are there" in notice for notice in made.notices
-    )
+    made = convert(folder, tmp_path / "out")
+    assert "of the 2 files train-…-of-00002.parquet 1 are there" in str(made.notices)
     assert [finding.kind for finding in check(folder, 0).findings] == ["missing-shard"]
 
 

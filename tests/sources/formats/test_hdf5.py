@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from in_this_process import convert
 from reading import cut, read, units_of
 
-import shardctl
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.formats import Reading, Unit, ending_of, find_format
 
@@ -53,7 +53,7 @@ def test_texts_bytes_and_structures_come_out(tmp_path):
 def test_an_enumeration_is_its_numbers(tmp_path):
     kind = h5py.enum_dtype({"cat": 1, "dog": 2}, "i1")
     assert rows_of(tmp_path, x=np.array([1, 2], kind)) == [{"x": 1}, {"x": 2}]
-    said = shardctl.convert(tmp_path / "a.h5", tmp_path / "out", workers=0).notices
+    said = convert(tmp_path / "a.h5", tmp_path / "out").notices
     assert said == ("left out: the names of the classes of x.enum (2)",)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
+from in_this_process import convert
 from reading import cut, read, types_of, units_of
 
 import shardctl
@@ -92,7 +93,7 @@ def test_an_export_comes_back(vocabulary, tmp_path, out):
     role = {"role": "tokens", "vocabulary": vocabulary, "eos": 7}
     shardctl.write(tmp_path / "in", samples, schema, roles={"tokens": role})
     shardctl.export(tmp_path / "in", out, "megatron")
-    shardctl.convert(out, tmp_path / "back", workers=0)
+    convert(out, tmp_path / "back")
     for split, documents in splits.items():
         back = shardctl.open(tmp_path / "back", split=split)
         assert [sample["tokens"].tolist() for sample in back] == documents
