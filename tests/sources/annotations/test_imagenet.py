@@ -25,12 +25,10 @@ def source(tmp_path: Path) -> Path:
 
 
 def labels(out: Path) -> dict[str, str | None]:
-    names = shardctl.open(out).classes
-    assert names is not None
-    found = samples(out)
+    names = [*(shardctl.open(out).classes or ()), None]
     return {
-        key.rpartition("/")[2]: None if row["label"] is None else names[row["label"]]
-        for key, row in found.items()
+        key.rpartition("/")[2]: names[-1 if row["label"] is None else row["label"]]
+        for key, row in samples(out).items()
     }
 
 

@@ -82,11 +82,12 @@ def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path, sourc
 
 
 def test_the_name_in_a_file_counts_where_its_own_is_no_image(out, source):
-    (source / "Annotations" / "0001.xml").write_text(
-        voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png")
-    )
-    converted(source, out, f"voc:{source}")
+    for number, name in enumerate(("c", "gone")):
+        text = voc(marked("cow", 1, 1, 2, 2), filename=f"somewhere\\{name}.png")
+        (source / "Annotations" / f"000{number}.xml").write_text(text)
+    said = converted(source, out, f"voc:{source}").notices
     assert samples(out)["JPEGImages/c.png"]["objects"]["category"] == [1]
+    assert "1 XML file without an image among the inputs (0001.xml)" in str(said)
 
 
 DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
