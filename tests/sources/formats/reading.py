@@ -73,9 +73,9 @@ def read(
     choose: Choose | None = None,
     units: list[Unit] | None = None,
 ) -> Everything:
-    cuts = cut(format_, path, reading)
     faults = {}
     if units is None:
+        cuts = cut(format_, path, reading)
         units = units_of(cuts)
         faults = {unit: each.fault for each, unit in zip(cuts, units, strict=True) if each.fault}
     if schema is None:
