@@ -217,20 +217,6 @@ def test_a_damaged_shard_is_named_and_not_read(dataset):
         list(shardctl.open(dataset))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"batch_size": 1, "rank": 2, "world_size": 2}, "rank must be 0 to 1"),
-        ({"batch_size": 1, "threads": 0}, "threads"),
-        ({"batch_size": 1, "columns": ["colour"]}, "no column 'colour'; it has key, image, label"),
-    ],
-)
-def test_impossible_loaders_are_refused(raw_dataset, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        shardctl.open(raw_dataset).loader(**arguments)
-
-
 def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(
     raw_dataset, tmp_path, monkeypatch
 ):
