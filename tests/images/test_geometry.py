@@ -460,10 +460,6 @@ def test_objects_of_many_images_are_moved_as_those_of_each(samples, absent, keep
 
 def test_the_area_of_a_box_without_one_stays_as_it_was_given():
     mirrored = Motion.still((10, 8)).then(np.array([[-1.0, 0, 10], [0, 1, 0], [0, 0, 1]]), (10, 8))
-    moved = moved_objects(
-        {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]},
-        mirrored,
-        Objects(),
-        0.1,
-    )
-    assert moved == {"bbox": [[7, 3, 0, 0], [7, 1, 2, 2]], "area": [0.5, 3.0]}
+    objects = {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2], [1, 1, 2, 2]], "area": [0.5, 3.0, None]}
+    moved = moved_objects(objects, mirrored, Objects(), 0.1)
+    assert moved == {**objects, "bbox": [[7, 3, 0, 0], [7, 1, 2, 2], [7, 1, 2, 2]]}
