@@ -560,8 +560,14 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(
     shard.write_bytes(before[shard.name][:-50] + bytes(50))
     assert repair(out).status == "repaired"
     assert written(out) == before
+    (out / "manifest.json").unlink()
+    assert repair(out, sources=[documents]).repaired == ("manifest.json",)
+    assert json.loads((out / "manifest.json").read_text())["files"] == manifest["files"]
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
+    repaired = repair(out)
+    assert [entry.file for entry in repaired.unrepaired] == ["tokenizer.json"]
+    assert "copy the right one" in repaired.unrepaired[0].message
     with pytest.raises(InputError, match="not the tokenizer of the recipe"):
         convert(
             documents, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}
@@ -730,6 +736,8 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, 
     convert(source, out, recipe=recipe, overwrite=True)
     convert(source, out, recipe=making(tmp_path / "t.json", pad="<|pad|>"), overwrite=True)
     assert shardctl.verify(out).ok
+    convert(source, out, overwrite=True)
+    assert not (out / "tokenizer.json").exists()
 
 
 def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe):
