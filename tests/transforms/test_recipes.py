@@ -447,27 +447,7 @@ def test_every_key_of_a_recipe_is_an_option_of_convert():
             assert words is None or tuple(options[key].type.choices) == words
 
 
-@pytest.mark.parametrize("step", [*(TRANSFORMS), "choice"])
-def test_any_step_may_be_written_as_an_option(step):
-    settings = {
-        name: value
-        for name, value in EXAMPLES_OF_VALUES.items()
-        if name in declared_in(TRANSFORMS[step])
-    }
-    given_settings = (recipe_toml({name: value}).strip() for name, value in settings.items())
-    text = " ".join([step, *given_settings])
-    assert parse_step_option(text) == {"name": step, **settings}
-
-
-EXAMPLES_OF_VALUES = {
-    "size": "32x24",
-    "side": "long",
-    "p": 1e-07,
-    "fill": [0, 1, 2],
-    "expand": True,
-    "target": "a:b",
-    "steps": [{"name": "hflip", "p": 0.5}, {"name": "crop", "size": "two words"}],
-}
+CHOICE = {"name": "choice", "steps": [{"name": "hflip", "p": 1e-7}]}
 
 
 @pytest.mark.parametrize(
@@ -477,6 +457,7 @@ EXAMPLES_OF_VALUES = {
         ("  hflip   p=1 ", {"name": "hflip", "p": 1}),
         ("resize size=320x240", {"name": "resize", "size": "320x240"}),
         ("random_rotation  degrees=[-5, 5]", {"name": "random_rotation", "degrees": [-5, 5]}),
+        ("choice steps=[{name = 'hflip', p = 1e-7}]", CHOICE),
         ("custom target=my.module:function", {"name": "custom", "target": "my.module:function"}),
     ],
 )

@@ -205,17 +205,6 @@ def compared(
     return found, sketches
 
 
-def test_signatures_agree_as_often_as_texts_are_alike():
-    draw = random.Random(3)
-    pairs = [pair(draw, draw.choice([30, 100, 400]), draw.random() * 0.1) for _ in range(400)]
-    one, other = (
-        near.signatures_of(*near.shingles_of(pa.array(texts))) for texts in zip(*pairs, strict=True)
-    )
-    errors = (one == other).mean(axis=1) - [jaccard(*each) for each in pairs]
-    assert abs(errors.mean()) < 0.01
-    assert errors.std() < 0.045  # sqrt(J (1 - J) / 128) is 0.044 at most
-
-
 @pytest.mark.thorough
 def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path):
     draw = random.Random(4)
