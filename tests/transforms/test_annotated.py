@@ -25,9 +25,9 @@ from PIL import Image
 import shardctl
 from shardctl.errors import InputError, UsageError
 from shardctl.format.manifest import Manifest
+from shardctl.images import object_geometry
 from shardctl.making.convert import ConvertResult
 from shardctl.system.folders import LocalFolder
-from shardctl.transforms.pipeline import deferred_objects
 
 BOX = [20, 15, 10, 8]
 """That of what is white in the image of `source_with`."""
@@ -367,8 +367,6 @@ def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordin
     steps = [{"name": "maybe", "p": 1, "steps": within}]
     sample = converted(source, steps)
     assert list(sample["bbox"]) == [1, 2, 3, 4]
-    with pytest.raises(UsageError, match="hflip moves the content of the images"):
-        convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]})
 
 
 def many_marked(folder: Path, counts: list[int]) -> list[dict[str, Any]]:
@@ -418,18 +416,15 @@ def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path, out
     lines[3]["objects"]["segmentation"][0][0] *= 500
     json_lines(tmp_path / "in" / "metadata.jsonl", lines)
 
-    def refusing(move: Any) -> Any:
-        def moved(given: Any, *rest: Any) -> Any:
-            all_given = [objects for objects, _ in given] if isinstance(given, list) else [given]
-            if any(len(objects["segmentation"][0][0]) == 4000 for objects in all_given):
-                raise MemoryError
-            return move(given, *rest)
+    read = object_geometry._all_polygons
 
-        return moved
+    def refusing(given: Any) -> Any:
+        polygons = read(given)
+        if polygons.lengths.max() > 1000:
+            raise MemoryError
+        return polygons
 
-    for name in ("moved_objects", "moved_together"):
-        move = getattr(deferred_objects, name)
-        monkeypatch.setattr(deferred_objects, name, refusing(move))
+    monkeypatch.setattr(object_geometry, "_all_polygons", refusing)
     result = convert(tmp_path / "in", out, recipe={"transform": CROP_AND_FLIP})
     assert (result.samples, result.reasons) == (5, {"transform: out-of-memory": 1})
     assert [reject.key for reject in rejects_of(out)] == ["03.png"]

@@ -288,14 +288,6 @@ def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path, mode):
         assert keys(out) == ["b/large.png"]
 
 
-def test_hashes_stay_near_for_the_same_picture_only():
-    hashes = [phash(soft_shapes(seed)) for seed in range(12)]
-    others = [phash(soft_shapes(seed).resize((200, 100))) for seed in range(12)]
-    bits = np.array([[(one ^ other).bit_count() for other in others] for one in hashes])
-    assert bits.diagonal().max() <= 7
-    assert bits[~np.eye(12, dtype=bool)].min() > 10
-
-
 def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image():
     """Frequencies that are 0 by symmetry are exactly 0: with rounding errors their bits would be
     drawn by the machine."""

@@ -525,6 +525,7 @@ def test_without_images_the_annotations_stay(source, out):
     assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
 
 
+@pytest.mark.thorough
 def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_path, out):
     pytest.importorskip("torch")
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")

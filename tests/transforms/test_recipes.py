@@ -280,7 +280,7 @@ def keys_in(value: Any, key: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
     return found
 
 
-@examples(90)
+@examples(60)
 @given(toml_documents())
 def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text):
     try:

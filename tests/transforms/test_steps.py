@@ -135,16 +135,16 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
 @pytest.mark.usefixtures("functions")
 def test_functions_are_called_in_turn_on_each_record(tmp_path, out):
     """One may leave something for the next, as a tokenizer leaves its state."""
-    source = texts_in(tmp_path / "in.jsonl", map(str, range(50)))
+    source = texts_in(tmp_path / "in.jsonl", map(str, range(20)))
     convert(source, out, recipe=own("leaves", "takes"))
     assert all(sample["taken"] == sample["text"] for sample in shardctl.open(out))
 
 
 @pytest.mark.usefixtures("functions")
 def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path, out):
-    source = texts_in(tmp_path / "in.jsonl", map(str, range(50)))
+    source = texts_in(tmp_path / "in.jsonl", map(str, range(20)))
     convert(source, out, recipe=own("changes_the_last"))
-    assert [sample["text"] for sample in shardctl.open(out)] == list(map(str, range(50)))
+    assert [sample["text"] for sample in shardctl.open(out)] == list(map(str, range(20)))
     assert shardctl.verify(out).findings == ()
 
 
