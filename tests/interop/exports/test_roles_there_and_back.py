@@ -18,10 +18,9 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, export
-from made import table
+from made import FORMS, facts_of, table
 from PIL import Image as Pictures
 from pyarrow import parquet
-from round_trips import FORMS, facts_of
 
 import shardctl
 from shardctl.errors import InputError, UsageError
