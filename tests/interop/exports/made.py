@@ -341,12 +341,3 @@ def comes_back(dataset: Path, out: Path, form: str, **options: Any) -> Any:
     result = export(dataset, out, form, **options)
     assert facts_of(back_from(out)) == facts_of(dataset)
     return result
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Return all files below a folder, by their names."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }

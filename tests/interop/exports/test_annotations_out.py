@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from dataset_facts import tree
 from in_this_process import convert, export
-from made import picture, table, tree
+from made import picture, table
 from PIL import Image, ImageOps
 
 import shardctl

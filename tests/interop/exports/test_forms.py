@@ -15,8 +15,9 @@ from typing import Any
 import made
 import pytest
 from damage import flip
+from dataset_facts import tree
 from in_this_process import export
-from made import back_from, facts_of, table, tree
+from made import back_from, facts_of, table
 from pyarrow import parquet
 
 import shardctl

@@ -113,6 +113,9 @@ def near(row: dict[str, Any]) -> dict[str, Any]:
 def test_hugging_face_reads_every_form_for_it(exports, environment):
     found = read(environment, "huggingface", exports)
     assert found["classes"] == list(made.CLASSES)
+    assert found["shards"] == stored(exports, "photos", "train")
+    pixels = [sample["image"].ravel().tolist() for sample in shardctl.open(exports / "raw")]
+    assert [row["image"] for row in found["vectors"]] == pixels
     for name, splits in (
         ("photos", ("train", "val")),
         ("gaps", ("train",)),
