@@ -16,6 +16,7 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects, Role
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 
+FLOATS = pa.list_(pa.float32())
 OBJECTS = objects_type(set(ITEMS) - {"difficult", "truncated"})
 CATEGORIES = ("cat", "dog", "owl")
 ROLE = Objects(CATEGORIES, keypoints=("nose", "left eye", "right eye"), flip=(0, 2, 1))
