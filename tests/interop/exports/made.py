@@ -132,19 +132,20 @@ def write_holes(folder: Path) -> Path:
 
 
 def write_tokens(folder: Path) -> Path:
-    """Write a dataset of lists of different lengths and of blocks."""
-    parts = pa.list_(pa.struct([("a", pa.list_(pa.int8()))]))
-    types = {"tokens": pa.list_(pa.uint16()), "block": pa.list_(pa.int32(), 3), "parts": parts}
-    samples = [
-        {
-            "key": str(n),
-            "tokens": list(range(300 * n)),
-            "block": [n, n + 1, -1],
-            "parts": [{"a": [n]}],
-        }
+    """Write a dataset of lists of different lengths, of blocks, and of labels that are text."""
+    types = {
+        "key": pa.string(),
+        "tokens": pa.list_(pa.uint16()),
+        "block": pa.list_(pa.int32(), 3),
+        "parts": pa.list_(pa.struct([("a", pa.list_(pa.int8()))])),
+        "label": pa.string(),
+    }
+    rows = [
+        (f"{n}", [*range(300 * n)], [n, n + 1, -1], [{"a": [n]}], ("pos", "neg")[n % 2])
         for n in range(1, 5)
     ]
-    shardctl.write(folder, samples, pa.schema({"key": pa.string(), **types}), samples_per_shard=3)
+    samples = [dict(zip(types, row, strict=True)) for row in rows]
+    shardctl.write(folder, samples, pa.schema(types), samples_per_shard=3)
     return folder
 
 
