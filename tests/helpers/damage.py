@@ -31,7 +31,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str, str | None]] = [
     ("quick", lambda d: (d / SHARD).unlink(), "missing-shard", SHARD),
     ("quick", lambda d: (d / SHARD).rename(d / "other.arrow"), "missing-shard", SHARD),
     ("quick", lambda d: os.truncate(d / SHARD, 1000), "wrong-size", SHARD),
-    ("quick", lambda d: (d / SHARD).open("ab").write(b"more"), "wrong-size", SHARD),
+    ("quick", lambda d: os.truncate(d / SHARD, 1 << 20), "wrong-size", SHARD),
     ("quick", lambda d: flip(d / SHARD, -5), "unreadable-shard", SHARD),
     ("quick", lambda d: (d / "plan.arrow").unlink(), "missing-file", None),
     ("quick", lambda d: (d / "files.arrow").unlink(), "missing-file", None),
