@@ -2,16 +2,19 @@
 has, and nothing else; the entries of docs/troubleshooting.md are about messages that there are."""
 
 from __future__ import annotations
+
 import ast
-import cluster_costs
 import re
 from collections.abc import Iterator
-from doc_snippets import ROOT
 from functools import cache
 from pathlib import Path
-from shardctl.cli import COMMANDS
-from shardctl.system.messages import (ANY, all_entries)
 from typing import NamedTuple
+
+import cluster_costs
+from doc_snippets import ROOT
+
+from shardctl.cli import COMMANDS
+from shardctl.system.messages import ANY, all_entries
 
 EXIT_CODES = "exit-codes.md"
 VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|RANK|TERM|TMPDIR|DISPLAY|BROWSER")

@@ -2,10 +2,9 @@
 limit, never a wrong byte."""
 
 from __future__ import annotations
+
 import contextlib
 import os
-import pytest
-import shardctl
 import shutil
 import signal
 import subprocess
@@ -13,15 +12,27 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from remote_datasets import (all_same, assert_each_block_once, block_reads, blocks_of, is_shard, make, upload)
-from shardctl.errors import (StorageError, UsageError)
+from typing import Any
+
+import pytest
+from remote_datasets import (
+    all_same,
+    assert_each_block_once,
+    block_reads,
+    blocks_of,
+    is_shard,
+    make,
+    upload,
+)
+
+import shardctl
+from shardctl.errors import StorageError, UsageError
 from shardctl.loader.remote import cache as caching
-from shardctl.loader.remote.cache import (Cache, CacheWarning)
+from shardctl.loader.remote.cache import Cache, CacheWarning
 from shardctl.loader.remote.open import cache_of
 from shardctl.system import file_locks
 from shardctl.system.stores import open_store
 from shardctl.system.text import size_of
-from typing import Any
 
 
 @pytest.fixture(scope="module", params=["none", "zstd"])

@@ -1,33 +1,36 @@
 """Damage, and other things that happen to files and processes while a loader runs."""
 
 from __future__ import annotations
+
 import gc
 import itertools
 import multiprocessing
-import numpy as np
 import os
-import pyarrow as pa
-import pytest
 import resource
-import shardctl
 import signal
 import struct
 import threading
 import traceback
-from annotated import png
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from conftest import CROP
 from contextlib import closing
-from handmade import (repeat_shard, write_dataset)
-from in_this_process import convert
 from pathlib import Path
-from programs import run_python
-from shardctl.errors import (DatasetError, UsageError)
-from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.shard import (BlockFile, map_file)
-from shardctl.loader.prefetch import Prefetcher
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from annotated import png
+from conftest import CROP
+from handmade import repeat_shard, write_dataset
+from in_this_process import convert
+from programs import run_python
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE
+from shardctl.format.shard import BlockFile, map_file
+from shardctl.loader.prefetch import Prefetcher
 
 ROWS = pa.schema(
     {"key": pa.string(), "text": pa.string(), "x": pa.fixed_shape_tensor(pa.uint8(), [64])}

@@ -2,28 +2,32 @@
 numbers, wherever its row lies."""
 
 from __future__ import annotations
+
 import csv
 import json
 import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
 import pyarrow as pa
 import pytest
-import shardctl
 from annotated import png
-from collections.abc import (Callable, Iterable)
 from conftest import examples
-from dataset_facts import (rejects_of, sums)
-from followed_sources import (write, write_lines)
-from hypothesis import (given, strategies as st)
-from in_this_process import (convert, repair)
-from pathlib import Path
+from dataset_facts import rejects_of, sums
+from followed_sources import write, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import convert, repair
 from pyarrow import parquet
+from tars import write_tar
+from written_samples import pixels
+
+import shardctl
 from shardctl.sources.formats import jsonl
 from shardctl.sources.formats.base import Parsed
 from shardctl.sources.formats.jsonl import JsonLines
-from tars import write_tar
-from typing import Any
-from unittest.mock import Mock
-from written_samples import pixels
 
 SHARES = "train=0.6,val=0.4"
 KEYED: dict[str, Any] = {"split": SHARES, "workers": 0, "samples_per_shard": 20}

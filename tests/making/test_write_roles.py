@@ -1,14 +1,17 @@
 """Objects and masks of samples that are made in Python."""
 
 from __future__ import annotations
+
 import io
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
 from PIL import Image
-from shardctl.errors import (InputError, UsageError)
-from typing import Any
+
+import shardctl
+from shardctl.errors import InputError, UsageError
 
 PIXELS = np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)
 OBJECTS = {

@@ -2,35 +2,59 @@
 where there is a cache."""
 
 from __future__ import annotations
+
 import hashlib
-import numpy as np
 import os
-import pyarrow as pa
 import time
 import weakref
-from collections.abc import (Iterator, Sequence)
-from contextlib import (AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress)
+from collections.abc import Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
-from shardctl.errors import (DamageError, DatasetError, NoSuchKeyError, ObjectChangedError, UsageError, WrongAnswerError)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import (
+    DamageError,
+    DatasetError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    UsageError,
+    WrongAnswerError,
+)
 from shardctl.format.arrays import Numbers
-from shardctl.format.dataset_location import (missing_dataset, read_manifest)
+from shardctl.format.dataset_location import missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (GENERATIONS, MANIFEST, SHARDS)
-from shardctl.format.shard import (BlockFile, Fields, Opener, StoredBlock, map_file)
+from shardctl.format.names import GENERATIONS, MANIFEST, SHARDS
+from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
-from shardctl.loader.blocks.shards import (OpenShard, Shards, identity)
-from shardctl.loader.blocks.stages import (CACHE, NETWORK, Stages)
-from shardctl.loader.remote.cache import (About, Cache, CachedDataset)
+from shardctl.loader.blocks.shards import OpenShard, Shards, identity
+from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
+from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system.arguments import whole_number
-from shardctl.system.files import (FileFacts, naming_the_path, read_bytes, replacing, sha256_of, write_atomically)
-from shardctl.system.folders import (LocalFolder, StoreFolder)
+from shardctl.system.files import (
+    FileFacts,
+    naming_the_path,
+    read_bytes,
+    replacing,
+    sha256_of,
+    write_atomically,
+)
+from shardctl.system.folders import LocalFolder, StoreFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import forget_clients
-from shardctl.system.stores.base import (Entry, asked_again)
-from shardctl.system.text import (printable, size_of)
-from typing import Any
+from shardctl.system.stores.base import Entry, asked_again
+from shardctl.system.text import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
 """Environment variables: the folder of the cache and its limit, where a program names none."""

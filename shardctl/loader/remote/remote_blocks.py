@@ -2,23 +2,43 @@
 or over the network."""
 
 from __future__ import annotations
-import numpy as np
+
 import os
-import pyarrow as pa
 import threading
 import weakref
 from collections.abc import Iterable
-from contextlib import (AbstractContextManager, nullcontext, suppress)
-from dataclasses import (dataclass, field)
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from shardctl.errors import (DamageError, DatasetError, NoSuchKeyError, ObjectChangedError)
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
 from shardctl.format.arrays import Numbers
-from shardctl.format.shard import (BlockFile, Fields, StoredBlock, VERIFY_ADVICE, check_intact, map_file, once_more)
-from shardctl.format.stretches import (END_BYTES, Extents, OpenFile, RemoteFile, TAIL, extents_of, footer_bytes, read_tail)
+from shardctl.format.shard import (
+    VERIFY_ADVICE,
+    BlockFile,
+    Fields,
+    StoredBlock,
+    check_intact,
+    map_file,
+    once_more,
+)
+from shardctl.format.stretches import (
+    END_BYTES,
+    TAIL,
+    Extents,
+    OpenFile,
+    RemoteFile,
+    extents_of,
+    footer_bytes,
+    read_tail,
+)
 from shardctl.format.tables import ShardTable
-from shardctl.loader.blocks.fetching import (Ahead, Fetcher, NAMES)
-from shardctl.loader.remote.cache import (About, CachedDataset)
+from shardctl.loader.blocks.fetching import NAMES, Ahead, Fetcher
+from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.fork import keep_renewed

@@ -2,32 +2,36 @@
 dataset; a flip moves it."""
 
 from __future__ import annotations
+
 import io
 import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import tempfile
-from PIL import Image as Pictures
-from collections.abc import Mapping
 from conftest import examples
-from dataclasses import (dataclass, replace)
-from hypothesis import (given, strategies as st)
-from in_this_process import (convert, export)
-from made import (FORMS, facts_of, table)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import convert, export
+from made import FORMS, facts_of, table
+from PIL import Image as Pictures
 from pyarrow import parquet
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.layout import (ENCODED_IMAGE, Layout)
-from shardctl.format.roles import (Image, Label, Mask, Objects, Plain, Role, Roles, Tokens)
+
+import shardctl
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout
+from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs import rle
 from shardctl.making.write.fields import ShardLimits
-from shardctl.making.write.writer import (ShardSeries, finish)
-from shardctl.sources.annotations.objects import (ITEMS, objects_type)
-from typing import Any
+from shardctl.making.write.writer import ShardSeries, finish
+from shardctl.sources.annotations.objects import ITEMS, objects_type
 
 HEIGHT, WIDTH, SAMPLES = 6, 8, 4
 POINTS = ("nose", "left ear", "right ear")

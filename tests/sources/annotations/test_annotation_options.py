@@ -1,9 +1,11 @@
 from __future__ import annotations
+
 import pytest
-import shardctl
 from in_this_process import convert
-from making import (box, coco_file, photos, samples)
-from shardctl.errors import (InputError, UsageError)
+from making import box, coco_file, photos, samples
+
+import shardctl
+from shardctl.errors import InputError, UsageError
 from shardctl.making.plan.listing import LabelRule
 from shardctl.sources.annotations import parse_source
 

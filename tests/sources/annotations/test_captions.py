@@ -1,10 +1,13 @@
 from __future__ import annotations
+
 import csv
 import io
 import json
-import pytest
-from making import (converted, photos, rejects, samples)
 from pathlib import Path
+
+import pytest
+from making import converted, photos, rejects, samples
+
 from shardctl.errors import InputError
 
 

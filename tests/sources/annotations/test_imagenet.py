@@ -1,9 +1,12 @@
 from __future__ import annotations
-import pytest
-import shardctl
-from making import (converted, photos, samples)
+
 from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
+
+import pytest
+from making import converted, photos, samples
+
+import shardctl
+from shardctl.errors import InputError, UsageError
 
 WORDS = "n02012849 crane\nn01440764 tench, Tinca tinca\nn03126707 crane\n"
 VAL = "ILSVRC2012_val_00000001.png", "ILSVRC2012_val_00000002.png"

@@ -1,15 +1,18 @@
 from __future__ import annotations
+
 import io
+from pathlib import Path
+
 import numpy as np
 import pytest
-import shardctl
-from PIL import Image
 from in_this_process import convert
-from making import (converted, mask, photo, photos, rejects, samples, values_of)
-from pathlib import Path
+from making import converted, mask, photo, photos, rejects, samples, values_of
+from PIL import Image
 from places import file_at
 from raw_png import png
-from shardctl.errors import (DatasetError, InputError, UsageError)
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import open_table
 
 
