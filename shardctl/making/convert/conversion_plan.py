@@ -190,10 +190,7 @@ def plan_conversion(conversion: Conversion, inputs: Inputs, all_types: bool) -> 
         given = next((name for name in of_fields if getattr(recipe, name)), None)
         if given is not None:
             what = "images" if recipe.kind == "image" else "whole files of text"
-            raise UsageError(
-                f"{given} names fields of records, but the inputs are {what} and have no fields; "
-                "leave it out"
-            )
+            raise UsageError(f"{given} is for records, and the inputs are {what}; leave it out")
     elif recipe.typed_fields is not None:
         first = discovery.types_of(units, units.readable()[:1])
         held = [] if first is None else first.found().names
@@ -411,8 +408,8 @@ def known_layout(
         if name in RESERVED_FIELDS:
             images = "; --kind image reads the images that it holds or names"
             raise InputError(
-                f"the records have a field {name!r}, but shardctl makes a field of this name "
-                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
+                f"the records have a field {name!r}, which shardctl makes itself. Rename it "
+                "(--fields NEW=OLD,…), or name only the others in --fields or "
                 f"--schema{images if name == 'image' else ''}"
             )
     has_table = (
@@ -430,25 +427,22 @@ def known_layout(
         side is not None and LABEL in side.columns.column_names
     ):
         if LABEL in [f.name for f in fields]:
-            raise InputError(
-                "the inputs already have a field label, so no other labels can be added; use "
-                "--labels none"
-            )
+            raise InputError("the inputs have a field label already; use --labels none")
         fields.append(pa.field(LABEL, pa.int64()))
     clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
     if clash:
         names = ",".join(sorted(clash))
         raise InputError(
-            f"the labels file has a column that the inputs have too: {names}; rename it, or leave "
-            f"it out with --drop-columns {names}"
+            f"the labels file and the inputs both have {names}; rename it, or use --drop-columns "
+            f"{names}"
         )
     fields += side_fields(side)
     annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
     clash = {f.name for f in annotated} & {f.name for f in fields}
     if clash:
         raise InputError(
-            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
-            "the inputs"
+            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it "
+            "there"
         )
     fields += annotated
     roles = dict(of_steps)
@@ -489,10 +483,9 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
                 and role.flip is None
             ):
                 raise UsageError(
-                    f"{step.name} mirrors the images, but shardctl does not know which left and "
-                    f"right keypoints change places ({printable(name)}). Leave out the step, or "
-                    "add this to the source: flip_idx of YOLO, or names such as left_eye and "
-                    "right_eye"
+                    f"{step.name} mirrors the images, and nothing says which keypoints change "
+                    f"places ({printable(name)}). Leave out the step, or add flip_idx (YOLO) or "
+                    "names such as left_eye and right_eye"
                 )
 
 
@@ -517,8 +510,8 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
                 "(`shardctl help annotations`)"
             )
         raise UsageError(
-            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
-            f"leave out the step, or leave out {printable(marked[0])} of --unmoved"
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} "
+            "moves; leave out the step, or this of --unmoved"
         )
 
 

@@ -145,8 +145,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                     made = build(job, chosen, before, engine, options.max_rejects, listener)
             except TypesDifferError as error:
                 raise InputError(
-                    f"{error}; the parts cannot look for the types again: give them (--schema), or "
-                    "convert without --part"
+                    f"{error}; give the types (--schema), or convert without --part"
                 ) from error
             held.check()
             target.fetch_done(job, chosen)  # other parts have gone on meanwhile
@@ -240,8 +239,8 @@ def _job_of(request: ConvertRequest, place: LocalFolder, part: Part) -> DatasetJ
         here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
         if here != planned:
             raise DatasetError(
-                f"{shown}: the conversion was planned with other {difference(planned, here)} than "
-                "this machine has; all parts need the same"
+                f"{shown}: the conversion was planned with other {difference(planned, here)} "
+                "than here; all parts need the same"
             )
         return job
     return None
@@ -313,8 +312,8 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     manifest = Manifest.load(folder)
     if manifest.files[CHECKSUMS].sha256 != job.updates:
         raise DatasetError(
-            f"{folder.shown()}: the dataset has changed since its update was planned in parts; "
-            f"delete {STAGING} in it, and run the parts again"
+            f"{folder.shown()}: has changed since its update was planned; delete {STAGING} in "
+            "it, and run all parts again"
         )
     return PreviousDataset(folder, manifest)
 
@@ -348,7 +347,7 @@ def finish(
         # with files, and with nothing of a dataset or a conversion
         ours = exists(here / MANIFEST) or exists(here / STAGING) or publish.needs_recovery(here)
         if not ours:
-            raise _nothing_to_finish(printable(str(dst)))
+            raise _nothing_to_finish(printable(dst))
     with progress_of(progress) as shown, open_target(destination_of(dst, [])) as target:
         folder = target.folder
         if parted_jobs(folder) or publish.needs_recovery(folder.root):
@@ -384,8 +383,8 @@ def _finish(
     parted = Parted.load(job_folder.root)
     if parted is None:
         raise DatasetError(
-            f"{job_folder.shown()}: not a job of this version of shardctl; finish it with the "
-            "version that built the parts"
+            f"{job_folder.shown()}: not a job of this version of shardctl; use the one that "
+            "built the parts"
         )
     recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
     job = DatasetJob.load(job_folder, recipe)

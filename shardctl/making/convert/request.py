@@ -53,8 +53,8 @@ class ConvertRequest:
             raise UsageError("the source is a path; it is ''")
         if recipe is not None and not isinstance(recipe, dict | str | Path):
             raise UsageError(
-                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path "
-                f"of a file; it is {recipe!r}"
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or a "
+                f"path; it is {recipe!r}"
             )
         for source in several:
             if not is_url(source):
@@ -68,13 +68,13 @@ class ConvertRequest:
         destination = destination_of(dst, roots)
         if isinstance(destination, str) and chosen.keep_generations:
             raise UsageError(
-                f"{printable(destination)}: kept generations are not supported on a store; leave "
-                "out --keep-generations"
+                f"{printable(destination)}: a store keeps no generations; leave out "
+                "--keep-generations"
             )
         if chosen.copy_rejects is not None:
             if is_url(chosen.copy_rejects):
                 raise UsageError(
-                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of "
+                    f"{printable(chosen.copy_rejects)}: rejects can be copied to a folder of "
                     "this machine only"
                 )
             check_copies_folder(Path(chosen.copy_rejects), destination, roots)
@@ -104,8 +104,7 @@ class ConvertRequest:
         """Return how the inputs are divided. Raises UsageError."""
         if recipe.group is not None and not self.split.shares:
             raise UsageError(
-                f"--group {recipe.group} keeps samples together where --split divides them; add "
-                "--split train=0.9,val=0.1"
+                f"--group {recipe.group} needs a split by shares; add --split train=0.9,val=0.1"
             )
         by_key = recipe.key_source is not None
         return PlanRules(

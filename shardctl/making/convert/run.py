@@ -147,8 +147,7 @@ def with_types(make: Callable[[bool], Made]) -> Made:
         return make(True)
     except TypesDifferError as error:
         raise InputError(
-            f"{error}; if it has changed since its type was found, run again; else give all files "
-            "one type"
+            f"{error}; if it has changed since, run again; else give all files one type"
         ) from error
 
 
@@ -369,8 +368,8 @@ def plan_job(
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
-            f"{conversion.folder.shown()}: --append only adds shards, but these inputs would "
-            f"change all shards, since {why}; use --update"
+            f"{conversion.folder.shown()}: --append only adds shards, and these inputs change "
+            f"all, since {why}; use --update"
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
@@ -428,8 +427,7 @@ def announce(
     if is_new and free is not None and need > free:
         raise StorageError(
             f"{conversion.folder.shown()}: the dataset needs about {format_bytes(need)} and "
-            f"{format_bytes(free)} are free; free some space, or store less (--store, "
-            "--compression)"
+            f"{format_bytes(free)} are free; free more, or store less (--store, --compression)"
         )
     return expected
 
@@ -511,8 +509,8 @@ def build(
         if rejected > limit:
             raise TooManyRejectsError(
                 f"{count_rejects(rejected, job.inputs)} so far, more than --max-rejects allows; "
-                "nothing was committed. Fix or remove them, or run the same command with a higher "
-                "limit to continue"
+                "nothing was committed. Fix or remove them, or run this again with a higher "
+                "limit"
             )
 
     left = chosen.copy()
@@ -554,9 +552,9 @@ def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterat
         if isinstance(error, DiskFullError) and job.url and "TMPDIR" not in said:
             scratch = Path(tempfile.gettempdir())
             said = (
-                f"{printable(str(scratch))}: the disk is full ({format_bytes(free_bytes(scratch))} "
-                "free); a shard for each worker is built there before the upload. Set TMPDIR to a "
-                "folder on a larger disk, or use fewer --workers"
+                f"{printable(scratch)}: the disk is full "
+                f"({format_bytes(free_bytes(scratch))} free); each worker builds a shard there "
+                "before the upload. Set TMPDIR to a larger disk, or use fewer --workers"
             )
         elif isinstance(error, DiskFullError) and not job.url:
             samples = (1 - sum(done) / max(1, job.records)) * job.inputs

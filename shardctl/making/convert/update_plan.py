@@ -113,8 +113,8 @@ class UpdatePlanner:
             there = name in now.column_names and now[name].null_count < now.num_rows
             if name in before.files.column_names and not there:
                 raise DatasetError(
-                    f"{before.folder.shown()}: its samples have {what}, but the sources no longer "
-                    "have any; bring the labels file or folder back, or use --overwrite"
+                    f"{before.folder.shown()}: the sources have lost their {what}; bring the "
+                    "labels file or folder back, or use --overwrite"
                 )
         if why := self._other_columns(labelling):
             return why

@@ -142,8 +142,8 @@ def make_preview(
             checked = replace(conversion.recipe, duplicates=KEEP_ALL)
             if checked.kind != "image":
                 raise UsageError(
-                    f"a preview is for images, and the kind of these inputs is {checked.kind}; "
-                    "convert and inspect them"
+                    f"a preview is for images, and these are {checked.kind}; convert and inspect "
+                    "them"
                 )
             if checked.store is not None and checked.store.name == "none":
                 functions = checked.sample_transforms
@@ -209,7 +209,7 @@ class _Trial:
             file, record = pc.index(paths, path).as_py(), int(number) if number.isdecimal() else -1
         place = draft.planner.place_of(file, record) if file >= 0 and record >= 0 else None
         if place is None:
-            first = printable(str(paths[0].as_py()))
+            first = printable(paths[0].as_py())
             raise InputError(
                 f"there is no input with the key {printable(key)}; a key is a path such as {first}"
                 + ("" if draft.listing.whole else "#1, with the number of a record")

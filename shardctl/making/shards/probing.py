@@ -227,8 +227,8 @@ def _with_own_fields(
             continue
         what = "a column of objects" if isinstance(role, Objects) else "a mask"
         notices.append(
-            f"{name} is no longer {what}, because {setters[name]} made it {result[name].type}: no "
-            "loader moves it with its image; return the type that it had"
+            f"{name} is no longer {what}, because {setters[name]} made it {result[name].type}; "
+            "return the type that it had"
         )
     layout = Layout.by_name(
         job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles

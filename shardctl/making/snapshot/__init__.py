@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
 
-LEAVING = "waiting for rank 0 to begin; if it does not, this process makes the dataset"
+LEAVING = "waiting for rank 0 to begin, else this process makes the dataset"
 
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
@@ -134,7 +134,7 @@ def snapshot(
     ).changed(update=False, moved_from=())
     if stored and request.options.keep_generations is not None:
         raise UsageError(
-            "keep_generations= is for folders; on a store the dataset that was replaced last stays"
+            "keep_generations= is for folders; a store keeps only the dataset that was replaced last"
         )
     there = request.destination
     log = ProgressLog(str(there), progress and listener is None)

@@ -121,9 +121,8 @@ class Target:
         write. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
-                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store "
-                f"({printable(job.url)}), and the dataset is on this machine; delete the job's "
-                "folder, and run the same command again"
+                f"{printable(job.folder / JOB)}: this job is for a store "
+                f"({printable(job.url)}); delete its folder, and run the same command again"
             )
 
     def fetch_done(self, job: DatasetJob, chosen: Bools) -> None:
@@ -176,7 +175,7 @@ class Target:
             if found is not None:
                 (new / MANIFEST).unlink()  # the next try makes the tables once more
                 raise DatasetError(
-                    f"{printable(str(new))}: {found.message}; the dataset is as it was before"
+                    f"{printable(new)}: {found.message}; the dataset is as it was before"
                 )
             if Manifest.load(LocalFolder(new)).keep:
                 generations.keep(self.folder.root)
@@ -213,7 +212,7 @@ def refuse_lost_files(root: Path, manifest: Manifest) -> None:
         sizes = zip(table.names, table.sizes.tolist(), strict=True)
         lost += [name for name, size in sizes if there.get(name) != size]
     if lost:
-        shown, more = printable(str(root)), f" ({len(lost):,} files in all)" * (len(lost) > 1)
+        shown, more = printable(root), f" ({len(lost):,} files in all)" * (len(lost) > 1)
         raise DatasetError(
             f"{shown}: {printable(lost[0])} is missing or damaged{more}; run "
             f"`shardctl repair {shown}`"
