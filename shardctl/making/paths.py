@@ -16,10 +16,9 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.making.options import Options
 from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
 from shardctl.system.files import naming_the_path, near_path, refuse_links
-from shardctl.system.locations import normal, path_below
+from shardctl.system.locations import is_url, normal, path_below
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
@@ -59,7 +58,7 @@ def check_sources(
     return roots
 
 
-def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
+def check_copies_folder(folder: Path, destination: str | Path, roots: Sequence[SourceRoot]) -> None:
     """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in
     a dataset.
 
@@ -68,10 +67,9 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
     resolved = _real(folder)
     local = [_real(root.text) for root in roots if not root.is_stored]
     bases = [root if root.is_dir() else root.parent for root in local]
-    others = [each for each in (target, *local) if resolved.is_relative_to(each)]
-    others += [
-        each for each in (target, *bases) if each.is_absolute() and each.is_relative_to(resolved)
-    ]
+    target = [] if isinstance(destination, str) else [destination]
+    others = [each for each in (*target, *local) if resolved.is_relative_to(each)]
+    others += [each for each in (*target, *bases) if each.is_relative_to(resolved)]
     if folder.exists() and not folder.is_dir():
         others.append(folder)
     others += [resolved for name in (MANIFEST, STAGING) if os.path.lexists(resolved / name)]
@@ -92,11 +90,29 @@ def refuse_generation(target: Path) -> None:
         )
 
 
-def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
+def destination_of(dst: str | Path, roots: Sequence[SourceRoot]) -> str | Path:
+    """Return where a dataset goes: its URL, or its absolute path. Raises UsageError or StorageError
+    if it cannot go there, or would become its own input."""
+    if not isinstance(dst, str | Path) or not str(dst):
+        raise UsageError(f"the destination is a path; it is {dst!r}")
+    if not is_url(dst):
+        return check_destination(dst, roots)
+    place, shown = normal(str(dst)), printable(dst)
+    for source in (root.text for root in roots if root.is_stored):
+        if path_below(place, source) is not None:
+            raise UsageError(f"{shown}: is inside the source {printable(source)}; keep them apart")
+        if path_below(source, place) is not None:
+            raise UsageError(
+                f"{printable(source)}: is inside the destination {shown}; keep them apart"
+            )
+    return str(dst)
+
+
+def check_destination(dst: str | Path, roots: Sequence[SourceRoot]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot
     be one."""
-    shown = printable(target)
-    refuse_half_url(str(target))
+    refuse_half_url(str(dst))  # before it is a path, which has one / for //
+    target, shown = Path(dst), printable(dst)
     resolved = _real(target)
     for root in roots:
         if root.is_stored:
@@ -122,22 +138,6 @@ def _real(path: str | Path) -> Path:
     """Return where a path leads. A link that leads to itself leads to itself: Path.resolve raises an
     error of its own for it, before Python 3.13."""
     return Path(os.path.realpath(path))
-
-
-def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:
-    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is
-    wanted there."""
-    shown = printable(url)
-    if options.keep_generations:
-        raise UsageError(f"{shown}: a store keeps no generations; leave out --keep-generations")
-    place = normal(url)
-    for source in (root.text for root in roots if root.is_stored):
-        if path_below(place, source) is not None:
-            raise UsageError(f"{shown}: is inside the source {printable(source)}; keep them apart")
-        if path_below(source, place) is not None:
-            raise UsageError(
-                f"{printable(source)}: is inside the destination {shown}; keep them apart"
-            )
 
 
 def _refuse_what_is_there(target: Path, shown: str) -> None:

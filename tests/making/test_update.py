@@ -154,7 +154,7 @@ def test_the_quick_look_says_what_a_list_of_the_inputs_says(beside, source, out,
         replace(convert(source, out, recipe=SMALL, update=update), seconds=0.0)
         for update in (False, True)
     ]
-    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request, folder: None)
     listed = replace(convert(source, out, recipe=SMALL), seconds=0.0)
     assert quick == [listed, listed]
     assert listed.status == "up-to-date"
@@ -225,7 +225,7 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
         convert(source, out, recipe=SMALL, split="train=0.7,val=0.3")
     happens(source)
     results = [update(source, quick, recipe=SMALL, split="train=0.7,val=0.3")]
-    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request, folder: None)
     results.append(update(source, listed, recipe=SMALL, split="train=0.7,val=0.3"))
     one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
     assert vars(one) == vars(other)

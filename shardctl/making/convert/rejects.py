@@ -45,8 +45,7 @@ from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT, job_table
-from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine
-from shardctl.making.shards.scan import Probe
+from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
 from shardctl.sources.formats.content import compression_of, decompressed

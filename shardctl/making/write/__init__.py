@@ -180,7 +180,7 @@ def write(
         raise UsageError(
             f"{printable(dst)}: shardctl.write writes to folders; write to one, and upload it"
         )
-    target = check_destination(Path(dst), [])
+    target = check_destination(dst, [])
     check_writable(target)
     _refuse_existing(target, overwrite)
     waiting: Callable[[str], None] | None = (lambda owner: None) if if_running == "wait" else None

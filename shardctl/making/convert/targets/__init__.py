@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError
 from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
 from shardctl.making.commit import generations, publish, staging
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.paths import check_destination, check_writable
+from shardctl.making.paths import check_writable
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.sources.files import SourceRoot
 from shardctl.system import file_lease
 from shardctl.system.file_lease import Waiting
 from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
-from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
 
 @contextmanager
-def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> Iterator[Target]:
-    """Yield the place of a path or of a URL, for a dataset that is made from these sources.
-
-    Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
-    """
-    if not isinstance(dst, str | Path) or not str(dst):
-        raise UsageError(f"the destination is a path; it is {dst!r}")
-    if is_url(dst):
+def open_target(destination: str | Path) -> Iterator[Target]:
+    """Yield the place of a path or of a URL. Raises StoreError, InstallError."""
+    if isinstance(destination, str):
         from shardctl.making.convert.targets.store import place_on_store  # an extra
 
-        with place_on_store(str(dst)) as place:
+        with place_on_store(destination) as place:
             place.look_at_jobs()
             yield place
     else:
-        yield Target(LocalFolder(check_destination(Path(dst), roots)))
+        yield Target(LocalFolder(destination))
 
 
 class WriteLease(Protocol):
