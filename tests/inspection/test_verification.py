@@ -308,8 +308,7 @@ def test_files_that_may_not_be_read_are_findings(dataset, level):
     ]
     assert findings[1]["message"] == (
         "plan.arrow cannot be read (Permission denied); check its permissions and its disk or "
-        "server, then verify again;"
-        " `shardctl repair` repairs it"
+        "server; `shardctl repair` repairs it"
     )
 
 

@@ -464,7 +464,7 @@ def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tu
 
 def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path):
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
-    with pytest.raises(UsageError, match="flip: the keypoints of objects do not say"):
+    with pytest.raises(UsageError, match="flip: nothing says which keypoints of objects"):
         ds.loader(4, flip=True)
     (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
     assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]

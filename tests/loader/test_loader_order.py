@@ -791,7 +791,7 @@ def test_what_is_no_list_of_datasets_is_not_mixed(numbers):
         (([str(numbers)], [1]), "takes a list of datasets"),
         ((ds, ds), "datasets takes a list"),
         (([ds[0]], [1]), "one is a dict"),
-        (([], []), "it has 0 datasets"),
+        (([], []), "it has 0, and"),
         (([ds, ds.limit(0)], [1, 1]), "a dataset without samples"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -568,7 +568,7 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(
 
     for name in ("a.jsonl", "rejects.jsonl"):
         (copies / name).write_text("mine\n")
-        with pytest.raises(StorageError, match=f"{name}: no copy that copy_rejects has made"):
+        with pytest.raises(StorageError, match=f"{name}: not a copy that copy_rejects made"):
             convert()
         assert (copies / name).read_text() == "mine\n"
         assert not [path for path in copies.iterdir() if path.suffix == ".partial"]

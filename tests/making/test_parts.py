@@ -345,7 +345,7 @@ def test_a_machine_with_other_versions_is_refused(photos, out):
     path.write_text(json.dumps(job))  # as a machine with another Arrow would have planned it
     with pytest.raises(
         DatasetError,
-        match=r"planned with other versions \(pyarrow 1\.\S+ → \S+\) than this machine has",
+        match=r"planned with other versions \(pyarrow 1\.\S+ → \S+\) than here",
     ):
         build(photos, out, "2/2")
 

@@ -344,7 +344,7 @@ def test_keys_that_are_values_of_a_field(tmp_path, out):
     source.touch()
     convert(source, out, recipe={"key_field": "id"}, overwrite=True)
     convert(source, tmp_path / "mixed", recipe={"key_field": "id"}, shuffle=1)
-    with pytest.raises(UsageError, match="its records were shuffled; remove the records"):
+    with pytest.raises(UsageError, match="its records were shuffled; remove them"):
         shardctl.prune(tmp_path / "mixed", keys=["u33"])
 
 

@@ -127,7 +127,7 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
     ("samples", "options", "error", "message"),
     [
         ([], {}, InputError, "there is no sample to write"),
-        ([7], {}, InputError, r"sample 0 is 7 \(int\); it must be a dict"),
+        ([7], {}, InputError, r"sample 0 is 7 \(int\), not a dict"),
         (
             [{"n": 1}, {"n": "x"}],
             {},

@@ -96,7 +96,7 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path, ou
         ({"image": "mask"}, "image cannot be 'mask'"),
         (
             {"objects": "boxes"},
-            "objects cannot be 'boxes'; other fields than key, image, label, variant can be "
+            "objects cannot be 'boxes'; fields but key, image, label, variant can be "
             "objects, mask or tokens",
         ),
         (

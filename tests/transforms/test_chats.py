@@ -233,7 +233,7 @@ def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(tmp_path, out, fo
 
 def test_records_that_are_no_chats_are_refused(tmp_path):
     source = lines(tmp_path / "in.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
-    with pytest.raises(InputError, match="chats have the fields messages, "):
+    with pytest.raises(InputError, match="chats have messages, "):
         converted(source, tmp_path / "out", model(tmp_path / "m"), template="chatml")
 
 

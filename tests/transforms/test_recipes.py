@@ -118,7 +118,7 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path):
         ('kind = "text"\nstore = "png"\n', 2, "store", "store is for images"),
         ("variants = 2\n", 1, "variants", "no step is random"),
         ('\nstore = "raw"\n', 2, "store", "store raw needs"),
-        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "so hflip cannot apply"),
+        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "without hflip"),
         ('encoding = "klingon"', 1, "encoding", "there is no such encoding"),
         ('schema = "a:b"', 1, "schema", "is not of the form name:type"),
         (

@@ -68,7 +68,7 @@ def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_pat
     )
     said = converted(source, out).notices
     assert objects_of(out) == [{"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}]
-    (notice,) = [notice for notice in said if "no list of categories" in notice]
+    (notice,) = [notice for notice in said if "and no categories" in notice]
     assert "objects has bbox and no categories" in notice
 
 
