@@ -129,7 +129,7 @@ WRONG = r"""
 3 | convert in out --labels coco=bad.json | write coco:bad.json
 3 | convert in out --labels coco:absent.json | absent.json: no such file or folder; write coco:PATH
 3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
-2 | convert in out --text-field body | --text-field is for records, and the inputs are images; leave it out
+2 | convert in out --text-field body | text_field is for records, and the inputs are images; leave it out
 3 | convert in out --format mds | holds no mds
 2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
 3 | convert other.jsonl out --text-field text | the records have no field text; they have body, y

@@ -210,7 +210,7 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path, out):
 def test_a_column_split_and_folders_that_disagree_are_refused(tmp_path, out):
     source = with_column(tmp_path / "in", {"train/1.png": "train", "val/2.png": "test"})
     with pytest.raises(
-        InputError, match=r"puts 1 input into another split .*\(val/2.png\); say which is right"
+        InputError, match=r"puts 1 input into another split .*\(val/2.png\); choose split="
     ):
         planned(source, out)
     assert splits(planned(source, out, split="column")) == {"train": 1, "test": 1}

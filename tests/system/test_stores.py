@@ -300,7 +300,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     [
         ("403", "{action} is not permitted .s3:"),
         ("expired", "{action} failed: the credentials have expired .ExpiredToken.; sign in again"),
-        ("redirect", "{action} failed: the bucket is somewhere else; set AWS_REGION"),
+        ("redirect", "{action} failed: the bucket is elsewhere; set AWS_REGION"),
     ],
 )
 def test_what_a_store_refuses_is_one_sentence(object_server, bucket, action, kind, message):

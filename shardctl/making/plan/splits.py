@@ -303,7 +303,7 @@ def _found(listing: Listing) -> str:
         if others:
             raise InputError(
                 f"the source {some(_sorted(by_source))} is named as a split, and {some(others)} "
-                "is not; use --split source or none"
+                "is not; use --split source or --split none"
             )
         return "source"
     if by_top:
@@ -370,7 +370,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     raise InputError(
         f"{roots}: {splits}, but these beside them are not: "
         f"{some([other for other in others if other])}. Use --split folder (each is a split) or "
-        "none, or move the others away"
+        "--split none, or move the others away"
     )
 
 

@@ -373,7 +373,7 @@ def elements_of(samples: Any) -> Iterable[Any]:
     """
     if isinstance(samples, str | Path):
         raise UsageError(
-            f"{str(samples)!r} is a path, and samples are dicts; shardctl.convert reads files"
+            f"samples are dicts, and {str(samples)!r} is a path; shardctl.convert reads files"
         )
     if how := _DICTS_OF.get(type(samples).__module__.partition(".")[0]):
         raise UsageError(
