@@ -22,6 +22,7 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table, read_rejects
 from shardctl.making.convert import conversion
+from shardctl.making.plan import list_files, listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
 from shardctl.sources.boxes import (
@@ -428,7 +429,7 @@ def one_bit(names: Iterable[str]) -> Any:
 
 
 def test_names_whose_hashes_are_equal_are_compared(tmp_path, out, monkeypatch):
-    for module in (label_table, names):
+    for module in (list_files, listing, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     source = images(tmp_path / "in", 12)
     order = [7, 3, 11, 0, 10, 1, 9, 2, 8, 4, 6, 5]
@@ -441,7 +442,7 @@ def test_names_whose_hashes_are_equal_are_compared(tmp_path, out, monkeypatch):
 
 
 def test_names_that_stand_twice_are_found_where_hashes_are_equal(tmp_path, out, monkeypatch):
-    for module in (label_table, names):
+    for module in (list_files, listing, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
     one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Bools, Numbers, column_of
+from shardctl.format.arrays import Bools, Numbers, column_of, hash_names
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -30,7 +30,6 @@ from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
-from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
