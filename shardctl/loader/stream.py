@@ -1,28 +1,25 @@
 """What a loader reads from: a dataset or a mixture, with an order of samples for every epoch."""
 
 from __future__ import annotations
-
 import hashlib
+import numpy as np
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import (Iterator, Mapping, Sequence)
+from dataclasses import (dataclass, replace)
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias
-
-import numpy as np
-
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Floats, Numbers
-from shardctl.loader.blocks.batch import BatchReader, columns_of
-from shardctl.loader.blocks.column import Column, Spec
+from shardctl.format.arrays import (Bools, Floats, Numbers, hash_names)
+from shardctl.loader.blocks.batch import (BatchReader, columns_of)
+from shardctl.loader.blocks.column import (Column, Spec)
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.locate import GatherOptions
-from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.memory import (Batch, BatchMemory)
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
-from shardctl.system.permutation import key_of, permute
+from shardctl.loader.order import (EpochOrder, OrderOptions, Ordering)
+from shardctl.system.permutation import (key_of, permute)
+from typing import (Any, TypeAlias)
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
@@ -276,8 +273,6 @@ def _inputs(selection: Selection) -> tuple[Numbers | None, Numbers, Numbers]:
         # as a conversion writes them, if no variant of an input was rejected
         inputs = len(variants) // most
         return None, np.arange(inputs) * most, np.full(inputs, most)
-    from shardctl.sources.label_table import hash_names  # 20 ms, which most loaders never need
-
     keys = _column(selection, "key")
     hashes = np.concatenate([hash_names(part.to_pylist()) for part in keys])
     rows = np.lexsort((variants, hashes))

@@ -1,28 +1,24 @@
 """The list of files: one walk over the sources, written as a table on disk with a row per file."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 import xxhash
-
-from shardctl.format.arrays import Bools, Hashes, Numbers
+from collections import Counter
+from collections.abc import (Iterable, Sequence)
+from dataclasses import (dataclass, field, replace)
+from functools import cached_property
+from pathlib import Path
+from shardctl.format.arrays import (Bools, Hashes, Numbers, hash_names)
 from shardctl.making.notices import notice
-from shardctl.sources import label_table
-from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
+from shardctl.sources.annotations import (AnnotationRule, Annotations, Inputs, Source, parse_source)
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
 from shardctl.system.arguments import contradiction
-from shardctl.system.locations import name_of, normal, within
+from shardctl.system.locations import (name_of, normal, within)
+from typing import NamedTuple
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -165,7 +161,7 @@ class Listing:
             return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
         batches = self.table.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS)
         paths = (batch.column(0).to_pylist() for batch in batches)
-        return np.concatenate([np.empty(0, np.uint64), *map(label_table.hash_names, paths)])
+        return np.concatenate([np.empty(0, np.uint64), *map(hash_names, paths)])
 
     @property
     def root_names(self) -> list[str]:
