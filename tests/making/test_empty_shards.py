@@ -4,6 +4,7 @@ their units."""
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +13,7 @@ import pytest
 from dataset_facts import keys, rejects_of, shards_of, sums
 from followed_sources import digests_of, write
 from in_this_process import convert, repair
-from stopping import some_changes, stops
+from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.format.names import CHECKSUMS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
@@ -156,11 +157,25 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path, monkeypatch):
     made(source, tmp_path / "whole")
     for part in ("1/2", "2/2"):
         made(source, built, part=part)
-    changes, finish = some_changes(first=3, every=3), shardctl.finish
-    for out in stops(changes, "kill", parts, "_finish", built, finish, monkeypatch):
-        finish(out)
+    for change in some_changes(first=3, every=3):
+        out = tmp_path / f"out{change}"
+        shutil.copytree(built, out)
+        finish = partial(shardctl.finish, out)
+        if not stopped_at(change, "kill", parts, "_finish", finish, monkeypatch):
+            break
+        finish()
+        print(
+            change,
+            sorted(
+                p.relative_to(out).as_posix()
+                for p in out.rglob("*")
+                if ".shardctl" in str(p.relative_to(out))
+            ),
+            [p.name for p in tmp_path.iterdir() if p.name.startswith(".")],
+        )
         assert sums(out) == sums(tmp_path / "whole")
         assert numbers(out) == [2, 4]
+    assert change > 20
 
 
 def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path, out):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from conftest import CROP
 from dataset_facts import sums
+from doc_snippets import snippets_of
 from followed_sources import files_of, write, write_lines
 from held_conversions import go_on, held, make_held, run_held, started
 from hypothesis import given
@@ -39,8 +40,6 @@ from shardctl.making.convert import discover
 from shardctl.making.options import Part
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def build(src: Path, out: Path, part: str, **options: Any) -> Any:
@@ -266,8 +265,6 @@ def test_merge_counts_the_rejects_of_all_parts(source, out):
 
 
 def test_nothing_to_merge(photos, out):
-    with pytest.raises(DatasetError, match="there are no parts to finish"):
-        shardctl.finish(out)
     build(photos, out, "1/2")
     (path,) = out.glob(".shardctl/*/parted.json")
     path.write_text("{}")
@@ -320,11 +317,6 @@ def test_if_running_fail_does_not_wait_for_the_plan(photos, out):
         build(photos, out, "1/2", if_running="fail")
 
 
-def blocks(language: str) -> list[str]:
-    text = (DOCS / "cluster.md").read_text(encoding="utf-8")
-    return [block.split("```")[0] for block in text.split(f"```{language}\n")[1:]]
-
-
 def run_example(script: str, cwd: Path, **variables: str) -> None:
     bin_folder = Path(sys.executable).parent
     found = subprocess.run(
@@ -349,7 +341,9 @@ def cluster(photos: Path, tmp_path: Path) -> Path:
 @pytest.mark.thorough
 def test_the_example_for_slurm(cluster):
     array, finish = (
-        script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script
+        script.replace("/data", str(cluster))
+        for script in snippets_of("cluster.md", "bash")
+        if "#SBATCH" in script
     )
     count = int(array.split("--array=0-")[1].split()[0]) + 1
     for task in range(count):
@@ -361,7 +355,11 @@ def test_the_example_for_slurm(cluster):
 
 @pytest.mark.thorough
 def test_the_example_for_kubernetes(cluster):
-    documents = [document for block in blocks("yaml") for document in yaml.safe_load_all(block)]
+    documents = [
+        document
+        for block in snippets_of("cluster.md", "yaml")
+        for document in yaml.safe_load_all(block)
+    ]
     array, finish = (document["spec"] for document in documents if document["kind"] == "Job")
     assert array["completionMode"] == "Indexed"
     for index in range(array["completions"]):

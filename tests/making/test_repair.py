@@ -26,7 +26,7 @@ from PIL import ImageOps
 from stopping import stopped_at, stops
 
 import shardctl
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.images.codecs import image
 from shardctl.making.commit import publish
 from shardctl.making.repair import Listener, manifest
@@ -486,10 +486,6 @@ def test_a_manifest_that_says_nonsense_of_its_making_is_refused(copy, change):
 def test_what_cannot_be_repaired_at_all_is_said(copy, tmp_path):
     with pytest.raises(DatasetError, match="no such dataset"):
         repair(tmp_path / "absent")
-    with pytest.raises(UsageError, match="one shard"):
-        repair(copy / SHARD)
-    with pytest.raises(InputError, match="no such file or folder"):
-        repair(copy, sources=[tmp_path / "absent"])
     (copy / "manifest.json").unlink()
     flip(copy / "shards.arrow")
     with pytest.raises(DatasetError, match=r"manifest.json is lost, and .* is damaged as well"):

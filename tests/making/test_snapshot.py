@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from dataset_facts import shards_of
+from doc_snippets import snippets_of
 from followed_sources import files_of, write, write_lines
 from programs import run_python
 from snapshots import (
@@ -378,9 +378,8 @@ def test_a_wrong_declaration_is_wrong_usage(given, said):
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(photos, tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
     # of one: test_snapshot_on_store.py
-    training, _, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    training, _, step, arriving = snippets_of("snapshot.md", "python")
     (tmp_path / "photos").symlink_to(photos)
     write(tmp_path / "my_helpers.py", "def edges(image): return int(image[0, 0, 0])")
     write(tmp_path / "my_steps.py", step)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doc_snippets import snippets_of
 from followed_sources import files_of, write
 from held_conversions import RECIPE as HELD_RECIPE
 from held_conversions import make_held
@@ -233,9 +234,7 @@ def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(source, 
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(photos, bucket, tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
-    examples = [part.split("```")[0] for part in page.split("```python\n")]
-    (example,) = (each for each in examples if "s3://" in each)
+    (example,) = (each for each in snippets_of("snapshot.md", "python") if "s3://" in each)
     (tmp_path / "photos").symlink_to(photos)
     script = textwrap.dedent(example).replace("s3://bucket", bucket)
     script = script.replace("/nvme/cache", str(tmp_path / "cache"))

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from dataset_facts import shards_of, sums
+from doc_snippets import snippets_of
 from followed_sources import write
 from in_this_process import convert
 from PIL import Image
@@ -295,8 +294,7 @@ def test_datasets_of_hugging_face_are_written(tmp_path, out):
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(tmp_path, out):
-    page = (Path(__file__).parents[2] / "docs" / "write.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = snippets_of("write.md", "python")
     for name, numbers in (("a.txt", range(50)), ("b.txt", range(50, 80))):
         write(tmp_path / name, "".join(f"{number}\n" for number in numbers))
     run_python(example, cwd=tmp_path, check=True)
