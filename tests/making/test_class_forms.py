@@ -136,7 +136,7 @@ def test_a_class_in_two_forms_is_one(tmp_path, out, form):
     assert (classes_in(pinned), names_in(pinned)) == ([NFC, NFC, "zebra"], ["zebra", NFC])
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["records", "members"])
 def test_records_that_come_later_may_have_the_other_form(tmp_path, out, form):
     all_of_them = tmp_path / "all"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CROP
-from dataset_facts import keys, rejects_of, sums
+from dataset_facts import expect_whole, keys, rejects_of, sums
 from followed_sources import write, write_lines
 from forged_datasets import signed
 from image_files import image, images, saved
@@ -51,7 +51,7 @@ RANDOM = {
 def test_the_same_bytes_whoever_converts(photos, tmp_path, monkeypatch, recipe):
     options = {"recipe": recipe, "shuffle": 3, "split": "train=0.8,val=0.2"}
     found = []
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         convert(photos, tmp_path / f"out{workers}", workers=workers, **options)
         found.append(sums(tmp_path / f"out{workers}"))
     shutil.copytree(photos, tmp_path / "copy", copy_function=shutil.copyfile)  # at other times
@@ -87,7 +87,7 @@ def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_p
     result = convert(source, out, overwrite=True, samples_per_shard=1)
     assert (result.status, result.samples) == ("updated", 3)
     assert len(list(out.glob("train-*"))) == 3
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 def test_a_dry_run_tells_the_truth_and_writes_nothing(photos, out):
@@ -276,7 +276,7 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path, out):
     }
     plan = open_table(*file_at(out / "plan.arrow"))
     assert (sum(plan["samples"].to_pylist()), sum(plan["rejected"].to_pylist())) == (4, 5)
-    assert shardctl.verify(out).ok
+    expect_whole(out)
     assert keys(out) == good
 
 
@@ -514,13 +514,6 @@ def test_a_file_in_the_place_of_a_copy_stays_unless_it_is_a_copy_from_before(tmp
     write(source, '{"x": 1}\nbad\nworse\n')
     assert (copied(), (copies / "a.jsonl").read_text()) == (2, "bad\nworse\n")
     expect_refused("a.jsonl", "mended by hand\n")
-
-
-def test_an_image_larger_than_the_limit_is_rejected(tmp_path, out):
-    source = images(tmp_path / "in", "small.png")
-    image(source / "large.png", (400, 300))
-    result = convert(source, out, recipe={"max_pixels": 100_000})
-    assert (result.samples, result.reasons) == (1, {"decode: too-many-pixels": 1})
 
 
 def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path, out):

@@ -95,12 +95,6 @@ def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk, photos):
     assert shardctl.verify(out).ok
 
 
-def test_a_read_only_file_system_is_said(disk, photos):
-    read_only(disk)
-    with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
-        convert(photos, disk / "out")
-
-
 def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk, photos):
     """Also where a converter was killed right after it had completed the dataset, and what it left
     cannot be taken away."""

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import yaml
 from conftest import CROP
-from dataset_facts import sums
+from dataset_facts import expect_whole, sums
 from doc_snippets import snippets_of
 from followed_sources import files_of, write, write_lines
-from held_conversions import go_on, held, make_held, run_held, started
+from held_conversions import go_on, held, run_held, started
+from held_conversions import here as here
+from held_conversions import made as made
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import command_line, convert
@@ -131,18 +133,6 @@ def test_parts_that_start_together_plan_once(photos, whole, out):
     assert sum("will write" in err for _, err in told) == 1
     assert shardctl.finish(out).status == "created"
     assert sums(out) == sums(whole)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_held(tmp_path_factory.mktemp("held"))
-
-
-@pytest.fixture
-def here(made: Path) -> Iterator[Path]:
-    yield made
-    shutil.rmtree(made / "out", ignore_errors=True)
-    (made / "hold").unlink(missing_ok=True)
 
 
 def building(
@@ -282,7 +272,7 @@ def test_an_update_in_parts(source, out):
     assert len(shardctl.open(out)) == 60
     merged = shardctl.finish(out)
     assert (merged.status, merged.samples, merged.changes.added) == ("updated", 61, 1)
-    assert shardctl.verify(out, "deep").ok
+    expect_whole(out, "deep")
 
 
 def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path, out):

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from damage import flip
+from dataset_facts import expect_whole, rejects_of
 from dataset_facts import keys as keys_of
-from dataset_facts import rejects_of
 from followed_sources import (
     change,
     change_to,
@@ -64,7 +64,7 @@ def numbers(result: Any) -> tuple[int, int, int, int, int]:
 def expect_as_fresh(source: Path, out: Path, fresh: Path, **options: Any) -> None:
     """Expect the dataset to be whole, up to date, and to have what a conversion of the source as it
     is now has."""
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
     convert(source, fresh, **options)
     assert samples_of(out) == samples_of(fresh)
     assert convert(source, out, **options).status == "up-to-date"
@@ -367,6 +367,7 @@ def test_a_type_that_only_a_late_record_has_makes_all_anew(tmp_path, out):
     assert shardctl.open(out).schema.field("n").type == "string"
 
 
+@pytest.mark.thorough
 def test_rejects_of_kept_shards_stay(source, tmp_path, out):
     files = files_of(source)
     for number in (2, 30, 50):
@@ -711,7 +712,7 @@ def test_appends_at_the_same_time_are_all_there(tmp_path, out):
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     assert [process.wait(60) for process in running] == [0, 0, 0]
     assert len(shardctl.open(out)) == 120
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 def test_a_kept_generation_stays_as_it_was(source, made, cli):
@@ -749,6 +750,7 @@ def test_labels_that_have_gone_away_are_no_update(labels, source, out):
     assert convert(images, out, overwrite=True).status == "updated"
 
 
+@pytest.mark.thorough
 def test_as_many_generations_are_kept_as_were_asked_for(source, out):
     """They share their shards. The number is remembered, though nothing has changed."""
     convert(source, out)
@@ -769,7 +771,7 @@ def test_as_many_generations_are_kept_as_were_asked_for(source, out):
         opened = shardctl.open(out, generation=number)
         assert opened.generation.number == number
         assert samples_of(opened.root) == contents[number - 1]
-        assert shardctl.verify(opened.root).findings == ()
+        expect_whole(opened.root)
     convert(source, out, overwrite=True)
     assert not (out / "generations").exists()
 
@@ -790,7 +792,7 @@ def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path, out):
     assert one == other
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard", "generation"])
 def test_what_a_power_failure_tore_of_an_update_is_made_again(tear, source, tmp_path, out):
     """And the dataset before it, and the generation that is kept, are whole all the time."""
@@ -814,4 +816,4 @@ def test_what_a_power_failure_tore_of_an_update_is_made_again(tear, source, tmp_
     expect_as_fresh(source, out, tmp_path / "fresh")
     kept = shardctl.open(out, generation=1).root
     assert (kept_generations(out), keys_of(kept)) == ([1], keys)
-    assert shardctl.verify(kept).findings == ()
+    expect_whole(kept)
