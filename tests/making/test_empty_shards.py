@@ -164,15 +164,6 @@ def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path, monkeypatch):
         if not stopped_at(change, "kill", parts, "_finish", finish, monkeypatch):
             break
         finish()
-        print(
-            change,
-            sorted(
-                p.relative_to(out).as_posix()
-                for p in out.rglob("*")
-                if ".shardctl" in str(p.relative_to(out))
-            ),
-            [p.name for p in tmp_path.iterdir() if p.name.startswith(".")],
-        )
         assert sums(out) == sums(tmp_path / "whole")
         assert numbers(out) == [2, 4]
     assert change > 20

@@ -80,7 +80,7 @@ def read_only(disk: Path) -> None:
 
 def test_a_disk_that_is_full_from_the_start_is_said(disk, photos):
     fill(disk, 0)
-    with pytest.raises(StorageError, match=r"is full|are free; free some space"):
+    with pytest.raises(StorageError, match=r"is full|are free; free more"):
         convert(photos, disk / "out", recipe=CROP)
 
 

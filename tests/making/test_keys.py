@@ -272,7 +272,7 @@ def test_an_update_warns_of_records_whose_split_is_that_of_their_number(tmp_path
     write_lines(source / "b.jsonl", rows(41))
     (warning,) = warned(convert(source, out, **NUMBERED, dry_run=True))
     assert "(2 changed, 0 gone, 0 new)" in warning
-    assert "With key_field each record keeps its split" in warning
+    assert "key_field keeps it" in warning
     ran = cli("convert", source, out, "--update", "--split", SHARES, "--workers", 0, "--json")
     assert warning.replace("key_field", "--key-field") in ran.json["warnings"]
     assert warned(convert(source, out, **NUMBERED)) == [], "nothing has changed since"

@@ -469,4 +469,4 @@ def test_an_agent_that_does_not_see_the_dataset_says_so(out):
     ((message,),) = Agent().build(order)
     name, text = message["failed"]
     assert (name, text.split(": ")[0]) == ("StorageError", str(out))
-    assert "this machine does not see the folder of the dataset" in text
+    assert "this machine does not see it" in text

@@ -105,7 +105,7 @@ def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path, o
 
 def test_sources_and_folders_that_are_both_named_as_splits_are_refused(tmp_path, out):
     tree(tmp_path, "train/val/a.png", "test/train/b.png")
-    with pytest.raises(InputError, match=r"both named as splits"):
+    with pytest.raises(InputError, match=r"are named as splits"):
         planned([tmp_path / "train", tmp_path / "test"], out)
 
 

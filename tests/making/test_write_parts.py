@@ -137,7 +137,7 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, mes
 @pytest.mark.parametrize(
     ("samples", "options", "message"),
     [
-        (rows(1), {"parts": [1]}, "samples is a function that yields the samples of a part"),
+        (rows(1), {"parts": [1]}, "samples is a function that yields those of a part"),
         (rows, {"parts": []}, "parts= is empty"),
         (rows(1), {"workers": 2}, "workers= needs parts="),
         (rows, {"parts": [1], "workers": -1}, "workers must be 0 or more"),

@@ -91,7 +91,7 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path, ou
         ({"objects": {"role": "objects", "names": "cat"}}, "objects is no role as in"),
         ({"things": "objects"}, "the samples have no field things; they have image, objects"),
         ({"objects": 5}, "roles: objects must be a name or a dict; it is 5"),
-        (["objects"], "roles must be a dict such as"),
+        (["objects"], "roles is a dict such as"),
     ],
 )
 def test_roles_that_cannot_be_are_refused(out, roles, says):
@@ -185,8 +185,8 @@ def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path, out):
     ("mask", "says"),
     [
         (np.zeros((12, 15), np.uint8), "its mask has 15x12 pixels, and its image 16x12"),
-        (np.zeros((12, 16), np.float32), "it must be a uint8"),
-        (np.zeros((12, 16), np.uint16), "its mask has 16 bits; say so"),
+        (np.zeros((12, 16), np.float32), "not a uint8"),
+        (np.zeros((12, 16), np.uint16), "its mask has 16 bits; give roles="),
         (b"x", "not an image"),
     ],
 )
