@@ -1,26 +1,23 @@
 """Which inputs are in which split, and which have which label, where nobody says so."""
 
 from __future__ import annotations
-
-import re
-from collections import Counter
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
+import re
+import shardctl
+from collections import Counter
 from followed_sources import write
 from image_files import image
 from in_this_process import convert
+from pathlib import Path
 from places import file_at
 from pyarrow import parquet
-from tars import tar
-
-import shardctl
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.errors import (DatasetError, InputError, UsageError)
 from shardctl.format.tables import open_table
 from shardctl.making.plan.splits import SplitRule
-from shardctl.sources.splits import named_as_splits, rank, split_word
+from shardctl.sources.splits import (named_as_splits, rank, split_word)
+from tars import tar
+from typing import Any
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -77,11 +74,6 @@ def test_folders_of_splits_beside_others_are_refused(tmp_path, out, names, messa
         planned(source, out)
     count = len(names.split())
     assert splits(planned(source, out, split="none", labels="none")) == {"train": count}
-
-
-def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path, out):
-    source = tree(tmp_path / "in", "train/1.png", "stray/2.png")
-    assert splits(planned(source, out, split="folder")) == {"train": 1, "stray": 1}
 
 
 def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, out):
