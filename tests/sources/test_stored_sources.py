@@ -1,52 +1,42 @@
 """Sources on an object store: the same datasets as from a disk, whatever the network does."""
 
 from __future__ import annotations
-
+import bisect
 import contextlib
 import gzip
 import json
 import os
+import pyarrow as pa
+import pytest
+import shardctl
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
-from typing import Any
-
-import pyarrow as pa
-import pytest
 from annotations import making
-from conftest import CROP, examples
-from hypothesis import given
-from hypothesis import strategies as st
-from in_this_process import command_line, convert, export, repair
-from object_stores import memory_store, new_bucket
+from collections.abc import (Callable, Iterator)
+from conftest import (CROP, examples)
+from hypothesis import (given, strategies as st)
+from in_this_process import (command_line, convert, export, repair)
+from object_stores import (memory_store, new_bucket)
+from pathlib import (Path, PurePosixPath)
 from pyarrow import parquet
-
-import shardctl
-from shardctl.errors import (
-    DatasetError,
-    InputError,
-    SourceGoneError,
-    StorageError,
-    StoreError,
-    UsageError,
-)
+from shardctl.errors import (DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError)
 from shardctl.making.convert.listener import Listener
 from shardctl.sources import files
-from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies
+from shardctl.sources.files import (LocalCopies, SourceRoot, folder_of_copies)
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.label_table import load
-from shardctl.sources.walk import FoundFile, order_in_walk, walk
-from shardctl.system import object_cache, stores
-from shardctl.system.object_cache import Limits, NewFile, ObjectCache
-from shardctl.system.stores import objects, open_store
+from shardctl.sources.walk import (FoundFile, order_in_walk, walk)
+from shardctl.system import (object_cache, stores)
+from shardctl.system.object_cache import (Limits, NewFile, ObjectCache)
+from shardctl.system.stores import (objects, open_store)
 from shardctl.system.stores.base import Entry
 from shardctl.system.stores.listing import list_keys
+from types import SimpleNamespace
+from typing import Any
 
 OF_THE_RUN = {"manifest.json", "update.arrows"}
 """Files of a dataset that say where its sources are, and when they changed."""
@@ -696,19 +686,16 @@ class Generated:
 
     url = "s3://generated"
     seeks = True
+    requests = 0
 
     def __init__(self, names: Callable[[int], str], count: int) -> None:
-        self._names, self.count = names, count
-        self.requests = 0
+        self._names, self._numbers = names, range(count)
 
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._names(middle) <= after else (low, middle)
-        for first in range(low, self.count, 1000):
+        numbers = self._numbers[bisect.bisect(self._numbers, after, key=self._names) :]
+        for first in range(0, len(numbers), 1000):
             self.requests += 1
-            names = map(self._names, range(first, min(self.count, first + 1000)))
+            names = map(self._names, numbers[first : first + 1000])
             yield [Entry(name, 10, f'"{name}"') for name in names]
 
 
