@@ -19,6 +19,7 @@ from guarded_memory import run_checked
 from in_this_process import convert
 from lossless import lossless_jpeg
 from pictures import Pixels, scene_pixels
+from pictures import encoded as file_of
 from PIL import Image, ImageFile
 
 import shardctl
@@ -33,9 +34,7 @@ RGB = Image.fromarray(scene_pixels(41, 37))
 
 
 def encoded(form: str, picture: Image.Image = RGB, **options: Any) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, form, **options)
-    return target.getvalue()
+    return file_of(picture, form, **options)
 
 
 def other_frames(picture: Image.Image = RGB) -> dict[str, Any]:

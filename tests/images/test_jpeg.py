@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from image_files import saved as image_saved
 from in_this_process import convert
 from lossless import lossless_jpeg
-from pictures import scene_pixels
+from pictures import encoded, scene_pixels
 from PIL import Image
 
 import shardctl
@@ -43,9 +43,7 @@ PICTURE = Image.fromarray(scene_pixels(*SIZE))
 
 
 def saved(picture: Image.Image = PICTURE, form: str = "JPEG", **options: Any) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, form, **options)
-    return target.getvalue()
+    return encoded(picture, form, **options)
 
 
 def turned() -> bytes:
