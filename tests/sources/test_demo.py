@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_this_process import convert
 from PIL import Image
 
 import shardctl
@@ -64,7 +65,7 @@ def test_the_pixels_change_at_the_edges_of_boxes(made, described):
 
 def test_a_conversion_finds_all_objects_of_the_scenes(made, described, out):
     source = made / "scenes"
-    shardctl.convert(source, out, labels=f"coco:{source / 'instances.json'}", workers=0)
+    convert(source, out, labels=f"coco:{source / 'instances.json'}")
     ds = shardctl.open(out)
     assert sum(len(sample["objects"]["bbox"]) for sample in ds) == len(described["annotations"])
     assert list(ds.class_names["objects"]) == ["ball", "box", "tent"]

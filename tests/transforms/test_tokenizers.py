@@ -729,7 +729,7 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, 
     convert(source, out)
     (out / "tokenizer.json").write_text("mine")
     for dry_run in (True, False):
-        with pytest.raises(StorageError, match="is not part of a dataset"):
+        with pytest.raises(StorageError, match="not of a dataset"):
             convert(source, out, recipe=recipe, overwrite=True, dry_run=dry_run)
     assert (out / "tokenizer.json").read_text() == "mine"
     (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then

@@ -47,7 +47,8 @@ def test_lists_of_classes_that_differ_are_both_named(tmp_path, other, where):
     )
     (source / where).write_text(text)
     with pytest.raises(
-        InputError, match=r"classes.txt and .*have other classes|data.yaml and .*have other classes"
+        InputError,
+        match=r"classes.txt and .*have different classes|data.yaml and .*have different classes",
     ):
         converted(
             source,

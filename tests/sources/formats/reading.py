@@ -4,6 +4,7 @@ unit by unit."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -13,10 +14,37 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Choose, Cut, Format, Reading, Unit
 from shardctl.sources.types import Types, without_nulls
 
 READING = Reading()
+
+
+def read_apart(format_: Format, path: Path) -> Everything:
+    """Return what is read at once, having made sure that the units give the same backwards."""
+    units = units_of(cut(format_, path))
+    assert len(units) > 2
+    whole = read(format_, path)
+    assert read(format_, path, units=units[::-1]).digests == whole.digests[::-1]
+    return whole
+
+
+def damaged_reads(format_: Format, path: Path, places: Iterable[int]) -> int:
+    """Read copies of a file with a byte turned over, and cut, at each of these places. All that may
+    be raised is a Rejection; return how often it was."""
+    data, rejected = path.read_bytes(), 0
+    for place in places:
+        turned = bytearray(data)
+        turned[place] ^= 0x81
+        for broken in (bytes(turned), data[:place]):
+            path.write_bytes(broken)
+            try:
+                read(format_, path)
+            except Rejection as rejection:
+                rejected += "\n" not in rejection.message
+    path.write_bytes(data)
+    return rejected
 
 
 @dataclass(frozen=True)
@@ -73,9 +101,9 @@ def read(
     choose: Choose | None = None,
     units: list[Unit] | None = None,
 ) -> Everything:
-    cuts = cut(format_, path, reading)
     faults = {}
     if units is None:
+        cuts = cut(format_, path, reading)
         units = units_of(cuts)
         faults = {unit: each.fault for each, unit in zip(cuts, units, strict=True) if each.fault}
     if schema is None:
