@@ -343,15 +343,9 @@ def test_splits_of_any_name_come_back_with_their_objects(tmp_path, out):
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
 
 
-def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path, out, cli):
-    write(tmp_path / "in", BOXES)
-    with pytest.raises(UsageError, match="detect, segment or pose"):
-        shardctl.export(tmp_path / "in", out, "yolo", task="obb")
-    with pytest.raises(UsageError, match="task is not for an export to coco"):
-        shardctl.export(tmp_path / "in", out, "coco", task="detect")
-    asked = cli("export", tmp_path / "in", out, "--to", "yolo", "--task", "pose")
-    assert asked.code == 2
-    assert "no keypoints" in asked.err
+def test_poses_need_keypoints(tmp_path, out):
+    with pytest.raises(UsageError, match="no keypoints"):
+        export(write(tmp_path / "in", BOXES), out, "yolo", task="pose")
 
 
 # --- both ---
