@@ -2,29 +2,26 @@
 while they are read."""
 
 from __future__ import annotations
-
 import json
 import os
-import tarfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
-from in_this_process import convert, export
-from made import comes_back, picture, write_texts
-from pyarrow import parquet
-
 import shardctl
-from shardctl.errors import BusyError, DatasetError, StorageError
+from collections.abc import Callable
+from in_this_process import (convert, export)
+from made import (comes_back, picture, write_texts)
+from pathlib import Path
+from pyarrow import parquet
+from shardctl.errors import (BusyError, DatasetError, StorageError)
 from shardctl.interop.exports import job
-from shardctl.interop.exports.job import ExportJob, Parts
+from shardctl.interop.exports.job import (ExportJob, Parts)
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.file_lease import Lease
 from shardctl.system.folders import LocalFolder
+from tars import members_of
+from typing import Any
 
 MINE = "my only copy"
 
@@ -253,8 +250,8 @@ def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path, to, rename
 def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(tmp_path, out, rename, members):
     shardctl.write(tmp_path / "in", [{"key": "k", "text": "text", "caption": "said"}])
     export(tmp_path / "in", out, "webdataset", rename=rename)
-    with tarfile.open(out / "train-00000.tar") as tar:
-        found = {member.name: tar.extractfile(member).read().decode() for member in tar}  # type: ignore[union-attr]
-    assert {
-        name: json.loads(text) if name == "k.json" else text for name, text in found.items()
-    } == {f"k.{name}": value for name, value in members.items()}
+    found = {
+        name: json.loads(data) if name == "k.json" else data.decode()
+        for name, data in members_of(out / "train-00000.tar").items()
+    }
+    assert found == {f"k.{name}": value for name, value in members.items()}
