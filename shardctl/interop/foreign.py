@@ -3,21 +3,24 @@ no shards, which are compared with its checksums. Little is imported: each `veri
 asks."""
 
 from __future__ import annotations
-import pyarrow as pa
-from collections.abc import (Callable, Iterator)
+
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.names import (CHECKSUMS, MANIFEST, SHARDS, STAGING)
+
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
 from shardctl.format.stretches import MAGIC
-from shardctl.inspection.verify.result import (Finding, VerifyResult, error)
-from shardctl.sources.export_description import (Description, RESTORED, loose_sums)
+from shardctl.inspection.verify.result import Finding, VerifyResult, error
+from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.sources.files import SourceRoot
-from shardctl.sources.format_table import (CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS)
-from shardctl.sources.formats import (Reading, ending_of, without_compression)
+from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
+from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.walk import suffix_of
-from shardctl.system.files import (check_ordinary, is_file, sha256_of)
+from shardctl.system.files import check_ordinary, is_file, sha256_of
 from shardctl.system.text import printable
 
 _ARROW = frozenset(FORMAT_NAMES["arrow"])

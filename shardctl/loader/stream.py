@@ -1,25 +1,28 @@
 """What a loader reads from: a dataset or a mixture, with an order of samples for every epoch."""
 
 from __future__ import annotations
+
 import hashlib
-import numpy as np
 import threading
-from collections.abc import (Iterator, Mapping, Sequence)
-from dataclasses import (dataclass, replace)
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
 from shardctl.errors import UsageError
-from shardctl.format.arrays import (Bools, Floats, Numbers, hash_names)
-from shardctl.loader.blocks.batch import (BatchReader, columns_of)
-from shardctl.loader.blocks.column import (Column, Spec)
+from shardctl.format.arrays import Bools, Floats, Numbers, hash_names
+from shardctl.loader.blocks.batch import BatchReader, columns_of
+from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.locate import GatherOptions
-from shardctl.loader.blocks.memory import (Batch, BatchMemory)
+from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
-from shardctl.loader.order import (EpochOrder, OrderOptions, Ordering)
-from shardctl.system.permutation import (key_of, permute)
-from typing import (Any, TypeAlias)
+from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
+from shardctl.system.permutation import key_of, permute
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""

@@ -6,20 +6,23 @@ All else that may be one is named in one notice.
 """
 
 from __future__ import annotations
-import pyarrow as pa
+
 import re
-from collections.abc import (Collection, Iterable, Iterator, Mapping, Sequence)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Literal
+
+import pyarrow as pa
+
 from shardctl.errors import Rejection
 from shardctl.format.arrays import leaf_of
 from shardctl.format.layout import may_be_pictures
-from shardctl.format.roles import (Image, PLACES, Role)
-from shardctl.images.codecs.backend import (SNIFF_BYTES, is_image)
+from shardctl.format.roles import PLACES, Image, Role
+from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.codecs.image import open_image
-from shardctl.images.defaults import (OTHER_SUFFIXES, SUFFIXES)
+from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.image_columns import is_struct
-from shardctl.system.text import (counted, some)
-from typing import Literal
+from shardctl.system.text import counted, some
 
 LOOKED_AT = 32
 """Values of a column that are looked at, and items of lists in one."""

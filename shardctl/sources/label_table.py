@@ -2,29 +2,40 @@
 file."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate, chain
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import xxhash
-from collections import Counter
-from collections.abc import (Callable, Collection, Iterator, Mapping, Sequence)
-from contextlib import (contextmanager, suppress)
-from dataclasses import (dataclass, replace)
-from functools import reduce
-from itertools import (accumulate, chain)
-from pathlib import Path
-from shardctl.errors import (InputError, Rejection, UsageError)
-from shardctl.format.arrays import (Hashes, Numbers)
+
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.arrays import Hashes, Numbers
 from shardctl.format.roles import RESERVED_FIELDS
-from shardctl.sources.export_description import (Description, described)
+from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
-from shardctl.sources.formats import (CHOSEN, Misfit, Reading, Unit, find_format)
-from shardctl.sources.jsonl import (NULL_WORDS, null_label_notice)
+from shardctl.sources.formats import CHOSEN, Misfit, Reading, Unit, find_format
+from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.splits import split_word
-from shardctl.sources.types import (Classes, Types, UNNAMED, disputed, in_order, join_classes, separator_in)
+from shardctl.sources.types import (
+    UNNAMED,
+    Classes,
+    Types,
+    disputed,
+    in_order,
+    join_classes,
+    separator_in,
+)
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import sha256_of
 from shardctl.system.locations import name_of
-from shardctl.system.text import (counted, printable, some)
+from shardctl.system.text import counted, printable, some
 
 FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))
 """Names of the column that says which file a row is about, the first one found is taken."""

@@ -1,12 +1,14 @@
 """Texts for people: what is safe to print, numbers with their nouns, sizes in bytes."""
 
 from __future__ import annotations
+
 import math
 import re
 from collections import Counter
-from collections.abc import (Iterable, Sequence)
-from shardctl.errors import UsageError
+from collections.abc import Iterable, Sequence
 from unicodedata import normalize
+
+from shardctl.errors import UsageError
 
 
 def printable(what: object) -> str:

@@ -1,19 +1,22 @@
 """Wrong input gets one sentence, the right exit code, and changes nothing."""
 
 from __future__ import annotations
+
 import os
-import pyarrow as pa
-import pytest
-import shardctl
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataset_facts import tree
 from pathlib import Path
-from shardctl.errors import ShardctlError
 from typing import Any
+
+import pyarrow as pa
+import pytest
+from dataset_facts import tree
+
+import shardctl
+from shardctl.errors import ShardctlError
 
 IN, OUT = "in", "out"
 

@@ -1,33 +1,37 @@
 """What `inspect` finds. Conditions are in test_where.py, pages in test_report.py."""
 
 from __future__ import annotations
+
 import io
 import json
+import shutil
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-import shutil
-from PIL import Image
-from collections import Counter
 from damage import flip
-from dataclasses import (asdict, replace)
 from in_this_process import convert
-from pathlib import Path
-from places import (file_at, place_of)
-from shardctl.errors import (DatasetError, StorageError, UsageError)
+from PIL import Image
+from places import file_at, place_of
+
+import shardctl
+from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.roles import (Image as Stored, Roles)
-from shardctl.inspection.content.blocks import (StoredSample, some_samples)
+from shardctl.format.roles import Image as Stored
+from shardctl.format.roles import Roles
+from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.inspection import Inspection
-from shardctl.inspection.content.overview import (column_bytes, describe_shard, find_shard, overview)
-from shardctl.inspection.content.samples import (head, matching, sample_at, samples_of_key)
-from shardctl.inspection.content.statistics import (distribution, statistics_of)
-from shardctl.inspection.pages.pictures import (picture_sheet, pictures_of)
+from shardctl.inspection.content.overview import column_bytes, describe_shard, find_shard, overview
+from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
+from shardctl.inspection.content.statistics import distribution, statistics_of
+from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
 

@@ -2,12 +2,14 @@
 runs their commands."""
 
 from __future__ import annotations
+
 import ast
-import pytest
 import re
-from doc_snippets import ROOT
 from functools import cache
 from pathlib import Path
+
+import pytest
+from doc_snippets import ROOT
 from sessions import blocks
 
 FOLDER = ROOT / "docs" / "coming-from"

@@ -2,27 +2,31 @@
 those formats."""
 
 from __future__ import annotations
+
 import hashlib
 import json
-import numpy as np
 import os
-import pyarrow as pa
-import pytest
-import shardctl
 import struct
 import warnings
-from conftest import examples
 from dataclasses import replace
-from hypothesis import (given, strategies as st)
 from pathlib import Path
-from shardctl.errors import (DatasetError, DiskFullError, InputError, ShardctlError, StorageError)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from small_disk import disk as disk
+from stopping import stopped_at
+from token_samples import EOS, block_of, packed_blocks, tokens_of, write_packed
+
+import shardctl
+from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError
 from shardctl.interop.exports import exporting
 from shardctl.interop.exports.source import Source
 from shardctl.system.files import free_bytes
-from small_disk import disk as disk
-from stopping import stopped_at
-from token_samples import (EOS, block_of, packed_blocks, tokens_of, write_packed)
-from typing import Any
 
 ROLE = {"role": "tokens", "vocabulary": 500, "eos": EOS}
 Document = list[int]

@@ -1,20 +1,24 @@
 from __future__ import annotations
+
 import json
-import numpy as np
 import os
-import pytest
-import shardctl
-from PIL import Image
-from conftest import examples
-from dataset_facts import (keys, rejects_of)
-from hypothesis import (example, given, strategies as st)
-from in_this_process import convert
 from pathlib import Path
-from shardctl.errors import (InputError, TooManyRejectsError)
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from dataset_facts import keys, rejects_of
+from hypothesis import example, given
+from hypothesis import strategies as st
+from in_this_process import convert
+from PIL import Image
+from tars import tar
+
+import shardctl
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.walk import walk
-from tars import tar
-from typing import Any
 
 
 def tree(root: Path, *names: str) -> Path:

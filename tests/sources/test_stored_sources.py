@@ -1,42 +1,53 @@
 """Sources on an object store: the same datasets as from a disk, whatever the network does."""
 
 from __future__ import annotations
+
 import bisect
 import contextlib
 import gzip
 import json
 import os
-import pyarrow as pa
-import pytest
-import shardctl
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from annotations import making
-from collections.abc import (Callable, Iterator)
-from conftest import (CROP, examples)
-from hypothesis import (given, strategies as st)
-from in_this_process import (command_line, convert, export, repair)
-from object_stores import (memory_store, new_bucket)
-from pathlib import (Path, PurePosixPath)
-from pyarrow import parquet
-from shardctl.errors import (DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError)
-from shardctl.making.convert.listener import Listener
-from shardctl.sources import files
-from shardctl.sources.files import (LocalCopies, SourceRoot, folder_of_copies)
-from shardctl.sources.formats.base import Reading
-from shardctl.sources.label_table import load
-from shardctl.sources.walk import (FoundFile, order_in_walk, walk)
-from shardctl.system import (object_cache, stores)
-from shardctl.system.object_cache import (Limits, NewFile, ObjectCache)
-from shardctl.system.stores import (objects, open_store)
-from shardctl.system.stores.base import Entry
-from shardctl.system.stores.listing import list_keys
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
+
+import pyarrow as pa
+import pytest
+from annotations import making
+from conftest import CROP, examples
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import command_line, convert, export, repair
+from object_stores import memory_store, new_bucket
+from pyarrow import parquet
+
+import shardctl
+from shardctl.errors import (
+    DatasetError,
+    InputError,
+    SourceGoneError,
+    StorageError,
+    StoreError,
+    UsageError,
+)
+from shardctl.making.convert.listener import Listener
+from shardctl.sources import files
+from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.label_table import load
+from shardctl.sources.walk import FoundFile, order_in_walk, walk
+from shardctl.system import object_cache, stores
+from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.stores import objects, open_store
+from shardctl.system.stores.base import Entry
+from shardctl.system.stores.listing import list_keys
 
 OF_THE_RUN = {"manifest.json", "update.arrows"}
 """Files of a dataset that say where its sources are, and when they changed."""

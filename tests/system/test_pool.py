@@ -307,7 +307,9 @@ def test_every_limit_of_open_files_works_or_is_said_with_what_helps(photos, raw_
             assert ran.returncode == 0 or "room for 0;" in ran.stderr, ran.stderr
     convert = ("convert", photos, out, "--overwrite", "--samples-per-shard", 3, "--workers")
     refused = limited("-n 64", *convert, 20)
-    said = re.search(r"^shardctl: .*enough files for 20 .* use --workers (\d+)", refused.stderr, re.M)
+    said = re.search(
+        r"^shardctl: .*enough files for 20 .* use --workers (\d+)", refused.stderr, re.M
+    )
     assert refused.returncode == 3
     assert said, refused.stderr
     for limit, workers in (("-n 24", 0), ("-n 64", said[1]), ("-Sn 64", 20)):

@@ -2,23 +2,32 @@
 own."""
 
 from __future__ import annotations
+
 import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from collections.abc import (Callable, Iterable, Iterator)
+
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import (Numbers, hash_names)
-from shardctl.format.dataset_tables import (DatasetTables, MOST, open_files)
+from shardctl.format.arrays import Numbers, hash_names
+from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING)
-from shardctl.format.tables import (BRING_BACK, ShardTable, open_checked_table, read_checksums, read_rejects)
-from shardctl.inspection.verify.result import (Finding, MEND, MISSING, error, reading, unreadable)
+from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
+from shardctl.format.tables import (
+    BRING_BACK,
+    ShardTable,
+    open_checked_table,
+    read_checksums,
+    read_rejects,
+)
+from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.system.files import exists
-from shardctl.system.folders import (Folder, FolderHere, hash_file, is_regular_file)
+from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB
 from shardctl.system.text import printable
-from typing import NamedTuple
 
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
 

@@ -1,28 +1,48 @@
 """The columns of a dataset, decided before any sample is made."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
-from collections.abc import (Collection, Mapping)
-from dataclasses import replace
-from shardctl.errors import (InputError, UsageError)
+
+from shardctl.errors import InputError, UsageError
 from shardctl.format.layout import Layout
-from shardctl.format.roles import (Image, Label, Mask, Objects, Role)
+from shardctl.format.roles import Image, Label, Mask, Objects, Role
 from shardctl.images.codecs import backend
 from shardctl.images.defaults import SUFFIXES
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.listing import Listing
-from shardctl.making.shards.job import (KEY, objects_of_records)
+from shardctl.making.shards.job import KEY, objects_of_records
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.boxes import is_named_mask
-from shardctl.sources.export_description import (Description, described, name_in_records)
+from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.image_columns import (AUTO, BOXES, FRAME, KEPT, MAIN, MASK, NO_IMAGES, ROLE, can_hold_images, choose_column, mark_columns, mark_masks, marked_columns, marked_masks, with_said, without_masks)
+from shardctl.sources.image_columns import (
+    AUTO,
+    BOXES,
+    FRAME,
+    KEPT,
+    MAIN,
+    MASK,
+    NO_IMAGES,
+    ROLE,
+    can_hold_images,
+    choose_column,
+    mark_columns,
+    mark_masks,
+    marked_columns,
+    marked_masks,
+    with_said,
+    without_masks,
+)
 from shardctl.sources.label_table import said_of_names
-from shardctl.sources.types import (Types, WRITTEN)
-from shardctl.system.text import (counted, printable, some)
+from shardctl.sources.types import WRITTEN, Types
+from shardctl.system.text import counted, printable, some
 from shardctl.transforms.recipe import Recipe
 
 

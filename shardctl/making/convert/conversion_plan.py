@@ -2,38 +2,60 @@
 the cost."""
 
 from __future__ import annotations
-import pyarrow as pa
-from collections.abc import (Collection, Mapping, Sequence)
-from dataclasses import (dataclass, replace)
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.layout import (ENCODED_IMAGE, Layout, image_tensor)
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.names import FILES
-from shardctl.format.roles import (Image, Label, Mask, Objects, RESERVED_FIELDS, Role)
+from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.format.tables import failures
-from shardctl.making.convert.columns import (chosen_columns, compare_schema, exported_columns, names_left_out, refuse_groups, refuse_partitions, renamed, with_bits, with_images, with_rule, without_key)
-from shardctl.making.convert.conversion import (Conversion, Inputs)
+from shardctl.making.convert.columns import (
+    chosen_columns,
+    compare_schema,
+    exported_columns,
+    names_left_out,
+    refuse_groups,
+    refuse_partitions,
+    renamed,
+    with_bits,
+    with_images,
+    with_rule,
+    without_key,
+)
+from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.options import Options
-from shardctl.making.plan.labels import (LABEL, Labelling, label_files, left_out_by, side_fields, write_files)
+from shardctl.making.plan.labels import (
+    LABEL,
+    Labelling,
+    label_files,
+    left_out_by,
+    side_fields,
+    write_files,
+)
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import (Planner, SplitPlan)
-from shardctl.making.plan.splits import (Splitting, look_inside, split_files)
-from shardctl.making.shards.job import (DatasetJob, Job, Probe)
+from shardctl.making.plan.plan import Planner, SplitPlan
+from shardctl.making.plan.splits import Splitting, look_inside, split_files
+from shardctl.making.shards.job import DatasetJob, Job, Probe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.formats import (CHOSEN, DETECT, is_json)
+from shardctl.sources.formats import CHOSEN, DETECT, is_json
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.image_columns import (FRAME, marked_masks, with_said)
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN
-from shardctl.sources.types import (Types, UNNAMED, separator_in, without_nulls)
+from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
-from shardctl.system.text import (counted, printable, some)
+from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardctl.making.convert.duplicates import Compared

@@ -1,28 +1,31 @@
 """The dataset that is brought up to date, as it was committed last."""
 
 from __future__ import annotations
+
 import contextlib
-import numpy as np
-import pyarrow as pa
-from collections.abc import (Collection, Iterator)
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import (Bools, Numbers, column_of, hash_names)
-from shardctl.format.counts import (COUNTS, JpegRecord)
+from shardctl.format.arrays import Bools, Numbers, column_of, hash_names
+from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES)
+from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.format.shard import ShardFacts
-from shardctl.format.tables import (Reject, ShardTable, open_checked_table, open_table, read_rejects)
-from shardctl.format.update_state import (PrunedUnit, ShardCounts, UpdateState)
-from shardctl.making.plan.listing import (CHUNK_ROWS, Listing)
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, open_table, read_rejects
+from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
+from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
-from shardctl.making.shards.marker import (MARKER_SCHEMA, ShardMarker)
+from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.system.files import naming_the_path
-from shardctl.system.folders import (Folder, LocalFolder, hash_file)
+from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe
 
 

@@ -1,40 +1,71 @@
 """Rejected inputs: whether there are too many of them, and copies of them for inspection."""
 
 from __future__ import annotations
+
 import contextlib
 import json
-import numpy as np
 import os
-import pyarrow as pa
 import secrets
-import xxhash
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from shardctl.errors import (InputError, Rejection, SourceGoneError, StorageError, TooManyRejectsError)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import (
+    InputError,
+    Rejection,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import (FILES, PLAN, REJECTS)
-from shardctl.format.tables import (PLAN_SCHEMA, PRUNED, PRUNED_BY, Reject, ShardTable, count_reasons, failures, of_several, open_table, read_rejects, taken)
-from shardctl.format.update_state import (BY_KEY, Pruned, PrunedUnit)
+from shardctl.format.names import FILES, PLAN, REJECTS
+from shardctl.format.tables import (
+    PLAN_SCHEMA,
+    PRUNED,
+    PRUNED_BY,
+    Reject,
+    ShardTable,
+    count_reasons,
+    failures,
+    of_several,
+    open_table,
+    read_rejects,
+    taken,
+)
+from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit
 from shardctl.making.convert.conversion_plan import is_failing
-from shardctl.making.convert.previous import (Matching, PreviousDataset, rows_of)
+from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import (NOT_KEPT, job_table)
-from shardctl.making.shards.job import (ANY_UNIT, File, Job, KnownLine, NEW_FOLDER, Probe)
-from shardctl.sources.files import (begin_of, local_copy)
-from shardctl.sources.formats import (Misfit, Unit, copy_to_read, ending_of, find_format)
-from shardctl.sources.formats.content import (compression_of, decompressed)
-from shardctl.sources.formats.encodings import (SAMPLE_BYTES, guess_encoding)
+from shardctl.making.plan.plan import NOT_KEPT, job_table
+from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine, Probe
+from shardctl.sources.files import begin_of, local_copy
+from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
+from shardctl.sources.formats.content import compression_of, decompressed
+from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
 from shardctl.sources.kinds import LINES
 from shardctl.sources.walk import suffix_of
-from shardctl.system.files import (PARTIAL, READ_CHUNK, copy_file, make_folder, naming_the_path, ordinary, refuse_link, replacing, sha256_of)
+from shardctl.system.files import (
+    PARTIAL,
+    READ_CHUNK,
+    copy_file,
+    make_folder,
+    naming_the_path,
+    ordinary,
+    refuse_link,
+    replacing,
+    sha256_of,
+)
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
-from shardctl.system.text import (counted, printable, some)
-from typing import Any
+from shardctl.system.text import counted, printable, some
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources

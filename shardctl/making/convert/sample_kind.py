@@ -1,31 +1,38 @@
 """What the sources hold: the kind of the samples, and whether images are in tables."""
 
 from __future__ import annotations
+
 from collections import Counter
-from collections.abc import (Collection, Iterable, Sequence)
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from shardctl.errors import (InputError, UsageError)
+from typing import Any
+
+from shardctl.errors import InputError, UsageError
 from shardctl.format.names import Json
 from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
-from shardctl.making.plan.list_files import (is_sidecar, walked, why_nothing)
+from shardctl.making.plan.list_files import is_sidecar, walked, why_nothing
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.scan import (ByteRange, PrePlanTask, scan)
-from shardctl.sources.export_description import (RESTORED, described, may_be_of_export, name_in_records)
+from shardctl.making.shards.scan import ByteRange, PrePlanTask, scan
+from shardctl.sources.export_description import (
+    RESTORED,
+    described,
+    may_be_of_export,
+    name_in_records,
+)
 from shardctl.sources.files import SourceRoot
-from shardctl.sources.format_table import (BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES)
-from shardctl.sources.formats import (Reading, ending_of, without_compression)
+from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
+from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.image_columns import (AUTO, NO_IMAGES, without_doubt)
-from shardctl.sources.kinds import (Form, KINDS, SampleKind)
+from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
+from shardctl.sources.kinds import KINDS, Form, SampleKind
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.types import Types
-from shardctl.sources.walk import (FoundFile, LeftOut)
-from shardctl.system.text import (printable, some)
+from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.system.text import printable, some
 from shardctl.transforms.recipe import Recipe
-from typing import Any
 
 LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""

@@ -2,35 +2,52 @@
 which are new."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
+
 from array import array
-from collections.abc import (Callable, Sequence)
-from dataclasses import (asdict, dataclass)
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import (Bools, Numbers, column_of)
+from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.layout import Layout
-from shardctl.format.names import (FILES, PLAN, number_of_shard, shard_name)
+from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
-from shardctl.format.tables import (UNIT_FIELDS, open_table)
-from shardctl.making.convert.columns import (names_left_out, refuse_partitions)
-from shardctl.making.convert.conversion import (Conversion, Inputs)
-from shardctl.making.convert.conversion_plan import (discovery_of, layout_before_functions, shards_of, splitting_of, trial_job)
+from shardctl.format.tables import UNIT_FIELDS, open_table
+from shardctl.making.convert.columns import names_left_out, refuse_partitions
+from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.conversion_plan import (
+    discovery_of,
+    layout_before_functions,
+    shards_of,
+    splitting_of,
+    trial_job,
+)
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.listener import Changes
-from shardctl.making.convert.previous import (Matching, PreviousDataset, match_files, write_reused)
-from shardctl.making.plan.labels import (LABEL, Labelling, job_files_schema, label_files, write_files)
+from shardctl.making.convert.previous import Matching, PreviousDataset, match_files, write_reused
+from shardctl.making.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
 from shardctl.making.plan.listing import CHUNK_ROWS
-from shardctl.making.plan.plan import (JOB_PLAN_SCHEMA, NOT_KEPT, Planner, SplitPlan, Units, job_table, write_shards)
-from shardctl.making.plan.splits import (Draw, Splitting, look_inside)
+from shardctl.making.plan.plan import (
+    JOB_PLAN_SCHEMA,
+    NOT_KEPT,
+    Planner,
+    SplitPlan,
+    Units,
+    job_table,
+    write_shards,
+)
+from shardctl.making.plan.splits import Draw, Splitting, look_inside
 from shardctl.making.shards.job import DatasetJob
 from shardctl.sources.formats import is_json
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
-from shardctl.system.text import (printable, some)
+from shardctl.system.text import printable, some
 
 FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built

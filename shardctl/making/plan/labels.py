@@ -1,36 +1,39 @@
 """Where labels come from, and the names of the classes."""
 
 from __future__ import annotations
+
 import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import xxhash
-from collections import Counter
-from collections.abc import (Mapping, Sequence)
-from dataclasses import (dataclass, field, replace)
-from itertools import count
-from pathlib import Path
-from shardctl.errors import (InputError, Rejection)
-from shardctl.format.arrays import (Numbers, column_of, rows_at)
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Numbers, column_of, rows_at
 from shardctl.format.manifest import Manifest
-from shardctl.format.roles import (Objects, Roles)
+from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import (CHUNK_ROWS, LabelRule, Listing)
+from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.making.plan.plan import job_table
-from shardctl.making.plan.splits import (SplitRule, Splitting, export_of)
+from shardctl.making.plan.splits import SplitRule, Splitting, export_of
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
-from shardctl.sources.files import (is_folder, local_copy)
+from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.label_table import (LABEL_COLUMN, LabelTable)
-from shardctl.sources.splits import (GroupRule, named_as_splits)
-from shardctl.sources.types import (Types, disputed, in_order)
+from shardctl.sources.label_table import LABEL_COLUMN, LabelTable
+from shardctl.sources.splits import GroupRule, named_as_splits
+from shardctl.sources.types import Types, disputed, in_order
 from shardctl.system.files import read_named
-from shardctl.system.text import (composed, counted, first_repeated, printable, some)
+from shardctl.system.text import composed, counted, first_repeated, printable, some
 from shardctl.transforms.recipe import Recipe
-from typing import Any
 
 LABEL = "label"
 

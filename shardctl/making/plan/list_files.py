@@ -1,40 +1,56 @@
 """One walk over the sources: the inputs, with the labels files and annotations that are about them."""
 
 from __future__ import annotations
+
 import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import NoReturn
+
 import numpy as np
 import pyarrow as pa
-from collections import Counter
-from collections.abc import (Callable, Iterator, Sequence)
-from dataclasses import (dataclass, field)
-from itertools import (chain, islice)
-from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.arrays import (Array, Numbers, column_of, hash_names)
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import Array, Numbers, column_of, hash_names
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import (CHUNK_ROWS, Group, LISTING_SCHEMA, LabelRule, Listing)
+from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
 from shardctl.sources import label_table
-from shardctl.sources.annotations import (Inputs, hint_of_format, read_annotations)
-from shardctl.sources.annotations.huggingface import (named_category, take_objects, without_category)
-from shardctl.sources.annotations.inputs import (split_of_list, told_by_lists)
-from shardctl.sources.annotations.objects import (OBJECTS, said_of_annotations)
-from shardctl.sources.annotations.unused import (Images, Unused, refuse_nested_records, warnings_of_unused)
-from shardctl.sources.files import (SourceRoot, begins_ahead, resolved)
+from shardctl.sources.annotations import Inputs, hint_of_format, read_annotations
+from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
+from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
+from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
+from shardctl.sources.annotations.unused import (
+    Images,
+    Unused,
+    refuse_nested_records,
+    warnings_of_unused,
+)
+from shardctl.sources.files import SourceRoot, begins_ahead, resolved
 from shardctl.sources.format_table import TABLE_SUFFIXES
-from shardctl.sources.formats import (Reading, without_compression)
-from shardctl.sources.kinds import (Form, SampleKind, is_unnamed)
-from shardctl.sources.label_table import (LabelTable, said_of_names)
-from shardctl.sources.sidecars import (DeclaredSplits, inputs_among, refuse_part_of_export)
+from shardctl.sources.formats import Reading, without_compression
+from shardctl.sources.kinds import Form, SampleKind, is_unnamed
+from shardctl.sources.label_table import LabelTable, said_of_names
+from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import (FoundFile, LeftOut, UNREACHABLE, is_hidden, order_in_walk, suffix_of, walk)
+from shardctl.sources.walk import (
+    UNREACHABLE,
+    FoundFile,
+    LeftOut,
+    is_hidden,
+    order_in_walk,
+    suffix_of,
+    walk,
+)
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import (is_stored, name_of, parent_of, path_below, within)
+from shardctl.system.locations import is_stored, name_of, parent_of, path_below, within
 from shardctl.system.machine import collector_waits
-from shardctl.system.text import (counted, first_repeated, printable, some)
-from typing import NoReturn
+from shardctl.system.text import counted, first_repeated, printable, some
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
 

@@ -1,24 +1,27 @@
 """The list of files: one walk over the sources, written as a table on disk with a row per file."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import xxhash
-from collections import Counter
-from collections.abc import (Iterable, Sequence)
-from dataclasses import (dataclass, field, replace)
-from functools import cached_property
-from pathlib import Path
-from shardctl.format.arrays import (Bools, Hashes, Numbers, hash_names)
+
+from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names
 from shardctl.making.notices import notice
-from shardctl.sources.annotations import (AnnotationRule, Annotations, Inputs, Source, parse_source)
+from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
 from shardctl.system.arguments import contradiction
-from shardctl.system.locations import (name_of, normal, within)
-from typing import NamedTuple
+from shardctl.system.locations import name_of, normal, within
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""

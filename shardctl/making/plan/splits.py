@@ -2,23 +2,33 @@
 by a hash of its key."""
 
 from __future__ import annotations
-import numpy as np
+
 import os
-import pyarrow as pa
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import (dataclass, replace)
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from shardctl.errors import (InputError, UsageError)
-from shardctl.format.arrays import (Bytes, Hashes, Numbers, hash_names)
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import (CHUNK_ROWS, Group, Listing)
-from shardctl.sources.export_description import (Description, described)
-from shardctl.sources.label_table import (LABEL_COLUMN, SPLIT_COLUMN)
-from shardctl.sources.splits import (GroupRule, are_sets_of_one, is_split_name, named_as_splits, rank, split_word)
+from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
+from shardctl.sources.export_description import Description, described
+from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN
+from shardctl.sources.splits import (
+    GroupRule,
+    are_sets_of_one,
+    is_split_name,
+    named_as_splits,
+    rank,
+    split_word,
+)
 from shardctl.system.permutation import mix64
-from shardctl.system.text import (counted, some)
+from shardctl.system.text import counted, some
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 

@@ -1,34 +1,46 @@
 """Samples that are taken out of a dataset for good: no byte of them stays in any of its files."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from collections import Counter
-from collections.abc import (Callable, Iterable, Iterator, Sequence)
-from dataclasses import (dataclass, replace)
-from itertools import pairwise
-from pathlib import Path
-from shardctl.errors import (CONTINUES, InputError, UsageError, explaining_interrupts)
-from shardctl.format.arrays import (Numbers, hash_names)
+
+from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
+from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.counts import COUNTS
-from shardctl.format.dataset_tables import (ShardUnits, possible_names)
-from shardctl.format.manifest import (folder_of, kept_generations)
+from shardctl.format.dataset_tables import ShardUnits, possible_names
+from shardctl.format.manifest import folder_of, kept_generations
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
-from shardctl.format.tables import (ShardEntry, pruned_reject)
+from shardctl.format.tables import ShardEntry, pruned_reject
 from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.stream import Selection
-from shardctl.making.rewrite.commit import (NewShard, Rewritten, SourceDataset, commit, copies, forget, rewriting, with_columns)
+from shardctl.making.rewrite.commit import (
+    NewShard,
+    Rewritten,
+    SourceDataset,
+    commit,
+    copies,
+    forget,
+    rewriting,
+    with_columns,
+)
 from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
 from shardctl.system.progress import counting
-from shardctl.system.text import (printable, some)
-from typing import Any
+from shardctl.system.text import printable, some
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,49 @@
 """What the first records show of their masks, objects and places, and what stays as it is beside moved pixels."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
-from collections import Counter
-from collections.abc import (Iterable, Iterator, Sequence)
-from contextlib import suppress
-from dataclasses import (dataclass, replace)
-from shardctl.errors import (InputError, Rejection, UsageError)
-from shardctl.format.roles import (Image, Mask, Objects, Roles, Sample)
-from shardctl.images.codecs.image import (Opened, decode_mask)
-from shardctl.making.shards.job import (Job, PlannedUnit, RetryHints)
-from shardctl.making.shards.records import (TableImages, is_nothing, key_of, records_of)
+
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
+from shardctl.images.codecs.image import Opened, decode_mask
+from shardctl.making.shards.job import Job, PlannedUnit, RetryHints
+from shardctl.making.shards.records import TableImages, is_nothing, key_of, records_of
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import Evidence
-from shardctl.sources.annotations.objects import (ANNOTATED, ITEMS, OBJECTS, are_shares, odd_boxes, said_of_boxes, why_shares)
-from shardctl.sources.boxes import (Kind, LOOKED_AT, beside_images, column_of, has_values_to_see, is_named_mask, kinds_of, said_of_unknown, ways_out, why_no_masks, why_not_as_said, why_wrong)
-from shardctl.sources.image_columns import (FRAME, marked_masks, with_said, without_masks)
+from shardctl.sources.annotations.objects import (
+    ANNOTATED,
+    ITEMS,
+    OBJECTS,
+    are_shares,
+    odd_boxes,
+    said_of_boxes,
+    why_shares,
+)
+from shardctl.sources.boxes import (
+    LOOKED_AT,
+    Kind,
+    beside_images,
+    column_of,
+    has_values_to_see,
+    is_named_mask,
+    kinds_of,
+    said_of_unknown,
+    ways_out,
+    why_no_masks,
+    why_not_as_said,
+    why_wrong,
+)
+from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.system.text import (counted, printable, some)
-from typing import Any
+from shardctl.system.text import counted, printable, some
 
 MOST_CLASSES = 64
 """Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a

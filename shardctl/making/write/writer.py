@@ -2,41 +2,50 @@
 into dicts of values; and put into the shards of their splits."""
 
 from __future__ import annotations
+
 import contextlib
 import copy
 import datetime
 import hashlib
 import json
-import numpy as np
-import pyarrow as pa
 import secrets
-import xxhash
 from array import array
-from collections.abc import (Callable, Iterable, Iterator, Mapping, Sequence)
-from dataclasses import (dataclass, field)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from shardctl.errors import (InputError, ShardctlError, UsageError)
-from shardctl.format.arrays import (Hashes, Numbers, hash_names)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import InputError, ShardctlError, UsageError
+from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import (Manifest, SplitFacts, sum_up)
-from shardctl.format.names import (FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name)
+from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
 from shardctl.format.roles import Sample
-from shardctl.format.shard import (Compression, ShardFacts, ShardReader, ShardWriter, shard_schema)
-from shardctl.format.tables import (FILE_FIELDS, Making, PLAN_SCHEMA, ShardEntry, ShardSpool)
+from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
+from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
 from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
-from shardctl.making.commit.staging import (REPAIR_PREFIX, discard)
-from shardctl.making.plan.fingerprint import (WRITTEN_PART, fingerprint)
-from shardctl.making.plan.splits import (Draw, SplitRule, check_split_name)
+from shardctl.making.commit.staging import REPAIR_PREFIX, discard
+from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
-from shardctl.making.write.fields import (Fields, Names, ShardLimits, WriteSchema)
-from shardctl.system.files import (FileFacts, StreamedFile, naming_the_path, replacing, write_atomically)
+from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
+from shardctl.system.files import (
+    FileFacts,
+    StreamedFile,
+    naming_the_path,
+    replacing,
+    write_atomically,
+)
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
-from shardctl.transforms.values import (DEEPEST, PLAIN, describe, row_size)
+from shardctl.transforms.values import DEEPEST, PLAIN, describe, row_size
 from shardctl.version import __version__
-from typing import Any
 
 
 @dataclass(frozen=True)

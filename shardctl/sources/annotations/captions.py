@@ -1,25 +1,43 @@
 """Captions: a file of text or JSON for each image, or one file with a line for each caption."""
 
 from __future__ import annotations
+
 import csv
 import json
-import numpy as np
-import pyarrow as pa
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from shardctl.errors import InputError
-from shardctl.sources.annotations.base import (AnnotationRule, Annotations, Faults, Source, rows_of)
-from shardctl.sources.annotations.inputs import (Inputs, none_among_inputs, reading, said_of_absent, stem)
-from shardctl.sources.annotations.objects import (Others, others_in, said_of_others_in)
-from shardctl.sources.annotations.per_image import (Beside, Digest, files_in, match_files, read_each, refuse_no_match, said_of_others, walked)
-from shardctl.sources.files import (is_folder, local_copy, resolved)
-from shardctl.sources.label_table import FILE_COLUMNS
-from shardctl.sources.walk import (FoundFile, suffix_of)
-from shardctl.system.files import (ordinary, sha256_of)
-from shardctl.system.locations import (name_of, parent_of)
-from shardctl.system.text import (printable, some)
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, Source, rows_of
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    none_among_inputs,
+    reading,
+    said_of_absent,
+    stem,
+)
+from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
+from shardctl.sources.annotations.per_image import (
+    Beside,
+    Digest,
+    files_in,
+    match_files,
+    read_each,
+    refuse_no_match,
+    said_of_others,
+    walked,
+)
+from shardctl.sources.files import is_folder, local_copy, resolved
+from shardctl.sources.label_table import FILE_COLUMNS
+from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.files import ordinary, sha256_of
+from shardctl.system.locations import name_of, parent_of
+from shardctl.system.text import printable, some
 
 SUFFIXES = (".txt", ".json")
 

@@ -2,29 +2,40 @@
 with those of inputs."""
 
 from __future__ import annotations
+
 import csv
-import numpy as np
 import os
 import posixpath
-import pyarrow as pa
 import re
-from collections.abc import (Callable, Iterable, Iterator, Sequence)
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import (cached_property, lru_cache)
-from itertools import (compress, islice, starmap)
+from functools import cached_property, lru_cache
+from itertools import compress, islice, starmap
 from pathlib import Path
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import InputError
-from shardctl.format.arrays import (Array, Bools, Hashes, Numbers, hash_names)
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers, hash_names
 from shardctl.images.defaults import SUFFIXES
-from shardctl.sources.files import (SourceRoot, exists, is_folder, local_copy, resolved)
-from shardctl.sources.splits import (may_name_a_split, roles_of, split_word)
-from shardctl.sources.walk import (suffix_of, walk)
+from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
+from shardctl.sources.splits import may_name_a_split, roles_of, split_word
+from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
-from shardctl.system.locations import (folders_above, follow, is_stored, name_of, parent_of, path_below, within)
+from shardctl.system.locations import (
+    folders_above,
+    follow,
+    is_stored,
+    name_of,
+    parent_of,
+    path_below,
+    within,
+)
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.text import (composed, counted, printable, some)
-from typing import (NoReturn, TypeAlias)
+from shardctl.system.text import composed, counted, printable, some
 
 NAMES = ("classes.txt", "obj.names")
 """Files that have the names of the classes, one in a line from 0 on."""

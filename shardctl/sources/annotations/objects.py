@@ -7,18 +7,21 @@ dataset.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from collections import Counter
-from collections.abc import (Collection, Iterable, Mapping, Sequence)
-from pathlib import Path
+
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import (AnnotationRule, Annotations)
+from shardctl.sources.annotations.base import AnnotationRule, Annotations
 from shardctl.sources.annotations.inputs import Rows
 from shardctl.system.files import naming_the_path
-from shardctl.system.text import (counted, some)
-from typing import Any
+from shardctl.system.text import counted, some
 
 OBJECTS = "objects"
 ANNOTATED = "shardctl.annotated"

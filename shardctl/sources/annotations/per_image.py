@@ -1,24 +1,27 @@
 """Files of annotations that are one for each image: found in a folder, and each with its image."""
 
 from __future__ import annotations
+
 import hashlib
-import numpy as np
 import os
-import pyarrow as pa
-from collections.abc import (Callable, Collection, Iterable, Iterator, Sequence)
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import (groupby, pairwise)
+from itertools import groupby, pairwise
 from operator import attrgetter
-from shardctl.errors import InputError
-from shardctl.sources.annotations.base import (Faults, fault)
-from shardctl.sources.annotations.inputs import (FOLDERS, Inputs, NAMES, reading, stem)
-from shardctl.sources.annotations.objects import (Marked, ObjectsWriter)
-from shardctl.sources.files import (SourceRoot, exists, fetch_all, is_folder, local_copy)
-from shardctl.sources.walk import (FoundFile, walk)
-from shardctl.system.files import ordinary
-from shardctl.system.locations import (is_stored, join, name_of, parent_of, within)
-from shardctl.system.text import (composed, counted, format_bytes, printable, some)
 from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError
+from shardctl.sources.annotations.base import Faults, fault
+from shardctl.sources.annotations.inputs import FOLDERS, NAMES, Inputs, reading, stem
+from shardctl.sources.annotations.objects import Marked, ObjectsWriter
+from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
+from shardctl.sources.walk import FoundFile, walk
+from shardctl.system.files import ordinary
+from shardctl.system.locations import is_stored, join, name_of, parent_of, within
+from shardctl.system.text import composed, counted, format_bytes, printable, some
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""

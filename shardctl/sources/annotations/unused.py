@@ -7,26 +7,29 @@ be a loss that nobody sees.
 """
 
 from __future__ import annotations
+
 import json
-import numpy as np
-import pyarrow as pa
 import re
 import shlex
 import zlib
-from collections.abc import (Iterable, Iterator, Sequence)
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import (dataclass, field)
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from shardctl.errors import (InputError, Rejection)
-from shardctl.format.arrays import (Hashes, hash_names)
-from shardctl.sources.annotations.inputs import (NAMES, YAML, stem)
-from shardctl.sources.files import (SourceRoot, begin_of, local_copy, stretch_of)
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Hashes, hash_names
+from shardctl.sources.annotations.inputs import NAMES, YAML, stem
+from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
-from shardctl.system.locations import (common, follow, join, name_of, parent_of, path_below)
+from shardctl.system.locations import common, follow, join, name_of, parent_of, path_below
 from shardctl.system.text import printable
-from typing import Any
 
 ONE_EACH = (".txt", ".xml")
 TABLES, PARQUET = (".csv", ".tsv", ".jsonl"), ".parquet"

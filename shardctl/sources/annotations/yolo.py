@@ -2,26 +2,48 @@
 turned boxes."""
 
 from __future__ import annotations
+
 import math
-import numpy as np
-from collections.abc import (Iterable, Sequence)
-from dataclasses import (dataclass, replace)
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from shardctl.errors import (InputError, UsageError)
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.images.defaults import TASKS
-from shardctl.sources.annotations.base import (AnnotationRule, Annotations, Source)
-from shardctl.sources.annotations.inputs import (AT_ONCE, Inputs, NAMES, Place, ToldSplits, YAML, reading, stem)
-from shardctl.sources.annotations.objects import (BEYOND, Marked, ObjectsWriter)
-from shardctl.sources.annotations.per_image import (Beside, Digest, match_files, names_of_classes, read_objects, read_small, refuse_no_match, said_of_others, walked)
-from shardctl.sources.files import (exists, is_folder, resolved)
-from shardctl.sources.walk import (FoundFile, suffix_of)
-from shardctl.system.locations import (join, name_of, normal, parent_of, path_below)
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
+from shardctl.sources.annotations.inputs import (
+    AT_ONCE,
+    NAMES,
+    YAML,
+    Inputs,
+    Place,
+    ToldSplits,
+    reading,
+    stem,
+)
+from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
+from shardctl.sources.annotations.per_image import (
+    Beside,
+    Digest,
+    match_files,
+    names_of_classes,
+    read_objects,
+    read_small,
+    refuse_no_match,
+    said_of_others,
+    walked,
+)
+from shardctl.sources.files import exists, is_folder, resolved
+from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import needed
-from shardctl.system.text import (composed, printable, some)
-from typing import Any
+from shardctl.system.text import composed, printable, some
 
 SPLITS = ("train", "val", "test", "minival")
 

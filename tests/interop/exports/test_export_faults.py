@@ -2,26 +2,29 @@
 while they are read."""
 
 from __future__ import annotations
+
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
-import shardctl
-from collections.abc import Callable
-from in_this_process import (convert, export)
-from made import (comes_back, picture, write_texts)
-from pathlib import Path
+from in_this_process import convert, export
+from made import comes_back, picture, write_texts
 from pyarrow import parquet
-from shardctl.errors import (BusyError, DatasetError, StorageError)
+from tars import members_of
+
+import shardctl
+from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.interop.exports import job
-from shardctl.interop.exports.job import (ExportJob, Parts)
+from shardctl.interop.exports.job import ExportJob, Parts
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.file_lease import Lease
 from shardctl.system.folders import LocalFolder
-from tars import members_of
-from typing import Any
 
 MINE = "my only copy"
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
+
 import json
-import pytest
-from making import (converted, photos, rejects, samples)
 from pathlib import Path
+
+import pytest
+from making import converted, photos, rejects, samples
+
 from shardctl.errors import InputError
 
 

@@ -2,22 +2,25 @@
 refuses it is true."""
 
 from __future__ import annotations
+
 import gzip
 import io
 import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import re
-import shardctl
-import shlex
-from collections.abc import Callable
 from image_files import images
-from pathlib import Path
+
+import shardctl
 from shardctl.cli import run
 from shardctl.errors import InputError
 from shardctl.making.convert import convert
-from typing import Any
 
 Record = dict[str, Any]
 

@@ -2,13 +2,16 @@
 begins says the option."""
 
 from __future__ import annotations
+
 import json
-import pytest
-import shardctl
 import shlex
-from PIL import Image
-from image_files import (images, saved)
 from pathlib import Path
+
+import pytest
+from image_files import images, saved
+from PIL import Image
+
+import shardctl
 from shardctl.making.convert import convert
 
 NAMES = ("a", "b", "c")

@@ -2,25 +2,56 @@
 all files are put together by image."""
 
 from __future__ import annotations
-import numpy as np
-import pyarrow as pa
+
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import InputError
 from shardctl.format.arrays import Numbers
-from shardctl.format.roles import (Objects, Role)
-from shardctl.sources.annotations.base import (AnnotationRule, Annotations, Faults, Source, fault, rows_of)
-from shardctl.sources.annotations.coco.reading import (CocoFile, NO_ID, Rows, is_id, read_file)
-from shardctl.sources.annotations.inputs import (Inputs, Place, ToldSplits, none_among_inputs, said_of_absent, stem)
-from shardctl.sources.annotations.objects import (ALWAYS, ANNOTATED, ANNOTATED_TYPE, ITEMS, OBJECTS, OUTSIDE_PIXELS, POINTS, TableWriter, objects_field, objects_type, odd_boxes, said_of_boxes, said_of_others_in)
+from shardctl.format.roles import Objects, Role
+from shardctl.sources.annotations.base import (
+    AnnotationRule,
+    Annotations,
+    Faults,
+    Source,
+    fault,
+    rows_of,
+)
+from shardctl.sources.annotations.coco.reading import NO_ID, CocoFile, Rows, is_id, read_file
+from shardctl.sources.annotations.inputs import (
+    Inputs,
+    Place,
+    ToldSplits,
+    none_among_inputs,
+    said_of_absent,
+    stem,
+)
+from shardctl.sources.annotations.objects import (
+    ALWAYS,
+    ANNOTATED,
+    ANNOTATED_TYPE,
+    ITEMS,
+    OBJECTS,
+    OUTSIDE_PIXELS,
+    POINTS,
+    TableWriter,
+    objects_field,
+    objects_type,
+    odd_boxes,
+    said_of_boxes,
+    said_of_others_in,
+)
 from shardctl.sources.files import resolved
 from shardctl.sources.splits import split_word
-from shardctl.system.locations import (name_of, parent_of)
-from shardctl.system.text import (composed, counted, printable, some)
-from typing import Any
+from shardctl.system.locations import name_of, parent_of
+from shardctl.system.text import composed, counted, printable, some
 
 IMAGES_AT_ONCE = 4096
 """Images whose annotations are put together at a time."""
