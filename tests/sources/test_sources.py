@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -281,16 +280,12 @@ def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path, out)
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_path, out):
-    made, tables = (
-        tree(tmp_path, "photos/1.png", "pdf/1.pdf"),
-        idle.endswith((".csv", ".jsonl", ".tar")),
-    )
+    made = tree(tmp_path, "photos/1.png", "pdf/1.pdf", "README.md")
     (made / "empty").mkdir()
-    (made / "header.csv").write_text("a,b\n")
-    (made / "none.jsonl").write_text("")
-    (made / "good.csv").write_text("a,b\n1,2\n")
-    (made / "README.md").write_text("Photos.")
-    tarfile.open(made / "empty.tar", "w").close()
+    (made / "empty.tar").write_bytes(tar([]))
+    for name, text in {"header.csv": "a,b\n", "none.jsonl": "", "good.csv": "a,b\n1,2\n"}.items():
+        (made / name).write_text(text)
+    tables = idle.endswith((".csv", ".jsonl", ".tar"))
     sources = [made / ("good.csv" if tables else "photos")]
     sources.insert(place, made / idle)
     with pytest.raises(InputError, match=rf"{idle}: .*Leave this source out"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import gzip
 import json
@@ -696,19 +697,16 @@ class Generated:
 
     url = "s3://generated"
     seeks = True
+    requests = 0
 
     def __init__(self, names: Callable[[int], str], count: int) -> None:
-        self._names, self.count = names, count
-        self.requests = 0
+        self._names, self._numbers = names, range(count)
 
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._names(middle) <= after else (low, middle)
-        for first in range(low, self.count, 1000):
+        numbers = self._numbers[bisect.bisect(self._numbers, after, key=self._names) :]
+        for first in range(0, len(numbers), 1000):
             self.requests += 1
-            names = map(self._names, range(first, min(self.count, first + 1000)))
+            names = map(self._names, numbers[first : first + 1000])
             yield [Entry(name, 10, f'"{name}"') for name in names]
 
 

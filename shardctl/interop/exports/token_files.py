@@ -135,8 +135,8 @@ class TokenForm:
             )
         if most > np.iinfo(self.dtype).max:
             raise InputError(
-                f"{shown}: has a token {most}, which {self.dtype.name}, the type of the files, "
-                "does not hold"
+                f"{shown}: has a token {most}, which {self.dtype.name} does not hold, and these "
+                "files need"
             )
         return tokens.astype(self.dtype, copy=False)
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Bytes, Hashes, Numbers
+from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.sources.export_description import Description, described
-from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
+from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN
 from shardctl.sources.splits import (
     GroupRule,
     are_sets_of_one,
@@ -28,7 +28,7 @@ from shardctl.sources.splits import (
     split_word,
 )
 from shardctl.system.permutation import mix64
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 
@@ -303,7 +303,7 @@ def _found(listing: Listing) -> str:
         if others:
             raise InputError(
                 f"the source {some(_sorted(by_source))} is named as a split, and {some(others)} "
-                "is not; use --split source or none"
+                "is not; use --split source or --split none"
             )
         return "source"
     if by_top:
@@ -370,7 +370,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     raise InputError(
         f"{roots}: {splits}, but these beside them are not: "
         f"{some([other for other in others if other])}. Use --split folder (each is a split) or "
-        "none, or move the others away"
+        "--split none, or move the others away"
     )
 
 

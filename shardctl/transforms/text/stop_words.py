@@ -145,8 +145,8 @@ def stop_words(language: str, who: str) -> frozenset[str]:
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(
-            f"there are no stop words of {language!r}; give one of {len(known)} codes such as "
-            "en, de, fr or zh",
+            f"there are no stop words of {language!r}; give one of the {len(known)} codes such "
+            "as en, de, fr or zh",
             "language",
         )
     return _plain(stopwordsiso.stopwords(language))

@@ -103,7 +103,7 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path, 
         (
             "yolov5:labels",
             None,
-            r"yolov5:labels: .*; if yolov5 should be a format .*, perhaps yolo: the formats are "
+            r"yolov5:labels: .*; yolov5 is no format .*, perhaps yolo: these are "
             r"coco, yolo,",
         ),
         (

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -66,30 +64,13 @@ def test_a_caption_of_two_images_is_refused(tmp_path, source):
         converted(source, tmp_path / "out", "captions:")
 
 
-FLICKR = [
-    ("a.png", "A cat, asleep ."),
-    ("a.png", 'It is "a cat" .'),
-    ("b.png", "A dog ."),
-    ("gone.png", "Nobody ."),
-    ("b.png", "Dogs"),
-]
-
-
-def as_csv(rows: list[tuple[str, str]]) -> str:
-    file = io.StringIO()
-    csv.writer(file).writerows([("image", "caption"), *rows])
-    return file.getvalue()
-
-
 LISTS = {
-    "Flickr8k.token.txt": lambda rows: "".join(
-        f"{name}#{n}\t{text}\n" for n, (name, text) in enumerate(rows)
-    ),
-    "captions.txt": as_csv,
-    "results.csv": lambda rows: (
-        "image_name| comment_number| comment\n"
-        + "".join(f"{name}| {n}| {text}\n" for n, (name, text) in enumerate(rows))
-    ),
+    "Flickr8k.token.txt": 'a.png#0\tA cat, asleep .\na.png#1\tIt is "a cat" .\nb.png#2\tA dog .\n'
+    "gone.png#3\tNobody .\nb.png#4\tDogs\n",
+    "captions.txt": 'image,caption\r\na.png,"A cat, asleep ."\r\na.png,"It is ""a cat"" ."\r\n'
+    "b.png,A dog .\r\ngone.png,Nobody .\r\nb.png,Dogs\r\n",
+    "results.csv": "image_name| comment_number| comment\na.png| 0| A cat, asleep .\n"
+    'a.png| 1| It is "a cat" .\nb.png| 2| A dog .\ngone.png| 3| Nobody .\nb.png| 4| Dogs\n',
 }
 
 
@@ -97,7 +78,7 @@ LISTS = {
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
 def test_one_file_may_have_several_captions_of_each_image(tmp_path, out, name, bom):
     photos(tmp_path / "in", "Images/a.png", "Images/b.png", "Images/c.png")
-    (tmp_path / name).write_text(bom + LISTS[name](FLICKR), encoding="utf-8")
+    (tmp_path / name).write_text(bom + LISTS[name], encoding="utf-8", newline="")
     said = str(converted(tmp_path / "in", out, f"captions:{tmp_path / name}").notices)
     assert [sample["captions"] for sample in samples(out).values()] == [
         ["A cat, asleep .", 'It is "a cat" .'],

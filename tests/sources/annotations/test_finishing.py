@@ -20,10 +20,10 @@ from shardctl.sources.annotations import finishing
 PLAIN = {"width": None, "height": None, "relative": False, "frame": "auto", "boxes": "keep"}
 
 
-def pixels_in(box: list[float], size: tuple[int, int]) -> np.ndarray:  # type: ignore[type-arg]
+def filled(box: Any, size: tuple[int, int]) -> Any:
     x, y, width, height = map(round, box)
-    mask = np.zeros(size[::-1], bool)
-    mask[y : y + height, x : x + width] = True
+    mask = np.zeros(size[::-1], np.uint8)
+    mask[y : y + height, x : x + width] = 1
     return mask
 
 
@@ -31,32 +31,29 @@ def pixels_in(box: list[float], size: tuple[int, int]) -> np.ndarray:  # type: i
 @given(box=st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(1, 3), st.integers(1, 3)))
 @examples(20)
 def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientation, box):
-    stored = (7, 5)
-    mask = pixels_in(list(map(float, box)), stored)
-    expected = np.asarray(turned(Image.fromarray(mask.astype(np.uint8)), orientation)).astype(bool)
+    def seen(mask: Any) -> Any:
+        return np.asarray(turned(Image.fromarray(mask), orientation))
+
     x, y, width, height = map(float, box)
+    mask = filled(box, (7, 5))
     objects = {
         "category": [0],
         "bbox": [[x, y, width, height]],
         "segmentation": [[[x, y, x + width, y, x + width, y + height, x, y + height]]],
         "keypoints": [[[x + 0.5, y + 0.5, 2.0], [0.0, 0.0, 0.0]]],
-        "rle": [{"size": [5, 7], "counts": rle.encode(mask)}],
+        "rle": [{"size": [5, 7], "counts": rle.encode(mask.astype(bool))}],
     }
+    expected = seen(mask)
     upright = expected.shape[::-1]
     how = {**PLAIN, "width": 7, "height": 5, "frame": "stored"}
     moved = finishing.finished_objects(objects, how, upright, orientation)
-    assert np.array_equal(pixels_in(moved["bbox"][0], upright), expected)
-    assert np.array_equal(
-        rle.decode(moved["rle"][0]["counts"], tuple(moved["rle"][0]["size"])), expected
-    )
     corners = np.array(moved["segmentation"][0][0]).reshape(-1, 2)
-    around = [*corners.min(axis=0), *(corners.max(axis=0) - corners.min(axis=0))]
-    assert np.array_equal(pixels_in(around, upright), expected)
-    point, absent = moved["keypoints"][0]
-    first = np.zeros_like(mask)
-    first[round(y), round(x)] = True
-    found = np.asarray(turned(Image.fromarray(first.astype(np.uint8)), orientation))
-    assert found[int(point[1]), int(point[0])] == 1
+    for around in (moved["bbox"][0], [*corners.min(axis=0), *np.ptp(corners, axis=0)]):
+        assert np.array_equal(filled(around, upright), expected)
+    (runs,) = moved["rle"]
+    assert np.array_equal(rle.decode(runs["counts"], tuple(runs["size"])), expected)
+    (across, down, _), absent = moved["keypoints"][0]
+    assert seen(filled((x, y, 1, 1), (7, 5)))[int(down), int(across)] == 1
     assert absent == [0.0, 0.0, 0.0]
 
 

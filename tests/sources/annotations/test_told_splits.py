@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from in_this_process import convert
-from PIL import Image
+from making import coco_file, photo, photos
 
 import shardctl
 from shardctl.errors import DatasetError, InputError
 
 TRAIN, VAL = [f"{number:03d}" for number in range(7)], [f"{number:03d}" for number in range(7, 10)]
-
-
-def image(path: Path, number: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (16, 12), (number, 0, 0)).save(path)
 
 
 def write(path: Path, text: str) -> None:
@@ -31,9 +25,9 @@ def lines(names: list[str], form: str = "{}") -> str:
 
 
 def yolo(root: Path, data: str) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
+    for name in TRAIN + VAL:
         day = "monday" if name in TRAIN else "friday"
-        image(root / "images" / day / f"{name}.jpg", number)
+        photo(root / "images" / day / f"{name}.jpg")
         write(root / "labels" / day / f"{name}.txt", "0 0.5 0.5 0.5 0.5\n")
     write(root / "train.txt", lines(TRAIN, "./images/monday/{}.jpg"))
     write(root / "val.txt", lines(VAL, f"{root}/images/friday/{{}}.jpg"))
@@ -42,41 +36,29 @@ def yolo(root: Path, data: str) -> tuple[list[Path], list[str]]:
 
 
 def coco(root: Path) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
-        image(root / "images" / f"{name}.jpg", number)
-    for split, names in (("train", TRAIN), ("val", VAL)):
-        images = [
-            {"id": int(name), "file_name": f"{name}.jpg", "width": 16, "height": 12}
-            for name in names
-        ]
-        record = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
-        write(root / f"instances_{split}.json", json.dumps(record))
-    return [root / "images"], [
-        f"coco:{root / f'instances_{split}.json'}" for split in ("train", "val")
+    photos(root / "images", *lines(TRAIN + VAL, "{}.jpg").split())
+    files = [
+        coco_file(root / f"instances_{split}.json", [(int(n), f"{n}.jpg") for n in names], [])
+        for split, names in (("train", TRAIN), ("val", VAL))
     ]
+    return [root / "images"], [f"coco:{file}" for file in files]
 
 
 def voc(root: Path) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
-        image(root / "JPEGImages" / f"{name}.jpg", number)
+    photos(root / "JPEGImages", *lines(TRAIN + VAL, "{}.jpg").split())
+    for name in TRAIN + VAL:
         write(root / "Annotations" / f"{name}.xml", "<annotation></annotation>")
-    sets = root / "ImageSets" / "Main"
-    for split, names in (
-        ("train", TRAIN),
-        ("val", VAL),
-        ("trainval", TRAIN + VAL),
-        ("cat_train", VAL),
-    ):
-        write(sets / f"{split}.txt", lines(names))
+    lists = {"train": TRAIN, "val": VAL, "trainval": TRAIN + VAL, "cat_train": VAL}
+    for split, names in lists.items():
+        write(root / "ImageSets" / "Main" / f"{split}.txt", lines(names))
     return [root / "JPEGImages"], [f"voc:{root}"]
 
 
 def food(root: Path) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
-        for kind in ("pie", "soup"):  # the last parts of the names are not enough
-            image(root / "images" / kind / f"{name}.jpg", number)
     for split, names in (("train", TRAIN), ("val", VAL)):
-        write(root / "meta" / f"{split}.txt", lines(names, "pie/{}") + lines(names, "soup/{}"))
+        listed = lines(names, "pie/{}") + lines(names, "soup/{}")  # their last parts are not enough
+        photos(root / "images", *(f"{name}.jpg" for name in listed.split()))
+        write(root / "meta" / f"{split}.txt", listed)
     return [root], ["auto"]
 
 
@@ -113,26 +95,28 @@ def test_splits_that_files_tell_are_the_splits(tmp_path, out, form):
 
 
 @pytest.mark.parametrize("form", ["lists", "voc", "food"])
-def test_an_update_follows_the_lists(tmp_path, form):
+def test_an_update_follows_the_lists(tmp_path, out, form):
     sources, labels = FORMS[form](tmp_path / "in")
-    given: dict[str, Any] = {"labels": labels, "workers": 0}
-    shardctl.convert(sources, tmp_path / "out", **given)
-    assert shardctl.convert(sources, tmp_path / "out", **given).status == "up-to-date"
+    convert(sources, out, labels=labels)
+    assert convert(sources, out, labels=labels).status == "up-to-date"
     train, val = (next((tmp_path / "in").rglob(f"{name}.txt")) for name in ("train", "val"))
     *rest, moved = train.read_text().splitlines(keepends=True)
     train.write_text("".join(rest))
     val.write_text(val.read_text() + moved)
     with pytest.raises(DatasetError, match="differs in its"):
-        shardctl.convert(sources, tmp_path / "out", **given)
-    shardctl.convert(sources, tmp_path / "out", update=True, **given)
-    shardctl.convert(sources, tmp_path / "fresh", **given)
-    for split in ("train", "val"):
-        keys = [
-            sorted(x["key"] for x in shardctl.open(tmp_path / out, split=split))
-            for out in ("out", "fresh")
-        ]
-        assert keys[0] == keys[1]
-        assert ("006" in {Path(key).stem for key in keys[0]}) == (split == "val" or form == "food")
+        convert(sources, out, labels=labels)
+    convert(sources, out, update=True, labels=labels)
+    convert(sources, tmp_path / "fresh", labels=labels)
+    updated, fresh = (
+        {
+            each["key"]: split
+            for split in ("train", "val")
+            for each in shardctl.open(path, split=split)
+        }
+        for path in (out, tmp_path / "fresh")
+    )
+    assert updated == fresh
+    assert [split for key, split in sorted(updated.items()) if "006" in key][-1] == "val"
 
 
 def test_lists_that_come_later_are_seen(tmp_path, out):
@@ -167,9 +151,8 @@ def test_two_splits_of_the_same_images_are_one(tmp_path, out):
 
 def test_folders_keep_their_names_and_may_not_contradict(tmp_path, out):
     """As Roboflow writes them."""
-    source = tmp_path / "in"
+    source = photos(tmp_path / "in", "train/images/a.jpg", "valid/images/a.jpg")
     for split in ("train", "valid"):
-        image(source / split / "images" / "a.jpg")
         write(source / split / "labels" / "a.txt", "0 0.5 0.5 0.5 0.5\n")
     labels = f"yolo:{source}/data.yaml"
     write(source / "data.yaml", "names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
@@ -185,30 +168,28 @@ def test_folders_keep_their_names_and_may_not_contradict(tmp_path, out):
 
 
 def test_a_text_that_lists_no_input_is_no_list(tmp_path, out):
-    for split, names in (("train", TRAIN), ("val", VAL)):
-        for name in names:
-            image(tmp_path / "in" / split / f"{name}.jpg", int(name))
-    write(tmp_path / "in" / "test.txt", "a cat on a mat\n")
-    write(tmp_path / "in" / "val.txt", lines(VAL, "x/{}.jpg 0"))
-    convert(tmp_path / "in", out)
-    assert splits_of(out) == {"train": len(TRAIN), "val": len(VAL)}
+    source = photos(tmp_path / "in", "train/0.jpg", "train/1.jpg", "val/2.jpg")
+    write(source / "test.txt", "a cat on a mat\n")
+    write(source / "val.txt", "x/2.jpg 0\n")
+    convert(source, out)
+    assert splits_of(out) == {"train": 2, "val": 1}
 
 
 def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path, out):
     """As Caffe and Places365 have them, with a label behind each name."""
-    image(tmp_path / "in" / "images" / "000.jpg")
+    source = photos(tmp_path / "in", "images/000.jpg")
     for split in ("train", "val"):
-        write(tmp_path / "in" / f"{split}.txt", "images/000.jpg 0\n")
+        write(source / f"{split}.txt", "images/000.jpg 0\n")
     with pytest.raises(
         InputError, match=r"no line of .*train\.txt, .*val\.txt is the name of an input"
     ):
-        convert(tmp_path / "in", out)
-    convert(tmp_path / "in", out, split="none")
+        convert(source, out)
+    convert(source, out, split="none")
     assert splits_of(out) == {"train": 1}
 
 
-def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path):
-    image(tmp_path / "in" / "val" / "1.jpg")
-    write(tmp_path / "in" / "train.txt", "val/1.jpg\n")
+def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path, out):
+    source = photos(tmp_path / "in", "val/1.jpg")
+    write(source / "train.txt", "val/1.jpg\n")
     with pytest.raises(InputError, match="puts 1 input into another split than the folder"):
-        convert(tmp_path / "in", tmp_path / "out")
+        convert(source, out)

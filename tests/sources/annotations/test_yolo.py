@@ -190,22 +190,18 @@ def test_a_wrong_data_file_is_refused(tmp_path, text, says):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml")
 
 
-def test_names_are_the_texts_that_are_written(tmp_path):
+def test_names_are_the_texts_that_are_written(tmp_path, out):
     root = labelled(tmp_path / "in", {"a.txt": "1 0.5 0.5 1 1"})
     names = ["yes", "no", "~", "012", "1_000", "1e3", "2024-01-01", "null", "0x1F", "é"]
-    forms = [
+    head = "defaults: &d\n  nc: 10\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: "
+    for form in (
         f"[{', '.join(names)}]",
         "".join(f"\n- {name}" for name in names),
         "".join(f"\n  {n}: {v}" for n, v in enumerate(names)),
-    ]
-    for number, form in enumerate(forms):
-        text = (
-            f"defaults: &d\n  nc: {len(names)}\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: "
-            f"{form}\n"
-        )
-        (root / "data.yaml").write_text(text, "utf-8")
-        said = converted(root / "images", tmp_path / str(number), f"yolo:{root}/data.yaml").notices
-        assert shardctl.open(tmp_path / str(number)).manifest.fields["objects"]["names"] == names
+    ):
+        (root / "data.yaml").write_text(f"{head}{form}\n", "utf-8")
+        said = converted(root / "images", out, f"yolo:{root}/data.yaml", overwrite=True).notices
+        assert shardctl.open(out).manifest.fields["objects"]["names"] == names
         assert "not there" not in str(said)
 
 
@@ -223,22 +219,18 @@ def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_pat
 @pytest.mark.parametrize("beside", [True, False])
 def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, out, beside):
     names = ("train/a.png", "more/b.png", "none/c.png")
-    root = labelled(
-        tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names
-    )
+    lines = dict.fromkeys(("train/a.txt", "more/b.txt"), "0 0.5 0.5 1 1")
+    root, folder = labelled(tmp_path / "in", lines, names), "images"
     if beside:
-        (root / "images").rename(root / "pictures")
-        for file in (root / "labels").rglob("*.txt"):
-            file.rename(root / "pictures" / file.relative_to(root / "labels"))
-    folder = "pictures" if beside else "images"
-    given = {"split": "none", "workers": 0, "labels": [f"yolo:{root}/data.yaml"]}
+        folder = "pictures"
+        (root / "images").rename(root / folder)
+        for file in lines:
+            (root / "labels" / file).rename(root / folder / file)
+    source, given = root / folder, f"yolo:{root}/data.yaml"
     (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
-    with pytest.raises(InputError, match=r"names no folder with more/b\.png, whose labels are "):
-        shardctl.convert(root / folder, out, **given)
+    with pytest.raises(InputError, match=r"no folder that has more/b\.png, whose labels are "):
+        converted(source, out, given, split="none")
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
-    shardctl.convert(root / folder, out, **given)
-    assert {key: len(sample["objects"]["bbox"]) for key, sample in samples(out).items()} == {
-        "train/a.png": 1,
-        "more/b.png": 1,
-        "none/c.png": 0,
-    }
+    converted(source, out, given, split="none")
+    found = [len(sample["objects"]["bbox"]) for _, sample in sorted(samples(out).items())]
+    assert found == [1, 0, 1]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import Choose, Cut, Format, Reading, Unit
+from shardctl.sources.formats.base import Choose, Cut, Format, Misfit, Reading, Unit
 from shardctl.sources.types import Types, without_nulls
 
 READING = Reading()
@@ -45,6 +45,31 @@ def damaged_reads(format_: Format, path: Path, places: Iterable[int]) -> int:
                 rejected += "\n" not in rejection.message
     path.write_bytes(data)
     return rejected
+
+
+def spoilt_reads(format_: Format, path: Path, schema: pa.Schema, copies: int, places: int) -> int:
+    """Read copies of a table with bytes changed at so many places. All that may be raised is a
+    Rejection or a Misfit; return how often it was."""
+    good, random, named = path.read_bytes(), np.random.default_rng(1), 0
+    for _ in range(copies):
+        data = bytearray(good)
+        for place in random.integers(0, len(data), places):
+            data[place] ^= int(random.integers(1, 256))
+        path.write_bytes(data)
+        try:
+            assert read(format_, path, schema=schema).table.num_columns == len(schema)
+        except (Rejection, Misfit):
+            named += 1
+    return named
+
+
+def parts_of(unit: Unit, count: int) -> tuple[list[Unit], list[Unit]]:
+    """Return parts of so many records of a unit, from its beginning and from its end."""
+    parts = [
+        unit._replace(skip=skip, first=1 + skip, records=min(count, unit.records - skip))
+        for skip in range(0, unit.records, count)
+    ]
+    return parts, parts[::-1]
 
 
 @dataclass(frozen=True)

@@ -150,24 +150,24 @@ def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_r
     assert len(shardctl.open(tmp_path / "two")) == 12
 
 
-def labelled(path: Path, numbers: list[int | None], names: object, type_: pa.DataType) -> Path:
-    features = {
-        "label": {"names": names, "_type": "ClassLabel"},
-        "x": {"dtype": "int64", "_type": "Value"},
-    }
+def hugging_face(path: Path, features: dict[str, Any], **columns: Any) -> Path:
+    """Write a table as datasets does, with features that name classes."""
+    path.parent.mkdir(exist_ok=True)
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
-    schema = pa.schema([("label", type_), ("x", pa.int64())], metadata)
-    pq.write_table(
-        pa.table([pa.array(numbers, type_), pa.array(range(len(numbers)))], schema=schema), path
-    )
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
     return path
+
+
+def labelled(path: Path, labels: Any, names: object) -> Path:
+    features = {"label": {"names": names, "_type": "ClassLabel"}}
+    return hugging_face(path, features, label=labels, x=range(len(labels)))
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int8(), pa.uint8()])
 def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_path, out):
     none = None if pa.types.is_unsigned_integer(type_) else -1
-    path = labelled(tmp_path / "a.parquet", [1, none, 0, 2, None, 100], ["b", "a"], type_)
-    convert(path, out)
+    numbers = pa.array([1, none, 0, 2, None, 100], type_)
+    convert(labelled(tmp_path / "a.parquet", numbers, ["b", "a"]), out)
     ds = shardctl.open(out)
     assert ds.classes == ("b", "a")
     assert [each["label"] for each in ds] == [1, None, 0, None]
@@ -179,17 +179,15 @@ def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_, tmp_pa
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", 3], "ab", {"a": 1}, None, []])
 def test_names_that_are_none_name_no_classes(names, tmp_path, out):
-    path = labelled(tmp_path / "a.parquet", [0, 5, -1], names, pa.int64())
-    convert(path, out)
+    convert(labelled(tmp_path / "a.parquet", [0, 5, -1], names), out)
     ds = shardctl.open(out)
     assert ds.classes is None
     assert [each["label"] for each in ds] == [0, 5, -1]
 
 
 def test_files_that_say_different_classes_are_refused(tmp_path, out):
-    (tmp_path / "in").mkdir()
-    labelled(tmp_path / "in" / "a.parquet", [0, 1], ["a", "b"], pa.int64())
-    labelled(tmp_path / "in" / "b.parquet", [0, 1], ["b", "a"], pa.int64())
+    for names in ("ab", "ba"):
+        labelled(tmp_path / "in" / f"{names}.parquet", [0, 1], list(names))
     with pytest.raises(InputError, match="the files give different names to the classes of label"):
         convert(tmp_path / "in", out)
     convert(tmp_path / "in", out, labels="none")
@@ -211,11 +209,7 @@ NESTED: dict[str, Any] = {  # as datasets 5, 3 and 1 write it
 
 
 def nested(path: Path, features: dict[str, Any]) -> Path:
-    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
-    table = pa.table({"text": ["a"], "tags": [[0]], "objects": [[{"category": 0}]]})
-    path.parent.mkdir(exist_ok=True)
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    return path
+    return hugging_face(path, features, text=["a"], tags=[[0]], objects=[[{"category": 0}]])
 
 
 @pytest.mark.parametrize("form", NESTED)
@@ -255,13 +249,8 @@ def test_every_folder_is_asked_for_the_names_of_its_classes(field, tmp_path):
 
 def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path, out):
     features = {"fine": {"names": ["x", "y"], "_type": "ClassLabel"}}
-    schema = pa.schema(
-        [("label", pa.string()), ("fine", pa.int64())],
-        {b"huggingface": json.dumps({"info": {"features": features}})},
-    )
-    table = pa.table([pa.array(["b", "a", "b"]), pa.array([0, -1, 7])], schema=schema)
-    pq.write_table(table, tmp_path / "a.parquet")
-    result = convert(tmp_path / "a.parquet", out)
+    path = tmp_path / "a.parquet"
+    result = convert(hugging_face(path, features, label=["b", "a", "b"], fine=[0, -1, 7]), out)
     ds = shardctl.open(out)
     assert (result.rejected, ds.classes) == (1, ("a", "b"))
     assert [(each["label"], each["fine"]) for each in ds] == [(1, 0), (0, None)]
