@@ -1,23 +1,26 @@
 """Which inputs are in which split, and which have which label, where nobody says so."""
 
 from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
-import re
-import shardctl
-from collections import Counter
 from followed_sources import write
 from image_files import image
 from in_this_process import convert
-from pathlib import Path
 from places import file_at
 from pyarrow import parquet
-from shardctl.errors import (DatasetError, InputError, UsageError)
+from tars import tar
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.tables import open_table
 from shardctl.making.plan.splits import SplitRule
-from shardctl.sources.splits import (named_as_splits, rank, split_word)
-from tars import tar
-from typing import Any
+from shardctl.sources.splits import named_as_splits, rank, split_word
 
 
 def tree(root: Path, *names: str) -> Path:
