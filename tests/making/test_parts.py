@@ -222,7 +222,7 @@ def test_a_machine_with_other_versions_is_refused(photos, out):
     build(photos, out, "1/2")
     # as a machine with another Arrow would have planned it
     edit_job(out, "parts", lambda parts: parts.update(versions="pyarrow 1.0"))
-    with pytest.raises(DatasetError, match=r"other versions \(pyarrow 1\.0 → "):
+    with pytest.raises(DatasetError, match=r"other versions \(pyarrow 1\.0 → .* than here"):
         build(photos, out, "2/2")
 
 
@@ -232,7 +232,7 @@ def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, out
     monkeypatch.syspath_prepend(tmp_path)
     own = [{"name": "custom", "target": "evil:f"}]
     edit_job(out, "recipe", lambda recipe: recipe.update(transform=own))
-    with pytest.raises(UsageError, match="was made with user functions"):
+    with pytest.raises(UsageError, match="made with user functions"):
         build(photos, out, "2/2")
 
 
