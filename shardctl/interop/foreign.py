@@ -59,10 +59,9 @@ def refuse_text(path: Path) -> None:
     dataset are others."""
     ending = without_compression(suffix_of(path.name))
     if ending in PLAIN_TEXTS and is_file(path) and not (path.parent / MANIFEST).exists():
-        shown = printable(str(path))
+        shown = printable(path)
         raise UsageError(
-            f"{shown}: is text ({ending}) and no shard; `shardctl convert` says which of its "
-            "records are bad"
+            f"{shown}: is text ({ending}) and no shard; `shardctl convert` names bad records"
         )
 
 
@@ -106,9 +105,8 @@ def refuse_export(path: Path) -> None:
     export = export_of_files(path)
     if export is not None:
         raise UsageError(
-            f"{printable(str(path))}: is an export of shardctl to {export.to}, and its files are "
-            "not shards; open them"
-            " directly, and check them with `shardctl verify`"
+            f"{printable(path)}: is an export of shardctl to {export.to}; open its files "
+            "directly, and check them with `shardctl verify`"
         )
 
 
@@ -133,8 +131,7 @@ def check_sums(
             progress(done, total)
     except (OSError, ValueError):
         message = (
-            f"{CHECKSUMS} is lost or changed, so that most files cannot be checked; get it "
-            "again, or export again"
+            f"{CHECKSUMS} is lost or changed, and checks most files; get it again, or export again"
         )
         findings.append(error("lost-checksums", message, CHECKSUMS))
     samples = sum(each.samples for each in export.splits.values())

@@ -290,8 +290,7 @@ def _variants(selection: Selection) -> Numbers:
     """Return the variant of every sample, (n,). Raises UsageError if the dataset has none."""
     if VARIANT not in selection.shards.layout.columns.names:
         raise UsageError(
-            f"{selection.shards.shown}: its samples have no variants; convert with --variants K to "
-            "make some"
+            f"{selection.shards.shown}: its samples have no variants; convert with --variants K"
         )
     parts = [
         part.to_numpy(zero_copy_only=False).astype(np.int64) for part in _column(selection, VARIANT)
@@ -456,8 +455,8 @@ def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
     whole = next((name for name, spec in first.items() if spec.kind == "whole"), None)
     if whole is not None:
         raise UsageError(
-            f"{whole} describes a whole batch, which a mixture does not have; derive document_ids "
-            "or position_ids"
+            f"{whole} is of a whole batch, which no mixture has; derive document_ids or "
+            "position_ids"
         )
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)

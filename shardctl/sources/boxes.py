@@ -106,8 +106,7 @@ def _kind_of_text(text: str) -> Kind | None:
 
 PLACE_NAMES = frozenset(
     (
-        "bbox,bboxes,box,boxes,boundingbox,boundingboxes,keypoint,keypoints,landmark,"
-        "landmarks,polygon,polygons,points,segmentation,segmentations,encodedpixels,rle"
+        "bbox,bboxes,box,boxes,boundingbox,boundingboxes,keypoint,keypoints,landmark,landmarks,polygon,polygons,points,segmentation,segmentations,encodedpixels,rle"
     ).split(",")
 )
 """Names of columns of places as tools write them, without _ and - and in lower case.

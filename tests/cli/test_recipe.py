@@ -177,7 +177,7 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, out):
         (
             '[[transform]]\nname = "crop"\nsize = 9\n',
             ["--crop", "8"],
-            "has 2 steps crop; change the one that is meant",
+            "has 2 steps crop; change it there",
         ),
         ("", ["--crop", "0"], "must be 224, or 320x240"),
         ("", ["--step", "crop 9"], "'9' is not of the form setting=value"),

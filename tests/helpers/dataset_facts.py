@@ -48,3 +48,12 @@ def stored(dataset: Path, name: str) -> list[Any]:
     tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
     values: list[Any] = pa.concat_tables(tables)[name].to_pylist()
     return values
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder, by their names."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

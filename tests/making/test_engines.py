@@ -57,7 +57,7 @@ def test_an_unknown_engine_is_refused(tmp_path, out, engine):
             UsageError,
             "^ray://head:10001: Ray Client cannot be used",
         ),
-        ({"engine": "ray"}, InstallError, re.escape(f"needs Ray: pip install {to_install('ray')}")),
+        ({"engine": "ray"}, InstallError, re.escape(f"pip install {to_install('ray')}")),
     ],
 )
 def test_an_engine_that_cannot_be_used_is_refused_before_the_work(

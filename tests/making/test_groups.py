@@ -189,5 +189,5 @@ def test_a_group_that_cannot_be_is_refused(tmp_path, out):
         convert(tmp_path / "photos", out, group="person", split=SHARES)
     with pytest.raises(InputError, match=r"2 inputs \(.*\) in no group"):
         convert(tmp_path / "photos", out, group="IMG_(0)_", split=SHARES)
-    with pytest.raises(UsageError, match="keeps samples together where split divides them"):
+    with pytest.raises(UsageError, match="needs a split by shares"):
         convert(tmp_path / "in", out, group="patient")

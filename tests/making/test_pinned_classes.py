@@ -125,7 +125,7 @@ def test_what_is_not_pinned_is_refused_by_name(tmp_path, out, pins, cli):
         convert(tmp_path / "in.jsonl", out, classes=pins[0])
     for text in ("", "a\n\nb\n", "a\na\n"):
         pins[0].write_text(text)
-        with pytest.raises(InputError, match="a text file with one class in each line, each once"):
+        with pytest.raises(InputError, match="a text file with each class on one line"):
             convert(tmp_path / "val", out, classes=pins[0])
 
 

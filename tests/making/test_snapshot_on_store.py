@@ -242,7 +242,7 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     ("given", "said"),
     [
         ({"wait": False}, "a dataset on a store must be complete"),
-        ({"keep_generations": 2}, "kept generations are not supported on a store"),
+        ({"keep_generations": 2}, "a store keeps no generations"),
         ({"cache": "cache", "cache_limit": "much"}, "'much' is not a size"),
     ],
 )

@@ -156,7 +156,7 @@ def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path, out):
     rows = [f"{number + 0.5}" for number in range(3)]
     with pytest.raises(
         InputError,
-        match="rename a column of numbers to predict",
+        match="rename numbers to predict",
     ):
         notices_of(labelled(tmp_path / "one", "label", rows), out)
     source = labelled(tmp_path / "two", "target", rows)

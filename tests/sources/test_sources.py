@@ -288,7 +288,7 @@ def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_
     tables = idle.endswith((".csv", ".jsonl", ".tar"))
     sources = [made / ("good.csv" if tables else "photos")]
     sources.insert(place, made / idle)
-    with pytest.raises(InputError, match=rf"{idle}: .*leave this one out"):
+    with pytest.raises(InputError, match=rf"{idle}: .*Leave this source out"):
         convert(sources, out, kind="table" if tables else "image")
     assert not out.exists()
 

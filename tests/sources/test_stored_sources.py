@@ -633,7 +633,7 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
         ("s3://", UsageError, "names no bucket"),
         ("s3://bucket/../x", UsageError, "has an empty part"),
         ("s3://there-is-no-such-bucket/in", StoreError, "there is no such bucket"),
-        ("{bucket}/nothing", InputError, "there is no object with this key"),
+        ("{bucket}/nothing", InputError, "no object has this key, or one that begins with it"),
     ],
 )
 def test_a_source_that_leads_nowhere(bucket, tmp_path, url, error, message):

@@ -109,7 +109,7 @@ def test_metrics_are_not_written_into_another_file(tmp_path, out, name):
         (tmp_path / row).write_text('{"x": 1}\n')
     with pytest.raises(
         StorageError,
-        match=f"{name}: exists, and is not a file of metrics that shardctl wrote",
+        match=f"{name}: exists, and is not a file of metrics of shardctl",
     ):
         convert(tmp_path / "in", out, metrics=[tmp_path / name])
     assert (tmp_path / name).read_text() == '{"x": 1}\n'

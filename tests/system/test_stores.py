@@ -300,7 +300,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     [
         ("403", "{action} is not permitted .s3:"),
         ("expired", "{action} failed: the credentials have expired .ExpiredToken.; sign in again"),
-        ("redirect", "{action} failed: the bucket is somewhere else; set AWS_REGION"),
+        ("redirect", "{action} failed: the bucket is elsewhere; set AWS_REGION"),
     ],
 )
 def test_what_a_store_refuses_is_one_sentence(object_server, bucket, action, kind, message):
@@ -359,7 +359,7 @@ def test_an_address_where_no_store_answers(
 
 def test_http_is_used_only_where_it_is_allowed(bucket, monkeypatch):
     monkeypatch.delenv("AWS_ALLOW_HTTP")
-    with pytest.raises(StoreError, match="http://, which is not allowed; set AWS_ALLOW_HTTP=true"):
+    with pytest.raises(StoreError, match="http:// is not allowed; set AWS_ALLOW_HTTP=true"):
         open_store(bucket).get("k")
 
 
@@ -544,7 +544,7 @@ os.waitpid(child, 0)
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ('store.put("k", b"1")', "was forked from a process that had used an object store"),
+        ('store.put("k", b"1")', "was forked from one that had used an object store"),
         ("", "None\n"),
         ("client = shardctl.system.stores.client_of(sys.argv[1])", "None\n"),
     ],

@@ -73,8 +73,7 @@ class PreviousDataset:
             self.state = UpdateState(folder, manifest.update)
         except DatasetError as problem:
             raise DatasetError(
-                f"{problem}; without it shardctl cannot tell which inputs changed; use --overwrite "
-                "to make the dataset again"
+                f"{problem}; nothing else tells which inputs changed; use --overwrite"
             ) from problem
         self.table = ShardTable(folder)
         making = self.table.making

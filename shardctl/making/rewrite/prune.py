@@ -141,7 +141,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: each sample is made of several records; remove the record "
+            f"{printable(old.root)}: each sample is made of several records; remove those "
             "from the source, and convert again"
         )
     wanted = set(keys or ())
@@ -161,7 +161,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     before = {pruned_reject(source, record).key for source, record in pruned}
     missing = tuple(sorted(wanted - found - before))
     if missing and not has_them:
-        shown = printable(str(old.root))
+        shown = printable(old.root)
         raise InputError(f"{shown}: no sample has the key {some(missing)}")
     return _Chosen(rows, found, missing, tuple(kept if has_them else ()))
 
@@ -323,7 +323,7 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove the records "
+        f"{printable(old.root)}: its keys are values of a field, and {why}; remove them "
         "from the source, and convert again"
     )
 

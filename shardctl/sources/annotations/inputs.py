@@ -202,8 +202,8 @@ class Finder:
             at = int(np.argmax(is_other))
             raise InputError(
                 f"{shown}: {printable(names[at].as_py())} leads only to "
-                f"{printable(self._inputs.paths_at([rows[at]])[0])}, which is of another split by "
-                "its name; rename one"
+                f"{printable(self._inputs.paths_at([rows[at]])[0])}, of another split by its "
+                "name; rename one"
             )
         rows[is_other] = -1
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
@@ -452,7 +452,7 @@ def none_among_inputs(shown: str, names: Texts) -> InputError:
     """Return what is wrong with a file whose images are all other ones."""
     example = some(names.slice(0, 3).to_pylist())
     return InputError(
-        f"{shown}: none of its images is among the inputs (it names {example}); give their folder"
+        f"{shown}: no image of it is among the inputs (it names {example}); give their folder"
     )
 
 
@@ -571,5 +571,5 @@ def told_by_lists(files: Iterable[str]) -> ToldSplits | None:
             places.setdefault(name, []).append(file)
     if {"train", "val"} <= set(places):
         places.pop("trainval", None)
-    shown = some([printable(str(each)) for own in places.values() for each in own])
+    shown = some([printable(each) for own in places.values() for each in own])
     return ToldSplits(shown, places) if places else None

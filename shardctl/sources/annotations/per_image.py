@@ -87,15 +87,14 @@ def names_of_classes(
             if not name or name in names[: number - 1]:
                 wrong = f"repeats {printable(name)}" if name else "is blank"
                 raise InputError(
-                    f"{printable(file)}, line {number}: it {wrong}, and each line is the name of "
-                    "one class"
+                    f"{printable(file)}, line {number}: it {wrong}, not the name of one class"
                 )
         lists[file] = tuple(names)
     for one, other in pairwise(lists):
         if lists[one] != lists[other]:
             raise InputError(
-                f"{printable(one)} and {printable(other)} have other classes, or in another order; "
-                "make them the same"
+                f"{printable(one)} and {printable(other)} have different classes; make them the "
+                "same"
             )
     return next(iter(lists.values()), None) or None
 
@@ -151,7 +150,7 @@ def refuse_no_match(
     if not matched:
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
-            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of "
+            f"{printable(folder)}: none of the {len(found):,} {what} is called as an input of "
             f"its split ({one}; an input is {other})"
         )
 

@@ -168,9 +168,7 @@ _EACH = (
 )
 """The formats with a file for each image: its ending, how it begins, and what is said of it."""
 
-_TO_WRITE = (
-    ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
-)
+_TO_WRITE = ", and nothing uses it: write it as COCO, or CSV with file_name and label"
 _OF_YOLO = re.compile(rb"(?ms)(?=.*^names\s*:).*^(train|val|path)\s*:")
 _OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
 _MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption)"|"categories"\s*:\s*\[')
@@ -249,17 +247,17 @@ def refuse_nested_records(files: Iterable[FoundFile], images: Images) -> None:
             source = file.opened if inside else images.roots[file.root].text
             command = f"`shardctl convert {shlex.quote(printable(source))} DST"
             way = (
-                f"images in lists or in texts are not read as samples yet, and {command}` converts "
-                "the records without them"
+                f"images in lists or texts are not read, and {command}` converts the records "
+                "without them"
                 if nested
-                else f"{command} --image-field {shlex.quote(printable(path[0]))}` makes a sample of "
-                "each record, if its paths lead to the images from its folder on"
+                else f"{command} --image-field {shlex.quote(printable(path[0]))}` makes a sample "
+                "of each record, if its paths lead from its folder on"
             )
             place = printable(".".join(path).replace(".[]", "[]"))
             raise InputError(
                 f"{printable(file.opened)}: its records name images of the source ({place}: "
-                f"{printable(image)}), and nothing uses them; {way}, and --labels none the images "
-                "alone"
+                f"{printable(image)}), and nothing uses them; {way}; --labels none takes the "
+                "images alone"
             )
 
 

@@ -80,7 +80,7 @@ def seen(value: Any) -> Any:
 def stored(root: Path, name: str, split: str) -> list[dict[str, Any]]:
     """Return the samples of a split as the readers print them."""
     samples = shardctl.open(root / name, split=split)
-    rows = made.rows_of(root / name, split)
+    rows = made.table(root / name, split).to_pylist()
     return [
         {
             field: seen(samples[place]["image"]) if field == "image" else seen(value)
@@ -113,6 +113,9 @@ def near(row: dict[str, Any]) -> dict[str, Any]:
 def test_hugging_face_reads_every_form_for_it(exports, environment):
     found = read(environment, "huggingface", exports)
     assert found["classes"] == list(made.CLASSES)
+    assert found["shards"] == stored(exports, "photos", "train")
+    pixels = [sample["image"].ravel().tolist() for sample in shardctl.open(exports / "raw")]
+    assert [row["image"] for row in found["vectors"]] == pixels
     for name, splits in (
         ("photos", ("train", "val")),
         ("gaps", ("train",)),
@@ -308,7 +311,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples):
         for split in splits:
             rows = [
                 in_json(row) if name == "photos" else row
-                for row in made.rows_of(root / name, split)
+                for row in made.table(root / name, split).to_pylist()
             ]
             texts, tfds_texts = (TEXTS.get(f"{to}-{name}", ()) for to in ("tfrecord", "tfds"))
             assert found[f"tfrecord-{name} {split}"] == [in_example(row, texts) for row in rows]
@@ -319,7 +322,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples):
     assert found["tfds-photos classes"] == list(made.CLASSES)
     assert found["tfds-features classes"] == ["x", "a b", "ç"]
     assert found["tfds-objects classes of objects"] == ["cat", "big dog"]
-    (one,) = [row for row in made.rows_of(root / "features", "train") if row["key"] == "2"]
+    one = made.table(root / "features").to_pylist()[2]
     assert found["tfds-one splits"] == ["train"]
     assert [row["key"] for row in found["tfds-one train"]] == [bare("2")]
     assert found["tfrecord-one train"] == [in_example(one, ())]

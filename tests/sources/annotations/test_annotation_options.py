@@ -34,7 +34,7 @@ def test_a_source_is_a_format_and_a_path(text, source):
         (["coco:"], "it needs a path, coco:PATH"),
         (["coco+x:a"], "coco annotations have no option 'x'"),
         (["voc+zero-based=1:a"], "voc annotations have no option"),
-        (["masks+ignore:a"], "a number of a mask is from 0 to 65535"),
+        (["masks+ignore:a"], "it is 0 to 65535"),
         (["auto", "none", "coco:a"], "--labels auto and --labels none contradict each other"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path, 
         (
             "yolov5:labels",
             None,
-            r"yolov5:labels: .*; if yolov5 should be a format .*, perhaps yolo: the formats are "
+            r"yolov5:labels: .*; yolov5 is no format .*, perhaps yolo: these are "
             r"coco, yolo,",
         ),
         (

@@ -92,13 +92,13 @@ def test_one_file_may_have_several_captions_of_each_image(tmp_path, out, name, b
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a.png| 0| x\n", "its first line has no file_name"),
+        ("a.png| 0| x\n", "its first line has neither file_name"),
         (
             "image_name| comment_number| comment\na.png| 0| x\na.png| 1   A dog\n",
             "line 3: 2 cells, and the first line has 3",
         ),
-        ("image,caption\nz.png,x\n", "none of its images is among the inputs"),
-        ("", "its first line has no file_name"),
+        ("image,caption\nz.png,x\n", "no image of it is among the inputs"),
+        ("", "its first line has neither file_name"),
     ],
 )
 def test_a_file_of_captions_that_is_wrong_is_refused(tmp_path, source, text, says):

@@ -81,7 +81,7 @@ def test_validation_images_have_the_class_of_the_list(out, source, files):
     [
         (
             {"ILSVRC2012_validation_ground_truth.txt": "490\n1\n"},
-            "which says what its numbers are",
+            "which names its numbers",
         ),
         (
             {"LOC_val_solution.csv": "ImageId,PredictionString\na,n00000000 1 2 3 4\n"},
@@ -90,9 +90,12 @@ def test_validation_images_have_the_class_of_the_list(out, source, files):
         ({"val.txt": "a.JPEG 3\n"}, "line 1: a.JPEG 3 gives no image a class"),
         (
             {"LOC_synset_mapping.txt": "tench n01440764\n"},
-            "line 1: each line needs a WordNet number",
+            "line 1: each line needs another WordNet number",
         ),
-        ({"LOC_synset_mapping.txt": WORDS + WORDS}, "line 4: each line needs a WordNet number"),
+        (
+            {"LOC_synset_mapping.txt": WORDS + WORDS},
+            "line 4: each line needs another WordNet number",
+        ),
     ],
 )
 def test_wrong_lists_are_refused_with_the_place(tmp_path, source, files, says):

@@ -125,9 +125,9 @@ def test_wrong_masks_are_refused_before_anything_is_written(tmp_path, out, sourc
     with pytest.raises(InputError, match="holds no masks"):
         converted(source, out, f"masks:{tmp_path}/masks")
     mask(tmp_path / "masks" / "x.png", values_of((8, 6)))
-    with pytest.raises(InputError, match="none of the 1 masks has the name of an input"):
+    with pytest.raises(InputError, match="none of the 1 masks is called as an input"):
         converted(source, out, f"masks:{tmp_path}/masks")
-    with pytest.raises(UsageError, match="from 0 to 65535"):
+    with pytest.raises(UsageError, match="it is 0 to 65535"):
         converted(source, out, f"masks+ignore=-1:{tmp_path}/masks")
 
 

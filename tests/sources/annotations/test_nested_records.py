@@ -20,7 +20,7 @@ from image_files import images
 import shardctl
 from shardctl.cli import run
 from shardctl.errors import InputError
-from shardctl.making.convert import convert  # as the command line has it: messages name options
+from shardctl.making.convert import convert
 
 Record = dict[str, Any]
 
@@ -128,7 +128,7 @@ def test_records_with_images_in_lists_are_refused_with_the_command_that_keeps_th
 ):
     write(source / name, NESTED[layout])
     sentence = refused(source, out)
-    assert "are not read as samples yet" in sentence
+    assert "are not read, and" in sentence
     if name == "chats.json":
         assert run(command_in(sentence, out)) == 0
         assert len(shardctl.open(out)) == 3
@@ -145,13 +145,13 @@ def test_images_are_known_by_their_names_wherever_paths_begin_and_whatever_endin
     image, source, tmp_path
 ):
     write(source / "annotations" / "chats.json", FLAT["LLaVA"], image)
-    assert "if its paths lead to the images" in refused(source, tmp_path / "out")
+    assert "if its paths lead from its folder" in refused(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("layout", ["parts", "tags"])
 def test_images_in_lists_are_known_without_their_endings_too(layout, source, tmp_path):
     write(source / "chats.json", NESTED[layout], "imgs/{}")
-    assert "are not read as samples yet" in refused(source, tmp_path / "out")
+    assert "are not read, and" in refused(source, tmp_path / "out")
 
 
 def test_paths_out_of_the_folder_of_the_records_need_the_source_itself(source, out):
@@ -164,7 +164,7 @@ def test_records_that_came_after_a_conversion_are_refused_too(source, out):
     convert(source, out, workers=0)
     write(source / "chats.jsonl", NESTED["LLaMA-Factory"])
     for options in ({}, {"update": True}):
-        with pytest.raises(InputError, match="are not read as samples yet"):
+        with pytest.raises(InputError, match="are not read, and"):
             convert(source, out, workers=0, **options)
 
 

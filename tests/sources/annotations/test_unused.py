@@ -12,7 +12,7 @@ from image_files import images, saved
 from PIL import Image
 
 import shardctl
-from shardctl.making.convert import convert  # as the command line has it: messages name options
+from shardctl.making.convert import convert
 
 NAMES = ("a", "b", "c")
 COCO = {
@@ -148,9 +148,7 @@ def test_the_option_is_said_and_takes_the_file(cli, photos, tmp_path, kind):
 def test_what_no_option_takes_as_it_is_is_said_too(photos, tmp_path, name, text):
     write(photos / name, text)
     warning = only_warning(photos, tmp_path / "out")
-    assert (
-        f"{name} names images, and nothing uses it: write it as COCO, or as a CSV file" in warning
-    )
+    assert f"{name} names images, and nothing uses it: write it as COCO, or CSV" in warning
     assert "--labels" not in warning
 
 

@@ -212,7 +212,7 @@ def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_pat
     assert "1 of 2 inputs without label file: background" in said
     assert "1 box reaches outside of the image; kept" in said
     (root / "labels" / "a.txt").unlink()
-    with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
+    with pytest.raises(InputError, match="none of the 1 labels is called as an input"):
         converted(root / "images", tmp_path / "new", f"yolo:{root}/labels")
 
 
@@ -228,7 +228,7 @@ def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, out
             (root / "labels" / file).rename(root / folder / file)
     source, given = root / folder, f"yolo:{root}/data.yaml"
     (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
-    with pytest.raises(InputError, match=r"no folder that has more/b\.png, whose labels are "):
+    with pytest.raises(InputError, match=r"no folder with more/b\.png, whose labels are "):
         converted(source, out, given, split="none")
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
     converted(source, out, given, split="none")
