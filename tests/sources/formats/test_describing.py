@@ -359,28 +359,21 @@ def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_
 
 
 def test_a_format_is_told_by_name_or_by_content(tmp_path):
-    interop = {
+    copy = tmp_path / "x-without-a-known-ending"
+    for name, ending in {
         "webdataset/plain-000000.tar": ".tar",
         "webdataset/packed.tar.gz": ".tar",
         "tfrecord/plain.tfrecord": ".tfrecord",
         "tfrecord/gzip.tfrecord.gz": ".tfrecord",
         "tfrecord/zlib-00000-of-00001": ".tfrecord",
         "recordio/images.rec": ".rec",
-    }
-    for name, ending in interop.items():
+    }.items():
         assert ending_of(name, str(INTEROP / name)).startswith(ending), name
-        copy = tmp_path / "x-without-a-known-ending"
         shutil.copy(INTEROP / name, copy)
         assert ending_of(copy.name, str(copy)) == ending, name
-        copy.unlink()
-    for name in (
-        "a.tgz",
-        "a.tar.zstd",
-        "a.tfrecords-00001-of-00002",
-        "tfrecord",
-        "a.tfrecord.gz",
-        "b.mds.zstd",
-    ):
+    for (
+        name
+    ) in "a.tgz a.tar.zstd a.tfrecords-00001-of-00002 tfrecord a.tfrecord.gz b.mds.zstd".split():
         assert ending_of(name, "/nowhere").split(".")[1] in ("tar", "tfrecord", "mds"), name
     for name in ("photo.jpg", "tfrecords.py", "a.rec.txt", "mytfrecord"):
         assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name

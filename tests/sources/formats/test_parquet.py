@@ -248,11 +248,9 @@ VIEWS: dict[str, tuple[pa.Array, list[Any]]] = {
         pa.ListViewArray.from_arrays(PLACES, PAIRS, [1, 2, 3, 4]),
         [[3, 4], [1, 2], [2, 3]],
     ),
-    "of text": (pa.array([["a", "b"], ["c"]], pa.list_view(STRINGS)), [["a", "b"], ["c"]]),
     "in views": (pa.array([[[1], [2, 3]], []], pa.list_view(VIEW)), [[[1], [2, 3]], []]),
     "in a struct": (pa.array([{"a": [1]}], pa.struct({"a": VIEW})), [{"a": [1]}]),
     "text": (pa.array([None, "more than twelve bytes"], STRINGS), [None, "more than twelve bytes"]),
-    "bytes": (pa.array([b"a", None], pa.binary_view()), [b"a", None]),
     "words": (pa.DictionaryArray.from_arrays([1, 0], WORDS), ["b", "a"]),
     "runs": (pa.RunEndEncodedArray.from_arrays([2, 3], WORDS), ["a", "a", "b"]),
 }
