@@ -49,6 +49,10 @@ FILES = {
     "odd.toml": "colour = 1",
     "near.toml": "stor = 1",
     "step.toml": "resize = 256",
+    "steps.toml": """
+transform = [{name = "resize", size = 9}, {name = "crop", size = 8}, {name = "crop", size = 7},
+{name = "custom", target = "json:dumps"}]
+""",
     "quotes.toml": "store = jpeg:90",
     "labels.csv": "file,label\n1.jpg,a\n2.jpg,b\n",
     "lines.jsonl": '{"text": "a", "n": 1}\n' * 3,
@@ -211,6 +215,61 @@ WRONG = r"""
 3 | tokenizer train absent t.json | absent: no such file or folder
 3 | convert lines.jsonl out --text-field txt | the records have no field txt; they have text, n
 2 | convert lines.jsonl out --chat-template chatml | --chat-template needs a tokenizer
+2 | convrt in out | there is no command 'convrt'; did you mean convert?
+2 | Convert in out | did you mean convert?
+2 | zzz out | there is no command 'zzz'; `shardctl -h` lists the commands
+2 | convert in out -o x | there is no option -o; `shardctl convert --help` lists all
+2 | convert in out --worker 3 | did you mean --workers?
+2 | convert in out --rezise 3 | did you mean --resize?
+2 | -V | there is no option -V; use --version
+2 | --quiet convert in out | options stand behind the name of a command
+3 | convert lines.jsonl out --recipe imagenet | no such recipe file
+2 | inspect out --kye x | did you mean --key?
+2 | bench out --seconds 1m | '1m' is not a valid float
+2 | help convrt | did you mean convert
+2 | help annotation.md | did you mean annotations
+2 | help INPUTZ | did you mean inputs
+2 | convert in out --recipe @imagnet | did you mean @imagenet?
+2 | recipe check @imagnet | did you mean @imagenet?
+2 | recipe show @imagnet | did you mean @imagenet?
+3 | recipe check absent.toml | absent.toml: no such recipe file; `shardctl recipe list`
+3 | recipe check text | text: cannot be read (Is a directory)
+2 | inspect ready --shard 0 --block 9 | no block 9
+2 | inspect ready --shard 0 --block 0 --row 900 | no row 900
+2 | inspect ready --shard 0 --row 900 | no row
+2 | inspect ready --shard 0 --row -1 | no row -1
+2 | inspect ready --split test --head 1 | no split 'test'; it has train
+2 | inspect ready --split test --where 'label == 1' | no split 'test'; it has train
+2 | inspect ready --key k --split val | contradict each other; leave out --split
+2 | inspect ready --key k --html x | contradict each other; leave out --key
+2 | inspect ready --key k --stats | contradict each other; leave out --stats
+2 | inspect ready --shard 0 --block 0 --head 3 | contradict each other; leave out --block
+2 | inspect ready --shard 0 --split val --head 3 | contradict each other; leave out --split
+2 | inspect ready --head 3 --columns key --images x.png | contradict each other; leave out --columns
+2 | inspect ready --diff x --html y | contradict each other; leave out --html
+3 | verify ready/files.arrow | not a shard; give the folder of the dataset, ready
+3 | inspect ready/plan.arrow | not a shard; give the folder of the dataset, ready
+3 | inspect ready/manifest.json | not a shard; give the folder of the dataset, ready
+2 | export ready out --to parquet --rename label=image | a name of its own
+2 | export ready out --to parquet --where 'size > 3' | no column 'size'
+3 | export ready out --to parquet --where 'label > 99' | has no sample for which
+2 | export ready out --to parquet --store webp | keep, png or jpeg:QUALITY
+2 | export ready out --to parquet --on-loss ignore | 'ignore' is not one of fail, json, drop
+2 | export ready out --to parquet --compression br | zstd, snappy or none
+2 | export ready out --to parquet --no-eos | --no-eos is not for an export to parquet; it has compression
+2 | export ready out --to yolo --task obb | must be detect, segment or pose
+2 | export ready out --to coco --task detect | --task is not for an export to coco
+2 | export ready ready/out --to parquet | is inside the dataset
+2 | export ready . --to parquet --overwrite | or contains it
+3 | export ready file --to parquet --overwrite | is a file
+3 | inspect ready --key dunes/dunes-0001.jpg | did you mean dunes/dunes-00
+2 | inspect ready --images x.png --where 'label == 17' | 17
+3 | inspect ready --html absent/x.html | cannot be written (No such file or directory)
+2 | convert in out --recipe steps.toml --random-crop 9 | has no step random_resized_crop (it has resize, crop, custom); add it with --step
+2 | convert in out --recipe steps.toml --crop 8 | has 2 steps crop; change the one that is meant
+2 | convert in out --recipe steps.toml --transform json:dumps | has this function already
+2 | convert in out --recipe steps.toml --step hflip | hflip must come before your own function
+2 | convert in out --recipe steps.toml --resize 0 | must be 224, or 320x240
 """
 """The exit code, the arguments, and a part of the sentence."""
 
@@ -248,6 +307,7 @@ IN_PYTHON: list[tuple[Callable[[], Any], str]] = [
     (lambda: shardctl.convert(IN, OUT, steps=[{}]), "steps must be a string such as"),  # type: ignore[list-item]
     (lambda: shardctl.convert(IN, OUT, transforms=len), "takes 'module:function'"),  # type: ignore[arg-type]
     (lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t"}), "give tokenizer to convert"),
+    (lambda: shardctl.export(READY, OUT, "mds", columns="key"), "columns takes a list of names"),
     (lambda: shardctl.export(READY, OUT, "wds"), "'wds' is not known; did you mean mds?"),
     (
         lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"),

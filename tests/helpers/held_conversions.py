@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from custom_steps import HELD
 from image_files import images
 from in_this_process import command_line
@@ -28,6 +30,23 @@ def make_held(root: Path) -> Path:
     (root / "tmp").mkdir()
     run_held(root, "whole").check_returncode()
     return root
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_held(tmp_path_factory.mktemp("held"))
+
+
+@pytest.fixture
+def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of it all, which is also the current one and that of modules. What a test makes in
+    it goes."""
+    before = set(made.iterdir())
+    monkeypatch.chdir(made)
+    monkeypatch.syspath_prepend(made)
+    yield made
+    for left in set(made.iterdir()) - before:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def run_held(here: Path, out: str, *words: str) -> subprocess.CompletedProcess[str]:

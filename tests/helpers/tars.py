@@ -21,6 +21,12 @@ def tar(
     return sink.getvalue() if end else sink.getvalue()[:size]
 
 
+def members_of(path: Path) -> dict[str, bytes]:
+    """Return the files of a tar by their names."""
+    with tarfile.open(path) as file:
+        return {member.name: file.extractfile(member).read() for member in file}  # type: ignore[union-attr]  # all are files
+
+
 def write_tar(path: Path, records: Mapping[str, Mapping[str, bytes]]) -> Path:
     members = [
         (f"{key}.{ending}", data)

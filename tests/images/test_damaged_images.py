@@ -15,27 +15,25 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
+from dataset_facts import rejects_of
 from guarded_memory import run_checked
 from in_this_process import convert
 from lossless import lossless_jpeg
-from pictures import Pixels, scene_pixels
+from pictures import Pixels, oriented, scene_pixels
+from pictures import encoded as file_of
 from PIL import Image, ImageFile
 
 import shardctl
 from shardctl.errors import DatasetError, Rejection
-from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import backend, image
 from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole
 from shardctl.images.geometry import View
-from shardctl.system.folders import LocalFolder
 
 RGB = Image.fromarray(scene_pixels(41, 37))
 
 
 def encoded(form: str, picture: Image.Image = RGB, **options: Any) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, form, **options)
-    return target.getvalue()
+    return file_of(picture, form, **options)
 
 
 def other_frames(picture: Image.Image = RGB) -> dict[str, Any]:
@@ -201,7 +199,7 @@ def test_a_png_with_one_wrong_byte_becomes_a_reject(cli, tmp_path, out, options)
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
     assert cli("convert", tmp_path / "in", out, "--workers", "0", *options).code == 0
-    assert [reject.source for reject in read_rejects(LocalFolder(out))] == ["bad.png"]
+    assert [reject.source for reject in rejects_of(out)] == ["bad.png"]
 
 
 def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
@@ -303,9 +301,7 @@ def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep):
 
 
 def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    block = exif.tobytes()
+    block = oriented(6).tobytes()
     data = lossless_jpeg(scene_pixels(23, 17))
     turned = data[:2] + struct.pack(">BBH", 0xFF, 0xE1, len(block) + 2) + block + data[2:]
     assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(23, 17), -1))
@@ -329,10 +325,8 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 @pytest.mark.parametrize("behind", [False, True])
 def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind):
     data = encoded("PNG")
-    exif = Image.Exif()
-    exif[0x0112] = 6
     place = data.index(b"IEND" if behind else b"IDAT") - 4
-    turned = data[:place] + chunk(b"eXIf", exif.tobytes()[6:]) + data[place:]
+    turned = data[:place] + chunk(b"eXIf", oriented(6).tobytes()[6:]) + data[place:]
     assert image.open_image(turned).size == (37, 41)
     assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(41, 37), -1))
 

@@ -19,7 +19,7 @@ from PIL import Image
 from places import file_at, place_of
 
 import shardctl
-from shardctl.errors import DatasetError, InputError, StorageError, UsageError
+from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Image as Stored
 from shardctl.format.roles import Roles
@@ -98,11 +98,6 @@ def test_a_key_has_all_its_variants(photos, out):
     assert {record.values["key"] for record in records} == {key}
 
 
-def test_an_unknown_key_suggests_near_ones(raw_dataset):
-    with pytest.raises(InputError, match=r"no key .*; did you mean dunes/dunes-00\d\d.jpg"):
-        samples_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
-
-
 def test_the_key_of_a_reject_tells_why(tmp_path, out, photos):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
@@ -145,22 +140,6 @@ def test_a_shard_is_described_without_its_dataset(raw_dataset, tmp_path):
     assert len(list(head(place_of(tmp_path / name), None, 3))) == 3
     assert len(list(matching(place_of(tmp_path / name), None, "row < 2"))) == 2
     assert statistics_of(place_of(tmp_path / name)).samples == found.samples
-
-
-def test_places_that_are_not_there_are_said(raw_dataset):
-    shard = raw_dataset / "train-00000.arrow"
-    for block, row in ((9, 0), (0, 900), (None, 900), (None, -1)):
-        with pytest.raises(UsageError, match=r"no (block 9|row)"):
-            sample_at(*file_at(shard), block, row)
-    with pytest.raises(UsageError, match="no shard 'x'"):
-        find_shard(LocalFolder(raw_dataset), "x")
-    for take in (
-        head(place_of(raw_dataset), "test", 1),
-        matching(place_of(raw_dataset), "test", "label == 1"),
-        some_samples(place_of(raw_dataset), "test", 1),
-    ):
-        with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
-            next(take)
 
 
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
@@ -320,28 +299,6 @@ def test_a_split_is_shown_alone(cli, raw_dataset):
     assert sum(found["classes"].values()) == found["statistics"]["samples"] == len(val)
     assert found["column_bytes"]["image"] == len(val) * 32 * 32 * 3
     assert cli("inspect", raw_dataset, "--json").json["split"] is None
-    refused = cli("inspect", raw_dataset, "--split", "test")
-    assert (refused.code, "no split 'test'; it has train, val" in refused.err) == (2, True)
-
-
-IDLE = """
---key k --split val | --split
---key k --html x | --key
---key k --stats | --stats
---shard 0 --block 0 --head 3 | --block
---shard 0 --split val --head 3 | --split
---head 3 --columns key --images x.png | --columns
---diff x --html y | --html
-"""
-"""Options, and the one of them that would have no effect."""
-
-
-@pytest.mark.parametrize("case", IDLE.strip().splitlines())
-def test_no_option_is_ignored(cli, raw_dataset, case):
-    options, idle = case.split(" | ")
-    refused = cli("inspect", raw_dataset, *options.split())
-    assert refused.code == 2
-    assert f"contradict each other; leave out {idle}\n" in refused.err
 
 
 def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_path):
@@ -355,8 +312,6 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_pat
     (first, *_) = matching(place_of(raw_dataset), None, "label == 'snow'")
     middle = pixels[2 + 64 : 2 + 96, 2 + 64 : 2 + 96]  # of the first cell
     assert np.array_equal(middle, first.values["image"])
-    nothing = ("--images", tmp_path / "no.png", "--where", "label == 17")
-    assert cli("inspect", raw_dataset, *nothing).code == 2
     convert(demo / "texts", tmp_path / "texts")
     refused = cli("inspect", tmp_path / "texts", "--images", tmp_path / "no.png")
     assert (refused.code, "there are no images to draw" in refused.err) == (2, True)

@@ -469,12 +469,6 @@ def test_a_page_and_a_contact_sheet_are_written_together(cli, raw_dataset, tmp_p
     assert f": {samples} image samples in" in content, "the page is that of the split"
 
 
-def test_a_page_that_cannot_be_written_is_said(cli, raw_dataset, tmp_path):
-    options = "--runs 1 --epochs 1 --html".split()
-    refused = cli("bench", raw_dataset, *options, tmp_path / "absent" / "report.html")
-    assert (refused.code, "cannot be written (No such file" in refused.err) == (3, True)
-
-
 NOTEBOOK = {"light": ("#ffffff", "#000000"), "dark": ("#111111", "#dddddd")}
 """Colours of paper and text that a notebook has of its own."""
 

@@ -19,7 +19,7 @@ from in_this_process import convert, repair
 from PIL import Image
 
 import shardctl
-from shardctl.errors import DatasetError, UsageError, WorkerError
+from shardctl.errors import DatasetError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import FATAL_KILLS
@@ -120,14 +120,6 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
     for check in (shardctl.verify, shardctl.repair):
         with pytest.raises(DatasetError, match="an unfinished conversion; run the same"):
             check(dataset)
-
-
-@pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "shards.arrow", "manifest.json"])
-def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli, raw_dataset, name):
-    for command in ("verify", "inspect"):
-        ran = cli(command, raw_dataset / name)
-        assert ran.code == 3
-        assert f"not a shard; give the folder of the dataset, {raw_dataset}" in ran.err
 
 
 def test_a_key_that_stands_twice_is_found(dataset):
@@ -263,15 +255,6 @@ def test_a_lone_shard_proves_itself(dataset, tmp_path):
     assert (finding.kind, finding.shard, finding.block) == ("wrong-checksum", "lone.arrow", 0)
     lone.write_bytes(b"")
     assert kinds(lone) == ["unreadable-shard"]
-
-
-def test_what_is_no_dataset_is_said(tmp_path):
-    with pytest.raises(DatasetError, match="no such dataset"):
-        shardctl.verify(tmp_path / "absent")
-    with pytest.raises(DatasetError, match="not a dataset"):
-        shardctl.verify(tmp_path)
-    with pytest.raises(UsageError, match="level 'total'"):
-        shardctl.verify(tmp_path, "total")
 
 
 @pytest.mark.thorough(after=1)

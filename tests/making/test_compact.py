@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from damage import flip
-from dataset_facts import shards_of, sums
+from dataset_facts import expect_whole, shards_of, sums
 from followed_sources import convert, files_of, update, write_lines
 from in_this_process import repair
 from samples_of import samples_of
@@ -81,7 +81,7 @@ def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, out, cli, op
     assert result.shards == dry["shards"]
     assert layout_of(out) == layout_of(fresh)
     assert samples_of(out) == before == samples_of(fresh)
-    assert shardctl.verify(out, level="deep").findings == ()
+    expect_whole(out, level="deep")
     assert shardctl.compact(out).status == "up-to-date"
     assert convert(source, out, **options).status == "up-to-date"
     assert shardctl.open(out).generation.command == "compact"
@@ -90,6 +90,7 @@ def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, out, cli, op
         assert one.get(name) == other.get(name), name
 
 
+@pytest.mark.thorough
 def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_path, out):
     change(source, out, tmp_path / "held")
     shardctl.compact(out)
@@ -105,6 +106,7 @@ def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_
     assert samples_of(out) == samples_of(tmp_path / "fresh")
 
 
+@pytest.mark.thorough
 def test_lines_are_put_into_the_order_of_their_files(tmp_path, out):
     source, fresh = tmp_path / "in", tmp_path / "fresh"
     for number in (5, 2, 8, 1, 9):
@@ -118,7 +120,7 @@ def test_lines_are_put_into_the_order_of_their_files(tmp_path, out):
     convert(source, fresh, samples_per_shard=10)
     assert samples_of(out) == before == samples_of(fresh)
     assert keys_in_order(out) == keys_in_order(fresh)
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
     assert (out / "rejects.jsonl").read_text() == (fresh / "rejects.jsonl").read_text()
     for shard in shards_of(out):
         (out / shard.path).unlink()
@@ -130,7 +132,7 @@ def test_samples_without_a_source_fill_their_shards_again(out):
     shardctl.prune(out, where="n < 70 and n > 5")
     shardctl.compact(out)
     assert [entry.rows for entry in shards_of(out)] == [9, 9, 9, 9]
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
     assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
 
 
@@ -138,7 +140,7 @@ def test_a_dataset_without_samples_is_in_order_after_that(source, out):
     convert(source, out)
     shardctl.prune(out, keys=[sample["key"] for sample in shardctl.open(out)])
     assert [shardctl.compact(out).status for _ in range(2)][1] == "up-to-date"
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 def test_damage_is_not_copied(source, tmp_path, out):

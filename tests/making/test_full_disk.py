@@ -95,12 +95,6 @@ def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk, photos):
     assert shardctl.verify(out).ok
 
 
-def test_a_read_only_file_system_is_said(disk, photos):
-    read_only(disk)
-    with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
-        convert(photos, disk / "out")
-
-
 def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk, photos):
     """Also where a converter was killed right after it had completed the dataset, and what it left
     cannot be taken away."""
@@ -282,4 +276,5 @@ def test_files_on_a_bad_part_of_a_disk_are_rejected(image, mounted, tmp_path, ou
     reasons = {(reject.stage, reject.error, reject.message) for reject in rejects}
     assert reasons == {("read", "unreadable", "cannot be read (Input/output error)")}
     assert (result.samples, result.copied) == (60 - len(lost), 0)
-    assert sorted(os.listdir(copies)) == [".shardctl-copies", "rejects.jsonl"]
+    copied = {path.name for path in copies.rglob("*") if path.is_file()}
+    assert copied == {".shardctl-copies", "rejects.jsonl"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from custom_steps import SLOW
-from dataset_facts import keys
+from dataset_facts import expect_whole, keys
 from followed_sources import files_of, write, write_lines
 from programs import run_python
 from snapshots import SMALL, first_file, ranks, shards_done, slow_recipe, snapshot, wait_until
@@ -49,7 +49,7 @@ def test_batches_come_before_the_dataset_is_there(source, out, slow):
     assert ds.is_complete
     complete = ds.wait()
     assert read == keys(out)
-    assert shardctl.verify(out).ok
+    expect_whole(out)
     expected = complete.loader(4)
     expected.set_epoch(1)
     assert keys_of(loader) == keys_of(expected)

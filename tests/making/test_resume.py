@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,10 @@ from unittest.mock import Mock
 
 import pytest
 from conftest import CROP
-from dataset_facts import sums
-from held_conversions import go_on, held, make_held, started
+from dataset_facts import expect_whole, sums
+from held_conversions import go_on, held, started
+from held_conversions import here as here
+from held_conversions import made as made
 from image_files import images
 from in_this_process import children_of, convert, repair
 from programs import run_command, run_python
@@ -32,22 +34,7 @@ from shardctl.making.convert import Listener
 from shardctl.system.files import sha256_of
 from shardctl.system.scratch import scratch_folder
 
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_held(tmp_path_factory.mktemp("resume"))
-
-
 WORKERS = ("--workers", "2")
-
-
-@pytest.fixture
-def here(made: Path) -> Iterator[Path]:
-    """All that, in which a test makes out/, and stops it with the file `hold`."""
-    before = sorted(made.iterdir())
-    yield made
-    for left in set(made.iterdir()) - set(before):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def running(here: Path, shards: int) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -344,7 +331,7 @@ def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_datas
     convert(source, out)
     monkeypatch.chdir(out)
     convert(source, ".", recipe={"store": "png"}, overwrite=True)
-    assert shardctl.verify(".").findings == ()
+    expect_whole(".")
     assert shardctl.open(".").manifest.recipe["store"] == "png"
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from dataset_facts import shards_of
+from dataset_facts import expect_whole, shards_of
+from doc_snippets import snippets_of
 from followed_sources import files_of, write, write_lines
 from programs import run_python
 from snapshots import (
@@ -50,7 +50,7 @@ def test_it_is_made_once_and_then_opened(source, out):
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert len(snapshot(source, out)) == 60
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    assert shardctl.verify(out).ok
+    expect_whole(out)
 
 
 def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source, out):
@@ -310,7 +310,7 @@ def test_where_the_one_that_makes_it_is_killed_another_goes_on(source, tmp_path,
     assert len({printed for printed, _ in ended}) == 1
     assert len(json.loads(ended[0][0])[1]) == 60
     assert sorted("resuming" in err for _, err in ended) == [False, True]
-    assert shardctl.verify(out).ok
+    expect_whole(out)
     assert generations(out) == 1
 
 
@@ -378,9 +378,8 @@ def test_a_wrong_declaration_is_wrong_usage(given, said):
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(photos, tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
     # of one: test_snapshot_on_store.py
-    training, _, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    training, _, step, arriving = snippets_of("snapshot.md", "python")
     (tmp_path / "photos").symlink_to(photos)
     write(tmp_path / "my_helpers.py", "def edges(image): return int(image[0, 0, 0])")
     write(tmp_path / "my_steps.py", step)

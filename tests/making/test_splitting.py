@@ -79,11 +79,6 @@ def test_folders_of_splits_beside_others_are_refused(tmp_path, out, names, messa
     assert splits(planned(source, out, split="none", labels="none")) == {"train": count}
 
 
-def test_split_folder_makes_a_split_of_every_folder_on_top(tmp_path, out):
-    source = tree(tmp_path / "in", "train/1.png", "stray/2.png")
-    assert splits(planned(source, out, split="folder")) == {"train": 1, "stray": 1}
-
-
 def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, out):
     tree(tmp_path, "train/cat/1.png", "train/dog/2.png", "val/cat/3.png")
     both = [tmp_path / "train", tmp_path / "val"]

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import examples
-from dataset_facts import rejects_of
+from dataset_facts import expect_whole, rejects_of, sums
 from followed_sources import write, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,18 +29,14 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
 from shardctl.making.convert import Listener, discover, table_writer
-from shardctl.making.plan.list_files import list_files
-from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards import builder, scan, task
+from shardctl.making.shards.engines import local
 from shardctl.making.shards.engines.local import Engine, OnFound
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
 from shardctl.making.shards.scan import PrePlanTask, run_task
-from shardctl.sources.files import SourceRoot
-from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
-from shardctl.sources.kinds import KINDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
 
@@ -355,7 +351,7 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, o
     assert {reject.error for reject in rejects} <= {"changed", "vanished"}
     lost = Counter(splits[reject.key] for reject in rejects for _ in range(reject.records))
     assert lost == Counter(own.values())
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 def test_types_that_differ_while_several_workers_build_shards_are_found_again(tmp_path, out):
@@ -391,42 +387,24 @@ class LastFirst(Engine):
 
 
 def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at(
-    tmp_path, monkeypatch
+    tmp_path, out, monkeypatch
 ):
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
     without records."""
     for where in (discover, scan):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(Delimited(), 8, 16))
     monkeypatch.setattr(discover, "MOST_RANGES", 2)
-    (tmp_path / "in").mkdir()
-    contents = [
-        f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}"
-        for number in range(4)
-    ]
+    rows = range(9)
+    contents = ["b,a\n" + "".join(f"{row},x{row}{n}\n" for row in rows) for n in range(4)]
     contents += ['c,a\nx"y,"\n",",1\nab"c,2\n', "c,a\n", "d,a\n1,2\n", "\x1f\x8b\x08 not text"]
     for number, content in enumerate(contents):
-        (tmp_path / "in" / f"{number}.csv").write_bytes(content.encode("latin-1"))
-    reading = Reading()
-    listing = list_files(
-        [SourceRoot(str(tmp_path / "in"))],
-        KINDS["table"],
-        reading,
-        LabelRule.parse("none"),
-        tmp_path / "listing.arrow",
-        lambda count: None,
-    )
-    found = []
-    for engine in (Engine(), LastFirst()):
-        discovery = discover.Discovery(listing, reading, False, engine)
-        units = discovery.find_units()
-        columns = [units.file, units.offset, units.size, units.first, units.records]
-        faults = {number: str(fault) for number, fault in units.faults.items()}
-        types = discovery.find_types(units, True)
-        assert types is not None
-        found.append((np.array(columns).tolist(), faults, types.schema(), types.found().names))
-    assert found[0] == found[1]
-    (file, *_), faults, schema, _ = found[0]
-    assert sorted(set(file)) == [0, 1, 2, 3, 4, 6, 7]
-    assert file.count(0) > 2
-    assert [file[number] for number in faults] == [7]
-    assert schema.names[:2] == ["b", "a"]
+        write(tmp_path / "in" / f"{number}.csv", content.encode("latin-1"))
+    options = {"labels": "none", "max_rejects": "100%"}
+    for place, engine in ((out, Engine()), (tmp_path / "other", LastFirst())):
+        monkeypatch.setattr(local, "start", Mock(return_value=engine))
+        convert(tmp_path / "in", place, {"kind": "table"}, **options)
+    assert sums(out) == sums(tmp_path / "other")
+    units = open_table(LocalFolder(out), PLAN)["file"].to_pylist()
+    assert units.count(0) > 2 > units.count(4)
+    assert [reject.key for reject in rejects_of(out)] == ["4.csv#1", "7.csv"]
+    assert shardctl.open(out).schema.names[:3] == ["key", "b", "a"]

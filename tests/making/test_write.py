@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 from conftest import examples
-from dataset_facts import sums
+from dataset_facts import expect_whole, sums
 from followed_sources import write_lines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ def test_samples_come_out_as_they_went_in(out):
     shardctl.write(out.with_name("again"), texts(2500), samples_per_shard=1000)
     assert sums(out) == sums(out.with_name("again"))
     assert plain(ds) == [{"key": f"{n:09d}", **sample} for n, sample in enumerate(texts(2500))]
-    assert shardctl.verify(out, "deep").findings == ()
+    expect_whole(out, "deep")
 
 
 values = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
@@ -412,7 +412,7 @@ def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path, out, 
     (out / "generations" / "mine").mkdir()
     shardctl.write(out, two_of if parts else two_of(0), parts=parts, overwrite=True)
     assert [path.name for path in (out / "generations").iterdir()] == ["mine"]
-    assert shardctl.verify(out).ok
+    expect_whole(out)
 
 
 def two_of(part: int) -> Iterator[dict[str, int]]:

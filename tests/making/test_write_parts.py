@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dataset_facts import shards_of, sums
+from dataset_facts import expect_whole, shards_of, sums
+from doc_snippets import snippets_of
 from followed_sources import write
 from in_this_process import convert
 from PIL import Image
@@ -62,7 +61,7 @@ def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, out, limit)
     assert here.samples == there.samples == len(expected(parts))
     assert sums(tmp_path / "here") == sums(out)
     assert plain(shardctl.open(out)) == expected(parts)
-    assert shardctl.verify(out, "deep").findings == ()
+    expect_whole(out, "deep")
     assert not (out / ".shardctl").exists()
     counts = [entry.rows for entry in shards_of(out)]
     assert len(counts) == there.shards
@@ -86,7 +85,7 @@ def test_splits_are_given_by_name_or_drawn_by_key(tmp_path):
     shardctl.write(stream, ({"key": each["key"]} for each in expected(range(25))), split=shares)
     one, other = ([each["key"] for each in shardctl.open(out, "val")] for out in (drawn, stream))
     assert one == other
-    assert shardctl.verify(drawn).findings == ()
+    expect_whole(drawn)
 
 
 FAILS = r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame"
@@ -203,7 +202,7 @@ def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, out, how):
     assert made - {0, 1} == left - {0, 1}
     samples = [(sample["part"], sample["number"]) for sample in shardctl.open(out)]
     assert samples == [(part, number) for part in range(12) for number in range(10)]
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 class Indexed:
@@ -295,8 +294,7 @@ def test_datasets_of_hugging_face_are_written(tmp_path, out):
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(tmp_path, out):
-    page = (Path(__file__).parents[2] / "docs" / "write.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = snippets_of("write.md", "python")
     for name, numbers in (("a.txt", range(50)), ("b.txt", range(50, 80))):
         write(tmp_path / name, "".join(f"{number}\n" for number in numbers))
     run_python(example, cwd=tmp_path, check=True)
@@ -313,7 +311,7 @@ def test_calls_in_two_threads_do_not_meet(tmp_path):
         list(threads.map(make, "abcd"))
     for name in "abcd":
         assert plain(shardctl.open(tmp_path / name)) == expected(range(20))
-        assert shardctl.verify(tmp_path / name).findings == ()
+        expect_whole(tmp_path / name)
 
 
 def test_the_function_is_called_in_other_processes_alone(out):

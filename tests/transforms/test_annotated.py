@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from annotated_sources import HEIGHT, WIDTH, source_with
 from conftest import examples
-from dataset_facts import rejects_of, sums
+from dataset_facts import rejects_of, stored, sums
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import images, saved
 from in_this_process import convert
 from json_lines import json_lines
-from pictures import encoded, rectangle
+from pictures import encoded, oriented, rectangle
 from PIL import Image
 
 import shardctl
@@ -69,8 +69,8 @@ def test_a_mask_follows_with_its_numbers_and_its_palette(tmp_path, mode, type_):
     source = source_with(tmp_path, None, mask)
     sample = converted(source, CROP_AND_FLIP, labels=f"masks:{tmp_path / 'masks'}")
     assert np.array_equal(sample["mask"], values[10:30, 15:45][:, ::-1])
-    stored = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()["mask"][0].as_py()
-    with Image.open(io.BytesIO(stored["bytes"])) as kept:
+    (kept_mask,) = stored(tmp_path / "out", "mask")
+    with Image.open(io.BytesIO(kept_mask["bytes"])) as kept:
         assert kept.mode.startswith(mode)
         assert mode != "P" or kept.getpalette()[:9] == list(range(9))
 
@@ -91,9 +91,9 @@ def test_each_number_of_a_mask_is_kept_whatever_its_palette_has(
     values = (np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % colours).astype(np.uint8)
     mask = Image.fromarray(values)
     mask.putpalette([7 * number % 256 for number in range(3 * colours)])
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    saved(Image.new("RGB", (WIDTH, HEIGHT)), folder / "photos" / "a.jpg", exif=exif)
+    saved(
+        Image.new("RGB", (WIDTH, HEIGHT)), folder / "photos" / "a.jpg", exif=oriented(orientation)
+    )
     saved(mask, folder / "masks" / "a.png")
     options = {"labels": f"masks+ignore={ignore}:{folder / 'masks'}", "annotation_frame": "stored"}
     size = f"{HEIGHT + 6}x{WIDTH + 6}" if orientation == 6 else f"{WIDTH + 6}x{HEIGHT + 6}"
@@ -230,7 +230,7 @@ ELASTIC: dict[str, Any] = {"name": "elastic"}
             {"name": "maybe", "steps": [ELASTIC]},
             "elastic in maybe cannot move boxes and polygons",
         ),
-        ({"keypoints": [[[1, 1, 2]]]}, {"name": "hflip"}, "left and right keypoints"),
+        ({"keypoints": [[[1, 1, 2]]]}, {"name": "hflip"}, "which keypoints"),
     ],
 )
 def test_a_step_that_cannot_move_an_annotation_is_refused_by_name(

@@ -318,7 +318,7 @@ def test_a_template_of_a_file_is_part_of_the_dataset(tmp_path, out):
         + GENERATION.format("{{ m.content }}")
         + "{% endfor %}"
     )
-    converted(tmp_path, [{"messages": PLAIN}], template=str(template))
+    converted(tmp_path, [{"messages": PLAIN}], template=str(template), tokenizer="bytes")
     assert texts(out) == [("hiyes what? that",) * 2]
     before = (out / "chat_template.jinja").read_text(), (out / "SHA256SUMS").read_text()
     template.unlink()
@@ -372,7 +372,7 @@ def test_an_answer_of_weight_0_does_not_count(tmp_path, out, style):
 
 
 def test_answers_in_a_prompt_do_not_count(tmp_path, out):
-    converted(tmp_path, [{"prompt": PLAIN[:3], "completion": PLAIN[3:]}])
+    converted(tmp_path, [{"prompt": PLAIN[:3], "completion": PLAIN[3:]}], tokenizer="bytes")
     assert [counted for _, counted in texts(out)] == ["that<|im_end|>"]
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from image_files import saved
 from in_this_process import convert
-from pictures import soft_shapes
+from pictures import oriented, soft_shapes
 from PIL import Image
 
 import shardctl
@@ -101,11 +101,9 @@ def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(sou
 
 
 def test_the_upright_image_is_compared(tmp_path, out):
-    exif = Image.Exif()
-    exif[0x0112] = 6
     saved(soft_shapes(1), tmp_path / "in/a.png")
     turned = soft_shapes(1).transpose(Image.Transpose.ROTATE_90)
-    saved(turned, tmp_path / "in/b.jpg", exif=exif, quality=95)
+    saved(turned, tmp_path / "in/b.jpg", exif=oriented(6), quality=95)
     saved(turned, tmp_path / "in/c.png")
     convert(tmp_path / "in", out, recipe={"duplicates": "similar"})
     assert list(dropped(out)) == ["b.jpg"]

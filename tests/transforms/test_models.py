@@ -421,11 +421,16 @@ def test_arguments_are_a_table_of_what_a_file_can_say(source, tmp_path, argument
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_features_without_images_are_a_dataset_that_everything_reads(source, out, dtype, cli):
+    labels = source / "labels.csv"
+    rows = "".join(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))
+    labels.write_text("file_name,label,weight\n" + rows)
     steps = ({"name": "resize", "size": "8x8"}, step("Features", dtype=dtype))
-    convert(source, out, *steps, recipe={"store": "none"}, samples_per_shard=6)
+    options: Any = {"labels": str(labels), "samples_per_shard": 6}
+    convert(source, out, *steps, recipe={"store": "none"}, **options)
     ds = shardctl.open(out)
-    assert ds.schema.names == ["key", "features", "grid"]
+    assert set(ds.schema.names) == {"key", "features", "grid", "label", "weight"}
     assert ds.schema.field("features").type == pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), 6)
+    assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
     batch = next(iter(ds.loader(batch_size=5, shuffle=False)))
     assert (batch["features"].shape, batch["features"].dtype) == ((5, 6), np.dtype(dtype))
     assert batch["grid"].shape == (5, 2, 3)
@@ -511,18 +516,6 @@ def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source,
     assert ran.code == 0
     assert "as your functions get them" in ran.out + ran.err
     assert "8x8" in (tmp_path / "p.html").read_text().replace(" x ", "x")
-
-
-def test_without_images_the_annotations_stay(source, out):
-    """A dataset of features is read by the loader, whatever else is in it."""
-    rows = "".join(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))
-    labels = source / "labels.csv"
-    labels.write_text("file_name,label,weight\n" + rows)
-    steps = ({"name": "resize", "size": "8x8"}, step("Features"))
-    convert(source, out, *steps, recipe={"store": "none"}, labels=str(labels))
-    ds = shardctl.open(out)
-    assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
-    assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
 
 
 @pytest.mark.thorough

@@ -57,7 +57,7 @@ def pixels_of(made: Any) -> Any:
     return made.permute(1, 2, 0).numpy().astype(int)
 
 
-@pytest.mark.parametrize("turn", [-0.5, -0.13, 0.0, 0.02, 0.4])
+@pytest.mark.parametrize("turn", [-0.5, 0.02, 0.4])
 def test_hue_is_within_1_of_that_of_a_tensor(turn, v2):
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from in_this_process import convert, export
 from made import comes_back, picture, write_texts
 from pyarrow import parquet
+from tars import members_of
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError
@@ -253,8 +253,8 @@ def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path, to, rename
 def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(tmp_path, out, rename, members):
     shardctl.write(tmp_path / "in", [{"key": "k", "text": "text", "caption": "said"}])
     export(tmp_path / "in", out, "webdataset", rename=rename)
-    with tarfile.open(out / "train-00000.tar") as tar:
-        found = {member.name: tar.extractfile(member).read().decode() for member in tar}  # type: ignore[union-attr]
-    assert {
-        name: json.loads(text) if name == "k.json" else text for name, text in found.items()
-    } == {f"k.{name}": value for name, value in members.items()}
+    found = {
+        name: json.loads(data) if name == "k.json" else data.decode()
+        for name, data in members_of(out / "train-00000.tar").items()
+    }
+    assert found == {f"k.{name}": value for name, value in members.items()}

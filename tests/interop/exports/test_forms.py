@@ -21,7 +21,7 @@ from made import back_from, facts_of, table
 from pyarrow import parquet
 
 import shardctl
-from shardctl.errors import BusyError, DatasetError, ShardctlError
+from shardctl.errors import BusyError, DatasetError
 from shardctl.format.manifest import Manifest
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.webdataset import member_header
@@ -131,25 +131,6 @@ def test_losses_are_told_before_anything_is_written(tmp_path, out, cli):
     where = "number is not None and text is not None"
     assert cli("export", dataset, tmp_path / "some", "--to", "mds", "--where", where).code == 0
     assert table(back_from(tmp_path / "some"))["key"].to_pylist() == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"columns": "text"}, "takes a list"),
-        ({"rename": {"text": "year"}}, "a name of its own"),
-        ({"where": "size > 3"}, "no column 'size'"),
-        ({"where": "year > 3000"}, "has no sample"),
-        ({"store": "webp"}, "jpeg:QUALITY"),
-        ({"on_loss": "ignore"}, "fail, json or drop"),
-        ({"compression": "br"}, "zstd, snappy or none"),
-    ],
-)
-def test_choices_that_cannot_be_are_refused(tmp_path, options, message):
-    dataset = made.write_texts(tmp_path / "in")
-    with pytest.raises(ShardctlError, match=message):
-        shardctl.export(dataset, tmp_path / "out", "parquet", **options)
-    assert os.listdir(tmp_path) == ["in"]
 
 
 def test_only_one_export_is_made_at_a_time(tmp_path, out):
