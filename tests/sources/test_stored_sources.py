@@ -479,26 +479,27 @@ def test_a_large_object_that_changes_while_it_is_read(bucket, out, monkeypatch, 
     assert rejects(out) == {"lines.jsonl": "changed"}
 
 
-def test_an_update_follows_the_versions_of_objects(object_server, source, bucket, tmp_path, out):
-    url = put(f"{bucket}/photos", source)
+def test_an_update_follows_the_versions_of_objects(object_server, demo, bucket, tmp_path, out):
+    source = Path(shutil.copytree(demo / "texts", tmp_path / "texts"))
+    url = put(f"{bucket}/texts", source)
     convert(url, out)
     assert convert(url, out).status == "up-to-date"
-    first, second, third = sorted(source.rglob("*.jpg"))[:3]
+    first, second, third = sorted(source.rglob("*.txt"))[:3]
     first.write_bytes(third.read_bytes())
-    second.rename(second.with_name("new.jpg"))
+    second.rename(second.with_name("new.txt"))
     put(url, source)
     open_store(url).delete([second.relative_to(source).as_posix()])
     with pytest.raises(DatasetError, match="update=True"):
         convert(url, out)
     object_server.clear()
     assert convert(url, out, update=True).status == "updated"
-    assert sum(request["method"] == "GET" for request in object_server.log()) < 60
+    assert sum(request["method"] == "GET" for request in object_server.log()) < 20
     convert(source, tmp_path / "on-disk")
-    values = [
-        sorted((row["key"], row["image"].tobytes()) for row in shardctl.open(each))
+    updated, fresh = (
+        {row["key"]: row["text"] for row in shardctl.open(each)}
         for each in (out, tmp_path / "on-disk")
-    ]
-    assert values[0] == values[1]
+    )
+    assert updated == fresh
 
 
 @pytest.mark.thorough
@@ -625,7 +626,6 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
     [
         ("ftp://host/in", UsageError, "is not the URL of an object store"),
         ("s3://", UsageError, "names no bucket"),
-        ("s3://bucket/../x", UsageError, "has an empty part"),
         ("s3://there-is-no-such-bucket/in", StoreError, "there is no such bucket"),
         ("{bucket}/nothing", InputError, "no object has this key, or one that begins with it"),
     ],

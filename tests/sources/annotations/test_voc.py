@@ -102,7 +102,6 @@ DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
         ),
         ("<annotation><size></annotation>", "line 1: not XML (mismatched tag)"),
         ("", "line 1: not XML (no element found)"),
-        ("<html></html>", "the root is html"),
         (voc("<object><bndbox/></object>"), "an object has no name"),
         (voc("<object><name>cat</name></object>"), "'cat' has no bndbox of four numbers"),
         (voc(marked("cat", 1, 1, float("nan"), 2)), "is beyond any image"),

@@ -104,7 +104,6 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path, parts):
         ("[", [], {1: "from byte 1 on: the file ends within"}),
         ('[{"a":1,"a":2}, {"a":"\\ud800"}]', [], {1: "appears twice", 2: "fix the record"}),
         ("", [], {}),
-        ("[]", [], {}),
     ],
 )
 def test_what_is_broken_is_named(tmp_path, text, kept, rejects):

@@ -121,7 +121,6 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name():
     [
         ("int8", "int32", "int32"),
         ("uint8", "int8", "int16"),
-        ("float16", "float32", "float32"),
         ("float32", "int64", "int64"),
         ("null", "date32", "date32"),
         (pa.dictionary(pa.int8(), pa.string()), pa.string_view(), "string"),
