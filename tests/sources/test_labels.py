@@ -366,7 +366,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     with pytest.raises(UsageError, match="there is no labels file"):
         convert(source, out, drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
-    with pytest.raises(InputError, match=r"the inputs have too: text; rename it, .* drop_columns="):
+    with pytest.raises(InputError, match=r"text; rename it, .* drop_columns="):
         convert(source, out)
     convert(source, out, drop_columns="text")
     assert [sample["text"] for sample in shardctl.open(out)] == ["a"]
