@@ -66,24 +66,6 @@ def test_concat_and_best_fit_have_every_token_in_one_place_in_order(lengths, siz
             assert counts.tolist() == [-(-length // size) for length in lengths]
 
 
-def plain_best_fit(lengths: list[int], size: int) -> int:
-    """Best-fit decreasing as a textbook has it: how many blocks it needs."""
-    free: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        fitting = [place for place, room in enumerate(free) if room >= length]
-        if fitting:
-            free[min(fitting, key=lambda place: free[place])] -= length
-        else:
-            free.append(size - length)
-    return len(free)
-
-
-@examples(60)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
-def test_best_fit_is_the_textbook_algorithm(lengths, size):
-    assert best_fit(np.array(lengths), size).blocks == plain_best_fit(lengths, size)
-
-
 def bound(lengths: Any, size: int) -> int:
     return fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
 

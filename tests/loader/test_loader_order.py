@@ -380,22 +380,23 @@ def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers, out):
 
 
 def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path):
-    def dataset(name: str, *names: str, ignore: int = 255) -> Any:
-        role = {"role": "mask", "ignore": ignore} | ({"names": list(names)} if names else {})
+    def dataset(name: str, **role: Any) -> Any:
         samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.ones((4, 4), np.uint8)}]
-        shardctl.write(tmp_path / name, samples, store="raw", roles={"mask": role})
+        roles = {"mask": {"role": "mask", "ignore": 255, **role}}
+        shardctl.write(tmp_path / name, samples, store="raw", roles=roles)
         return shardctl.open(tmp_path / name)
 
-    pets = dataset("pets", "ground", "pet")
-    assert len(list(shardctl.mix([pets, dataset("same", "ground", "pet")], [1, 1]).loader(1))) == 2
-    for other, named in (
-        (dataset("other", "pet", "ground"), "class 0 is 'ground'.*'pet'"),
-        (dataset("more", "ground", "pet", "sky"), "class 2 is None"),
-        (dataset("nameless"), "class 0 is 'ground'.*None"),
-        (dataset("ignoring", "ground", "pet", ignore=0), "ignore is 255"),
+    names = ["ground", "pet"]
+    pets = dataset("pets", names=names)
+    assert len(list(shardctl.mix([pets, dataset("same", names=names)], [1, 1]).loader(1))) == 2
+    for name, role, said in (
+        ("other", {"names": names[::-1]}, "class 0 is 'ground'.*'pet'"),
+        ("more", {"names": [*names, "sky"]}, "class 2 is None"),
+        ("nameless", {}, "class 0 is 'ground'.*None"),
+        ("ignoring", {"names": names, "ignore": 0}, "ignore is 255"),
     ):
-        mixed = shardctl.mix([pets, other], [1, 1])
-        with pytest.raises(UsageError, match=named):
+        mixed = shardctl.mix([pets, dataset(name, **role)], [1, 1])
+        with pytest.raises(UsageError, match=said):
             mixed.loader(1)
         assert len(list(mixed.loader(1, columns=["image"]))) == 2
 
