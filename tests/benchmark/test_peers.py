@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from in_this_process import command_line, convert
+from quick_measurements import quick  # noqa: F401 (a fixture)
 from tars import write_tar
 
 import shardctl
-from shardctl.benchmark import advice
 from shardctl.benchmark.page import bench_page
 from shardctl.benchmark.peers import remote
 from shardctl.benchmark.peers.measuring import bench_shards
@@ -38,13 +38,6 @@ library = torch.library.Library("torchvision", "DEF")
 for operator in ("nms", "qnms"):  # torchvision from PyPI lacks them beside a torch without CUDA
     library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.measure.throughput.WARM_UP_SECONDS", 0.05)
-    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.05)
-    monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
 
 
 @pytest.fixture(scope="module")

@@ -374,7 +374,7 @@ def wanted_documents(documents: Documents) -> dict[str, list[int]]:
     return {f"in.parquet#{number}": [*each, EOS] for number, each in enumerate(documents, 1)}
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     source, documents, tmp_path, method
@@ -451,7 +451,7 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
     assert [step["documents"] for step in result.steps] == [len(wanted)]
 
 
-def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_path, monkeypatch):
+def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, out, monkeypatch):
     def refuse(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
         if len(lengths) > 100:
             raise MemoryError
@@ -461,7 +461,7 @@ def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_
     monkeypatch.setitem(METHODS, "bfd", refuse)
     # which ends a process, and several in a row end the conversion
     with pytest.raises(MemoryError):
-        converted(source, tmp_path / "out", method="bfd")
+        converted(source, out, method="bfd")
 
 
 def test_estimates_of_blocks_are_near_what_comes(source, out, cli):

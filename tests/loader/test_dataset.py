@@ -66,15 +66,6 @@ def test_the_splits_are_the_whole(raw_dataset):
         shardctl.open(raw_dataset, split="test")
 
 
-def test_batches_are_arrays_of_the_right_shape(raw_dataset):
-    batches = list(shardctl.open(raw_dataset).loader(batch_size=25))
-    assert [batch["image"].shape for batch in batches] == [(n, 32, 32, 3) for n in (25, 25, 10)]
-    assert all(batch["image"].dtype == np.uint8 for batch in batches)
-    assert all(batch["label"].dtype == np.int64 for batch in batches)
-    assert len(list(shardctl.open(raw_dataset).loader(batch_size=25, drop_last=True))) == 2
-    assert set(next(iter(shardctl.open(raw_dataset).loader(2, columns=["label"])))) == {"label"}
-
-
 @pytest.fixture
 def half_labelled(tmp_path: Path, out: Path) -> Path:
     source = images(tmp_path / "in", "a.png", "b.png", "c.png")
@@ -132,7 +123,6 @@ def test_a_filter_may_be_a_string(raw_dataset):
         (ds.filter("label == 2"), second),
         (ds.filter(f"label == {ds.classes[2]!r}"), second),
         (ds.filter("contains(key, 'dunes') and label >= 0").limit(2), dunes[:2]),
-        (ds.filter("True"), in_order),
         (ds.filter("width == 32 and height > 31 and image_bytes == 32 * 32 * 3"), in_order),
         (ds.filter("width > 100 or label == 2"), second),
         (ds.filter("index < 5 or index == 59"), [*in_order[:5], in_order[59]]),
@@ -142,8 +132,8 @@ def test_a_filter_may_be_a_string(raw_dataset):
         (turned.filter("index < 3 and width == 32"), in_order[:-4:-1]),
     ):
         assert keys_of(kept) == keys
-    assert ds.filter("split == 'train'").identity["samples"] == len(train)
-    assert len(turned.filter("split == 'train'")) == len(train)
+    for whole in (ds, turned):
+        assert len(whole.filter("split == 'train'")) == len(train)
     for wrong, message in (
         ("label = 2", "'label = 2' is not a condition"),
         ("colour == 2", "no column 'colour'"),

@@ -163,8 +163,8 @@ def test_buckets_hold_samples_of_about_the_same_length(tmp_path, compression):
 
 
 def test_batches_are_aligned_and_in_one_piece(tokens, jpegs, raw_dataset):
-    for options in ({"shuffle": True}, {"shuffle": True, "dtype": {"x": "float32"}}):
-        for batch in shardctl.open(tokens).loader(16, **options):
+    for dtype in ({}, {"x": "float32"}):
+        for batch in shardctl.open(tokens).loader(16, shuffle=True, dtype=dtype):
             assert batch["x"].flags.c_contiguous
             assert batch["x"].flags.aligned
     for root in (jpegs, raw_dataset):
@@ -196,12 +196,9 @@ def jpegs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs):
     ds = shardctl.open(jpegs)
-    stored = ds.take(range(60), decode=False)["image"]
-    pixels = ds.take(range(60))["image"]
+    stored, pixels = (ds.take(range(60), decode=decoded)["image"] for decoded in (False, True))
     assert pixels.shape == (60, 40, 40, 3)
-    assert all(
-        np.array_equal(mine, decode(encoded)) for mine, encoded in zip(pixels, stored, strict=True)
-    )
+    assert np.array_equal(pixels, list(map(decode, stored)))
 
 
 @pytest.mark.parametrize(("root", "side"), [("jpegs", 40), ("raw_dataset", 32)])
@@ -276,28 +273,25 @@ def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
 ):
     for root in (jpegs, raw_dataset):
         ds = shardctl.open(root)
-        expected = list(ds.loader(4, shuffle=True, repeat=4, **options))
-        reusing = ds.loader(
-            4, shuffle=True, repeat=4, prefetch=2, threads=threads, reuse=True, **options
-        )
-        held = []
+        given = {"shuffle": True, "repeat": 4, **options}
+        expected = list(ds.loader(4, **given))
+        reusing = ds.loader(4, prefetch=2, threads=threads, reuse=True, **given)
+        places = []
         for batch, kept in zip(reusing, expected, strict=True):
             ds.take(range(30))  # threads go on meanwhile
             assert batch["key"] == kept["key"]
             assert np.array_equal(batch["image"], kept["image"])
-            held.append(batch["image"])
+            places.append(batch["image"].ctypes.data)
         # images of 40 pixels that are not changed are copied by Arrow, into memory of its own
-        if options:
-            assert len({array.ctypes.data for array in held}) <= 12, "60 batches"
+        assert not options or len(set(places)) <= 12, "60 batches"
 
 
 def test_padded_batches_of_any_width_fit_into_reused_memory(tokens):
-    ds = shardctl.open(tokens)
-    loaders = [
-        ds.loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse)
+    plain, reusing = (
+        shardctl.open(tokens).loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse)
         for reuse in (False, True)
-    ]
-    for fresh, reused in zip(*loaders, strict=True):
+    )
+    for fresh, reused in zip(plain, reusing, strict=True):
         assert np.array_equal(fresh["tokens"], reused["tokens"])
 
 
@@ -340,19 +334,19 @@ def test_a_preloaded_dataset_needs_its_files_no_more(photos, out, compression):
 
 
 def test_statistics_count_what_was_given(jpegs):
-    loader = shardctl.open(jpegs).loader(16, threads=2)
-    list(loader)
+    loader, automatic = (
+        shardctl.open(jpegs).loader(16, **options) for options in ({"threads": 2}, {"repeat": 20})
+    )
+    assert len([*loader, *automatic]) == 4 + 80
     stats = loader.stats()
     assert (stats.threads, stats.batches, stats.samples, stats.skipped) == (2, 4, 60, 0)
     assert stats.samples_per_s == pytest.approx(60 / stats.seconds, rel=0.01)
     assert stats.making_s > 0
-    automatic = shardctl.open(jpegs).loader(16, repeat=20)
-    list(automatic)
     assert 1 <= automatic.stats().threads <= 32
 
 
-def read_in_another_process(loader_of: Any, queue: Any) -> None:
-    queue.put([batch["key"] for batch in loader_of.loader(8, shuffle=True, seed=3)])
+def read_in_another_process(ds: Any, queue: Any) -> None:
+    queue.put([batch["key"] for batch in ds.loader(8, shuffle=True, seed=3)])
 
 
 @pytest.mark.thorough(after=1)
@@ -361,14 +355,15 @@ def read_in_another_process(loader_of: Any, queue: Any) -> None:
 def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpegs, method):
     ds = shardctl.open(jpegs).limit(50)
     assert repr(pickle.loads(pickle.dumps(ds))) == repr(ds)
-    expected = [batch["key"] for batch in ds.loader(8, shuffle=True, seed=3)]
     running = iter(ds.loader(4, threads=2))
     next(running)
     context = multiprocessing.get_context(method)
     queue = context.Queue()
     process = context.Process(target=read_in_another_process, args=(ds, queue))
     process.start()
-    assert queue.get(timeout=60) == expected
+    theirs = queue.get(timeout=60)
+    read_in_another_process(ds, queue)
+    assert queue.get(timeout=60) == theirs
     process.join()
     running.close()
 
@@ -549,7 +544,7 @@ def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpe
     others decode it whole."""
     ds = shardctl.open(jpegs)
     encoded = ds.take(range(len(ds)), columns=["image"], decode=False)["image"]
-    found = np.concatenate([batch["image"] for batch in ds.loader(16, resize=size)])
+    found = [pixels for batch in ds.loader(16, resize=size) for pixels in batch["image"]]
     for data, pixels in zip(encoded, found, strict=True):
         opened = open_image(data)
         assert np.array_equal(pixels, render(opened, View.whole(opened.size).scaled(size[::-1])))
