@@ -100,9 +100,9 @@ TABLES: list[tuple[str, Callable[[pa.Table], pa.Table]]] = [
     ("no-such-class", odd_label),
 ]
 REJECTS: list[tuple[str, Any]] = [
-    ("damaged", {**REJECT, "records": 0}),
-    ("differ", REJECT),
-    ("damaged", []),
+    ("damaged-rejects", {**REJECT, "records": 0}),
+    ("rejects-differ", REJECT),
+    ("damaged-rejects", []),
 ]
 COUNTS: list[dict[str, Any]] = [{"samples": 61}, {"rejected": 1}, {"splits": [OTHER_SPLIT]}]
 
@@ -116,7 +116,7 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
     ("duplicate-key", lambda out: edit_files(out, "path", read_table(out / "files.arrow")["path"][7].as_py()), {}),
     ("keys-differ", lambda out: edit_plan(out, swap_units), {}),
     *(("files-differ", partial(edit_files, column=name, value=value), {}) for name, value in FILES),
-    *((f"{how}-rejects" if how == "damaged" else "rejects-differ", partial(write_reject, record=record), {}) for how, record in REJECTS),
+    *((kind, partial(write_reject, record=record), {}) for kind, record in REJECTS),
     *(("counts-differ", lambda out: None, said) for said in COUNTS),
     ("checksums-differ", listed_twice, {"listed": True}),
 ]  # fmt: skip

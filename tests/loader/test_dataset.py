@@ -37,7 +37,7 @@ def test_every_input_comes_out_as_it_went_in(photos, out):
     assert keys_of(ds.filter("width > height and label != 1")) == wide != []
 
 
-def test_indices_of_the_order(raw_dataset):
+def test_indices_and_slices_of_the_order(raw_dataset):
     ds = shardctl.open(raw_dataset)
     in_order = keys_of(ds)
     assert [ds[index]["key"] for index in range(-1, 60)] == [in_order[-1], *in_order]

@@ -307,7 +307,9 @@ def test_every_limit_of_open_files_works_or_is_said_with_what_helps(photos, raw_
             assert ran.returncode == 0 or "room for 0;" in ran.stderr, ran.stderr
     convert = ("convert", photos, out, "--overwrite", "--samples-per-shard", 3, "--workers")
     refused = limited("-n 64", *convert, 20)
-    said = re.search(r"^shardctl: .*enough files for 20 .* use --workers (\d+)", refused.stderr, re.M)
+    said = re.search(
+        r"^shardctl: .*enough files for 20 .* use --workers (\d+)", refused.stderr, re.M
+    )
     assert refused.returncode == 3
     assert said, refused.stderr
     for limit, workers in (("-n 24", 0), ("-n 64", said[1]), ("-Sn 64", 20)):
@@ -333,25 +335,22 @@ def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(mo
 def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_it(
     tmp_path, monkeypatch
 ):
-    os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     allowed = iter([True, True, False])
+    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
     monkeypatch.setattr(pool, "allow_open_files", lambda more: next(allowed))
-    tasks = Pool("pool_tasks", "auto", Limits())
-    answers: list[Any] = []
+    listening = Listening("auto")
 
     def died(_task: Task, _death: Death) -> Task:
-        (tmp_path / "pipe").write_text("died")  # now the other worker ends its task
+        pipe.write_text("died")  # now the other worker ends its task
         return {"do": "double", "number": 4}
 
+    monkeypatch.setattr(listening, "_died", died)
     try:
-        tasks.run(
-            [{"do": "die_with_a_command"}, {"do": "read", "path": str(tmp_path / "pipe")}],
-            lambda task, message: answers.append(message["done"]),
-            died,
-        )
+        answers = listening.run({"do": "die_with_a_command"}, {"do": "read", "path": str(pipe)})
     finally:
-        tasks.close()
+        listening.pool.close()
     assert answers == ["died", 8]
 
 
