@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from handmade import write_dataset
 from object_server import ObjectServer
-from PIL import Image as Pictures
+from pictures import encoded
+from PIL import Image
 
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.stretches import extents_of
@@ -35,10 +35,8 @@ FIELDS = pa.schema(
 
 
 def png(number: int) -> tuple[bytes, str]:
-    target = io.BytesIO()
     pixels = np.random.default_rng(number).integers(0, 255, (12, 12, 3), dtype=np.uint8)
-    Pictures.fromarray(pixels).save(target, "PNG")
-    return target.getvalue(), "x.png"
+    return encoded(Image.fromarray(pixels)), "x.png"
 
 
 def make(root: Path, compression: str = "none", samples: int = 120, seed: int = 0) -> Path:
@@ -107,8 +105,8 @@ def same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, list | tuple):
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
     if isinstance(ours, np.ndarray):
-        floats = ours.dtype.kind == "f"
-        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs, equal_nan=floats)
+        nan = ours.dtype.kind == "f"
+        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs, equal_nan=nan)
     return bool(ours == theirs) or (ours != ours and theirs != theirs)
 
 

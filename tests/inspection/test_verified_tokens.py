@@ -91,7 +91,7 @@ def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path):
         ("bad-loss-mask", row) for row in (1, 2, 3)
     ]
     assert [message.partition(";")[0] for *_, message in findings(out)] == [
-        "loss_mask has the number 2, and it is 0 or 1",
+        "loss_mask has the number 2, not 0 or 1",
         "loss_mask has 15 numbers, and tokens has 16",
         "loss_mask has 0 numbers, and tokens has 16",
     ]
@@ -118,9 +118,8 @@ def test_columns_that_are_not_those_of_tokens_are_found(tmp_path, out):
     (found,) = findings(tmp_path / "packed")
     assert found[:1] + found[3:] == (
         "bad-documents",
-        "its tokens are packed, and there is no column document_keys and no column "
-        "document_lengths and no column"
-        " document_starts; convert the sources again with --overwrite",
+        "its tokens are packed, without a column document_keys and "
+        "document_lengths and document_starts; convert the sources again with --overwrite",
     )
     write_dataset(tmp_path / "texts", fields, [("k", [1], "text")], 9, roles={"other": Tokens()})
     assert findings(tmp_path / "texts")[0][3].startswith(

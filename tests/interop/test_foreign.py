@@ -128,7 +128,7 @@ def test_the_commands_take_them(tars, capsys):
     assert "42 records in 2 files (2 webdataset)" in shown
     assert "train-00000.tar#1" in shown
     assert run(["inspect", str(tars), "--stats"]) == 2
-    assert "--stats needs a dataset of shardctl; convert it first" in capsys.readouterr().err
+    assert "--stats needs a dataset of shardctl: convert it" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

@@ -417,7 +417,7 @@ os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 try:
     sys.exit(f'given out: {ds[41]}')
 except shardctl.errors.DatasetError as error:
-    assert 'train-00001.arrow: parts of it could not be read' in str(error), error
+    assert 'train-00001.arrow: parts cannot be read' in str(error), error
 """
     ran = run_python(code, root)
     assert (ran.returncode, ran.stderr) == (0, "")
