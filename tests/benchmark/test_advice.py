@@ -13,6 +13,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from quick_measurements import quick  # noqa: F401 (a fixture)
 
 import shardctl
 from shardctl.benchmark import advice
@@ -35,12 +36,6 @@ def advised(source: Path, recipe: Any = None, **options: Any) -> Any:
     if "consumer" not in options:
         usual["consumer_rate"] = 20
     return shardctl.advise(source, recipe, **{**usual, **options})
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.05)
-    monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
 
 
 @pytest.mark.thorough
