@@ -160,31 +160,20 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     if conversion.options.explain:
         return explained(conversion, inputs)
     root, there = conversion.folder.root, conversion.manifest()
-    # no job is looked at yet: it may be another user's
-    decision, _ = _decide(conversion, inputs, there, with_jobs=False)
+    decision = _decide(conversion, inputs, there)
     if there is not None and not decision.job:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
     if not publish.needs_recovery(root):
         publish.refuse_to_replace(root, conversion.recipe.files)
-    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else None
+    return _plan_only(conversion, inputs, decision, there) if conversion.options.dry_run else None
 
 
-def _decide(
-    conversion: Conversion, inputs: Inputs, there: Manifest | None, with_jobs: bool
-) -> tuple[Decision, PreviousDataset | None]:
-    """Decide by the dataset that is there now, and by the unfinished jobs `with_jobs`; return also
-    that dataset with its tables, if the job updates it or adds to it.
-
-    Raises the error of a refusal, DatasetReplacedError, and DatasetError if a table of the dataset
-    is damaged that is to be followed.
-    """
-    options, begun, made = conversion.options, dict[str, str](), fingerprint(inputs.parts)
-    for name in (made, f"{made}{UPDATING}") if with_jobs else ():
-        folder = conversion.staging.path(name)
-        if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
-            begun[name] = job.updates
+def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> Decision:
+    """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
+    Raises the error of a refusal, DatasetReplacedError."""
+    options = conversion.options
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -198,10 +187,7 @@ def _decide(
         settings=conversion.request.recorded_settings(conversion.recipe),
         existing=inputs.existing,
     )
-    decision = decide(new, there, begun)
-    if there is None or not decision.follows:
-        return decision, None
-    return decision, conversion.before(there)
+    return decide(new, there)
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
@@ -244,11 +230,13 @@ def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> ConvertResult:
+def _plan_only(
+    conversion: Conversion, inputs: Inputs, decision: Decision, there: Manifest | None
+) -> ConvertResult:
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
     conversion.target.check_writable()
-    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    before = conversion.before(there) if there is not None and decision.updates else None
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new, warnings = job is None, tuple[str, ...]()
     if job is None:
@@ -301,9 +289,10 @@ def begin_job(
         return finished(conversion, inputs, "resumed", 0)
     # Once more: another converter may have finished while this one waited.
     there = conversion.manifest()
-    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    decision = _decide(conversion, inputs, there)
     if there is not None and not decision.job:
         return _use_existing(conversion, inputs, there)
+    before = conversion.before(there) if there is not None and decision.updates else None
     folder = conversion.staging.path(decision.job)
     if all_types:
         held.check()
@@ -331,9 +320,10 @@ def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -
     """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
     that would throw away finished shards of another one."""
     folder = conversion.staging.path(decision.job)
-    if not conversion.options.overwrite and not decision.follows:
+    if not conversion.options.overwrite and not decision.updates:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    return unfinished(folder, inputs.bases, conversion.recipe) if decision.resumes else None
+    job = unfinished(folder, inputs.bases, conversion.recipe)
+    return job if job is not None and job.updates == decision.updates else None
 
 
 def plan_job(
