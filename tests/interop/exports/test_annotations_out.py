@@ -217,9 +217,14 @@ def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path, out):
 
 
 @pytest.mark.parametrize(
-    ("ids", "written"), [([7, 7, 5], [1, 2]), ([None, 7, 5], [1, 2]), ([-4, 2**40, 0], [-4, 2**40])]
+    ("ids", "written", "own"),
+    [
+        ([7, 7, 5], [1, 2, 3], [1, 2, 3, 4, 5, 6]),
+        ([None, 7, 5], [1, 2, 3], [1, 2, 3, 4, 5, 6]),
+        ([-4, 2**40, 0], [-4, 2**40, 0], [-4, 1000, 2**40, 1001, 0, 1002]),
+    ],
 )
-def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp_path, out):
+def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, own, tmp_path, out):
     samples = [
         {"image": picture(n), "image_id": number, "objects": {**BOXES, "id": [number, 1000 + n]}}
         for n, number in enumerate(ids)
@@ -228,12 +233,9 @@ def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids, written, tmp
     shardctl.write(tmp_path / "in", samples, roles=roles, samples_per_shard=2)
     export(tmp_path / "in", out, "coco")
     said = instances(out)
-    assert [image["id"] for image in said["images"]][:2] == written
-    assert [each["image_id"] for each in said["annotations"]] == [
-        image["id"] for image in said["images"] for _ in range(2)
-    ]
-    own = [each["id"] for each in said["annotations"]]
-    assert own == ([-4, 1000, 2**40, 1001, 0, 1002] if written[0] == -4 else [1, 2, 3, 4, 5, 6])
+    assert [image["id"] for image in said["images"]] == written
+    assert [each["image_id"] for each in said["annotations"]] == np.repeat(written, 2).tolist()
+    assert [each["id"] for each in said["annotations"]] == own
     assert [category["id"] for category in said["categories"]] == [1, 2, 3]
 
 
