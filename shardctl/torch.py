@@ -91,8 +91,7 @@ def detection(
     for field in (image, objects):
         if field not in batch:
             raise UsageError(
-                f"the batch has no field {field!r}; it has {', '.join(batch)}; read it, and leave "
-                "pad= out for it"
+                f"the batch has no field {field!r}; it has {', '.join(batch)}; read it without pad="
             )
     try:
         from torchvision import tv_tensors

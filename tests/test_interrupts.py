@@ -38,7 +38,7 @@ CALLS: dict[str, tuple[Callable[[Path, Path, Path, Callable[..., None]], Any], s
     ),
     "bench": (
         lambda _, dataset, __, stop: shardctl.bench(dataset, listener=BenchListener(samples=stop)),
-        r"^interrupted; the measurement has no result",
+        r"^interrupted, without a result",
     ),
     "train_tokenizer": (
         lambda _, __, out, stop: shardctl.train_tokenizer(

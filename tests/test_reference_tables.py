@@ -107,7 +107,7 @@ def test_variables_for_developers_are_read_somewhere():
         set(re.findall(r"\bSHARDCTL_[A-Z_]+\b", text)) - read_by_the_code() - {"SHARDCTL_COMPLETE"}
     )
     documented = first_cells("environment.md", "## For developers")
-    assert sorted(found | {"BENCH_CORES_FREE"}) == sorted(documented)
+    assert sorted(found) == sorted(documented)
 
 
 def test_each_command_says_when_its_exit_code_is_one():

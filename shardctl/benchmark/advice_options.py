@@ -60,10 +60,7 @@ def _check_rate(rate: float) -> None:
 
 def _check_preset(name: str) -> None:
     if ":" in name:
-        raise UsageError(
-            "advise takes presets only; `shardctl bench --consumer module:function` measures a "
-            "function"
-        )
+        raise UsageError("advise takes presets; `shardctl bench` measures a function")
     from shardctl.benchmark.presets import find_preset
 
     find_preset(name)
@@ -116,7 +113,7 @@ class AdviceOptions:
     inputs: int = option(
         Whole(),
         INPUTS,
-        "Try with N inputs, evenly spaced over all of SRC.",
+        "Try with N inputs from all over SRC.",
         metavar="N",
         shows_default=True,
         heading=TRIAL,
@@ -130,31 +127,29 @@ class AdviceOptions:
     python: str | None = option(
         FilePath(),
         None,
-        "If SRC is shards of another tool: the Python that has their reader. Default: the Python "
-        "that runs shardctl.",
+        "If SRC is another tool's shards: the Python with their reader. Default: this one.",
         metavar="PATH",
         heading=TRIAL,
     )
     bandwidth: str | None = option(
         Text(),
         None,
-        "If the dataset will be on a store: the speed of the network per second, 2Gbit or 250MB. "
-        "advise computes which reading"
-        " speed it allows.",
+        "If the dataset will be on a store: the network's speed per second, 2Gbit or 250MB, to "
+        "compute how fast it can be read.",
         metavar="RATE",
         heading=NETWORK,
     )
     latency: str | None = option(
         Text(),
         None,
-        "Time until the store begins to answer a request, for instance 30ms.",
+        "Time until the store begins to answer, for instance 30ms.",
         metavar="TIME",
         heading=NETWORK,
     )
     cache_limit: int | str | None = option(
         ValueType("int | str"),
         None,
-        "Size of the local cache for data from the store, for instance 500GB. Default: no cache.",
+        "Size of the local cache of the store, for instance 500GB. Default: none.",
         metavar="SIZE",
         heading=NETWORK,
     )
@@ -170,7 +165,7 @@ class AdviceOptions:
         """Raise UsageError for impossible numbers."""
         if (self.consumer_rate is None) == (self.consumer is None):
             raise UsageError(
-                "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or "
+                "how fast is the consumer? Give --consumer-rate (samples/s of one GPU) or "
                 "--consumer (a preset)"
             )
         check_options(self)

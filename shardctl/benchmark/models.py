@@ -52,7 +52,7 @@ class Step:
         )
         if images is None or not _are_images(images):
             raise ConsumerError(
-                "a training step takes images of one size as tensors; give --device cuda (or cpu)"
+                "a training step takes images of one size as tensors; give --device"
             )
         if self._model is None:
             self._begin(images)
@@ -183,8 +183,7 @@ class LanguageStep:
         tokens = batch.get("tokens")
         if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
             raise ConsumerError(
-                "a training step takes blocks of tokens of one length as tensors; give --device "
-                "cuda (or cpu)"
+                "a training step takes blocks of tokens of one length as tensors; give --device"
             )
         if self._model is None:
             torch.manual_seed(0)

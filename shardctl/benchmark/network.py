@@ -67,17 +67,15 @@ def _bytes_per_s(text: str) -> float:
     found = _BANDWIDTH.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         raise UsageError(
-            f"a bandwidth of {text!r} is not clear; write bits or bytes per second with their "
-            "unit: 2Gbit, 250MB or 250MiB"
+            f"a bandwidth of {text!r} is not clear; write it per second with its unit: 2Gbit, "
+            "250MB or 250MiB"
         )
     rate: float = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(
         found[2].upper() or " "
     )
     rate /= 1 if found[4] == "B" else 8
     if not (math.isfinite(rate) and rate >= 1):
-        raise UsageError(
-            f"a bandwidth of {text} is impossible; give at least 1B, that is 1 byte per second"
-        )
+        raise UsageError(f"a bandwidth of {text} is impossible; give at least 1B")
     return rate
 
 

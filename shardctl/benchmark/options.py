@@ -9,6 +9,7 @@ from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
+from shardctl.system.arguments import contradiction
 from shardctl.system.options import (
     FilePath,
     Flag,
@@ -115,9 +116,8 @@ class BenchOptions:
     processes: int | None = option(
         Whole(),
         None,
-        "Make the batches in N worker processes, which then have the threads. Use this on machines "
-        "with many cores (`shardctl"
-        " help loader`).",
+        "Make the batches in N worker processes, which have the threads: for machines with many "
+        "cores (`shardctl help loader`).",
         metavar="N",
         heading=READING,
     )
@@ -166,17 +166,15 @@ class BenchOptions:
     cold: bool = option(
         Flag(),
         False,
-        "Measure reading from the disk: DST is dropped from the page cache before every epoch. "
-        "Each run reads one epoch"
-        " (20 seconds at most), unless --epochs or --seconds is given.",
+        "Measure reading from the disk: drop DST from the page cache before every epoch. Each "
+        "run reads one epoch (20 seconds at most), unless --epochs or --seconds is given.",
         heading=RUN,
         brief="read from the disk, not from memory",
     )
     consumer_rate: float | None = option(
         Number(),
         None,
-        "Simulate a GPU that trains on R samples per second, and report the share of time that it "
-        "is busy.",
+        "Simulate a GPU that trains on R samples per second, and report how busy it is.",
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of the GPU that trains",
@@ -185,9 +183,8 @@ class BenchOptions:
     consumer: str | None = option(
         Text(),
         None,
-        "Simulate the GPU of a published training run (--list-consumers). Or use your own training "
-        "step: a function that is"
-        " called with every batch.",
+        "Simulate the GPU of a published training run (--list-consumers), or call your own "
+        "training step, a function, with every batch.",
         metavar="PRESET|MODULE:FUNCTION",
         heading=CONSUMER,
         brief="a published run, or your own step",
@@ -220,16 +217,14 @@ class BenchOptions:
     baseline: bool = option(
         Flag(),
         False,
-        "Also measure training without shards: read, decode and transform the raw inputs, as in "
-        "every epoch.",
+        "Also measure training without shards: read, decode and transform the raw inputs.",
         heading=COMPARED,
         brief="compare with training from raw files",
     )
     transforms: tuple[str, ...] = option(
         Many(Text()),
         (),
-        "With --baseline, if DST was made with a function of yours: allow bench to call this "
-        "function.",
+        "With --baseline: allow bench to call this function of yours, which made DST.",
         metavar="MODULE:FUNCTION",
         spelling="--transform",
         heading=COMPARED,
@@ -244,16 +239,15 @@ class BenchOptions:
     cache: str | Path | bool | None = option(
         CacheFolder(),
         None,
-        "If DST is on a store: keep the data that was read in this folder (`shardctl help "
-        "cache.md`). Default:"
-        " $SHARDCTL_CACHE.",
+        "If DST is on a store: keep what was read in this folder (`shardctl help cache.md`). "
+        "Default: $SHARDCTL_CACHE.",
         metavar="DIR",
         heading=READING,
     )
     cache_limit: int | str | None = option(
         ValueType("int | str"),
         None,
-        "Bytes of all datasets in the cache together, for instance 500GB.",
+        "Bytes of all datasets in the cache, for instance 500GB.",
         metavar="SIZE",
         heading=READING,
     )
@@ -262,11 +256,9 @@ class BenchOptions:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
         check_options(self)
         if self.epochs is not None and self.seconds is not None:
-            raise UsageError("epochs and seconds contradict each other; give one of them")
+            raise contradiction("--epochs", "--seconds")
         if self.consumer is not None and self.consumer_rate is not None:
-            raise UsageError(
-                "a consumer and a consumer rate contradict each other; give one of them"
-            )
+            raise contradiction("--consumer", "--consumer-rate")
         if self.device is not None and not self.calls_function:
             raise UsageError(
                 "a device is for your own function; name one: --consumer module:function"

@@ -183,7 +183,7 @@ def _against(found: AgainstResult, result: BenchResult) -> Html:
 
 def _baseline(found: BaselineResult) -> Html:
     paid = (
-        "They save no time: the raw inputs are read as fast as the shards."
+        "They save no time: raw inputs are read as fast."
         if found.pays_after is None
         else f"After {counted(found.pays_after, 'epoch')} they have saved the time of the "
         "conversion"

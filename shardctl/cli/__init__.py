@@ -215,7 +215,7 @@ def run(arguments: list[str]) -> int:
         return code
     except OutputRefusedError as error:
         with contextlib.suppress(OutputRefusedError):  # stderr may be on the same full disk
-            complain(f"the output cannot be written ({error.strerror}); write it somewhere else")
+            complain(f"the output cannot be written ({error.strerror}); write elsewhere")
         return OUTPUT_REFUSED
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 NONE_KEEPS_UP = 1
 
-REFERENCE = "It also takes the options of convert for reading SRC and for steps; `shardctl convert --help` lists them."
-
 _MARK = b"# Written by shardctl advise, which replaces it while it is unchanged: "
 
 
@@ -56,7 +54,7 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
         ("shardctl convert photos out --recipe r.toml", "what advise has written"),
     ),
     headings=HEADINGS,
-    more=REFERENCE,
+    takes_options_of_convert=True,
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @options_of(declared_in(AdviceOptions))
@@ -139,8 +137,8 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         else "does not fit in this machine's memory"
     )
     click.echo(
-        f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory};"
-        f" read from a disk, they need {advice.disk_mb_per_s:,.1f} MB/s"
+        f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory}; a disk "
+        f"must give {advice.disk_mb_per_s:,.1f} MB/s"
     )
     click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
 
@@ -160,7 +158,7 @@ def _print_network(advice: Advice, network: Network) -> None:
     if not advice.keeps_up:
         verdict = (
             f"{best.name} keeps the consumer busy after the first epoch, and is the fastest such "
-            "one in it"
+            "in it"
             if advice.keeps_up_later
             else f"NONE keeps it busy over this network; {best.name} is the fastest in the first "
             "epoch"
@@ -222,8 +220,7 @@ def _print_today(found: Today) -> None:
         return
     rate = f"{found.samples_per_s:,.0f} samples/s, {found.utilization:.0%} utilisation"
     click.echo(
-        f"  as they are: {rate}, read and decoded by {printable(found.library)} in {found.how}, "
-        "with no transform"
+        f"  as they are: {rate}, by {printable(found.library)} in {found.how}, with no transform"
     )
 
 
@@ -238,8 +235,7 @@ def _print_blocks(found: BlockAdvice) -> None:
         f"median{how}"
     )
     click.echo(
-        f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents that are cut, and "
-        "padding"
+        f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents cut, and padding"
     )
     lengths = list(dict.fromkeys(choice.length for choice in found.choices))
     shares = {

@@ -39,6 +39,7 @@ from shardctl.cli.output import (
 )
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
+from shardctl.system.arguments import contradiction
 from shardctl.system.machine import keep_pandas_out_of_arrow
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
@@ -74,27 +75,26 @@ time is not shown."""
     "--order",
     heading=READING,
     type=OneOf(["global", "window", "block"]),
-    help="Which random order (`shardctl help loader` explains them). Default: the best one for the "
-    "way in which DST is stored.",
+    help="Which random order (`shardctl help loader`). Default: the best one for DST.",
 )
 @option(
     "--list-consumers",
     heading=CONSUMER,
     is_flag=True,
-    help="List the presets for --consumer with their rates, sources and dates.",
+    help="List the presets for --consumer with rates, sources and dates.",
 )
 @option(
     "--against",
     heading=COMPARED,
     is_flag=True,
-    help="Of shards of another tool: also convert some records, and read both in turn.",
+    help="Of another tool's shards: also convert some records, and read both in turn.",
 )
 @option(
     "--python",
     heading=COMPARED,
     type=click.Path(),
     metavar="PATH",
-    help="Of shards of another tool: the Python with their reader. Default: this one.",
+    help="Of another tool's shards: the Python with their reader. Default: this one.",
 )
 @option(
     "--html",
@@ -110,14 +110,14 @@ time is not shown."""
     heading=COMPARED,
     type=click.Path(),
     metavar="FILE",
-    help="Compare with an earlier measurement. FILE has the output of `shardctl bench --json`.",
+    help="Compare with an earlier output of `shardctl bench --json`.",
 )
 @option(
     "--watch",
     heading=RUN,
     is_flag=True,
-    help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long "
-    "the training waits.",
+    help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how "
+    "long training waits.",
 )
 @option_of("metrics", METRICS)
 @progress_options
@@ -141,10 +141,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     if watch:
         return _watch(dataset, output, metrics, **given)
     if metrics:
-        raise UsageError(
-            "--metrics works only with --watch; use both, or --json for the figures of a "
-            "measurement"
-        )
+        raise UsageError("--metrics needs --watch; of a measurement, --json has the figures")
     return _measure(dataset, output, **given)
 
 
@@ -203,7 +200,7 @@ def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any)
         (name for name in ("compare", "html", "open", "against", "python") if given.pop(name)), None
     )
     if unfit is not None:
-        raise UsageError(f"--watch and --{unfit} contradict each other; give one of them")
+        raise contradiction("--watch", f"--{unfit}")
     order = given.pop("order")
     look_in_current_folder()
     with suppress(KeyboardInterrupt):
@@ -228,7 +225,7 @@ def _measure(
 
     shows_page = given.pop("open")
     if order is not None and not given["shuffle"]:
-        raise UsageError("--no-shuffle and --order contradict each other; give one of them")
+        raise contradiction("--no-shuffle", "--order")
     check_page(html)
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
@@ -274,8 +271,7 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
     if (against or python) and Path(dataset).exists():  # what is not there is named below
         name = "--against" if against else "--python"
         raise UsageError(
-            f"{name} is for shards of other tools, and {printable(dataset)} is not one of them; "
-            "leave it out"
+            f"{name} is for shards of other tools, and {printable(dataset)} is not; leave it out"
         )
     from shardctl.benchmark.measure import bench
 
@@ -342,7 +338,7 @@ def _baseline(found: BaselineResult) -> Iterator[tuple[str, str]]:
     if found.rejected:
         yield (
             counted(found.rejected, "input"),
-            "were left out: they have changed since the conversion, or cannot be decoded",
+            "were left out: changed since the conversion, or not decodable",
         )
 
 

@@ -65,7 +65,7 @@ def list_datasets(folder: str | None, output: Output) -> int:
     if rows:
         print_table(rows, ("dataset", "size", "of its blocks", "opened last", ""))
     click.echo(
-        f"{printable(str(opened.folder))}: {counted(len(entries), 'dataset')}, "
+        f"{printable(opened.folder)}: {counted(len(entries), 'dataset')}, "
         f"{format_bytes(_bytes(entries))}"
     )
     return 0
@@ -82,9 +82,7 @@ def clear(places: tuple[str, ...], output: Output) -> int:
     urls = [place.rstrip("/") for place in places if is_url(place)]
     folders = [place for place in places if not is_url(place)]
     if len(urls) > 1 or len(folders) > 1:
-        raise UsageError(
-            "cache clear takes one folder and one URL at the most; call it again for others"
-        )
+        raise UsageError("cache clear takes one folder and one URL; call it again for others")
     opened = _opened(folders[0] if folders else None)
     removed, kept = opened.clear(urls[0] if urls else None)
     if output.as_json:

@@ -55,11 +55,12 @@ class Command(click.Command):
         *arguments: Any,
         examples: Sequence[Example] = (),
         headings: Sequence[str] = (),
-        more: str = "",
+        takes_options_of_convert: bool = False,
         **others: Any,
     ) -> None:
         super().__init__(*arguments, **others)
-        self.examples, self.headings, self.more = examples, headings, more
+        self.examples, self.headings = examples, headings
+        self.takes_options_of_convert = takes_options_of_convert
         has_short_help = any(isinstance(each, Option) and each.brief for each in self.params)
         self.context_settings.setdefault(
             "help_option_names", ["--help"] if has_short_help else ["-h", "--help"]
@@ -93,9 +94,12 @@ class Command(click.Command):
             if named:
                 with formatter.section(heading or "Options"):
                     formatter.write_dl(named)
-        if self.more:
+        if self.takes_options_of_convert:
             formatter.write_paragraph()
-            formatter.write_text(self.more)
+            formatter.write_text(
+                "It also takes the options of convert for reading SRC and for steps; "
+                "`shardctl convert --help` lists them."
+            )
 
     def _shown(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """Return the options that are listed, each with its line."""

@@ -25,7 +25,7 @@ from shardctl.system.text import counted, printable
     default=100,
     show_default=True,
     metavar="N",
-    help="Images of shapes to draw, with their boxes and polygons in a COCO file.",
+    help="Images of shapes, with their boxes and polygons in a COCO file.",
 )
 @option(
     "--texts",

@@ -50,8 +50,8 @@ _HELP = f"""Write the dataset DST, a folder or a URL (s3://bucket/out), in anoth
 
 {_OF_TOKENS} are made of tokens (convert --tokenizer), packed into blocks or not; padding is left out. In the other forms,
 each shard becomes a file. OUT/shardctl.json has the types, classes and names of the columns, and OUT/SHA256SUMS the checksums.
-Every block of the dataset is checked during the export. OUT appears only when it is complete. If the export was stopped, run
-the same command again to continue.
+Every block of the dataset is checked during the export. OUT appears only when it is complete. The same command
+continues an export that was stopped.
 
 Exit codes: 0 done, 2 wrong usage, or a form that cannot hold a column, 3 it cannot be done, 130 interrupted. Reasons for 3: no
 tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a full disk.
@@ -82,7 +82,7 @@ tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a 
 @option(
     "--dry-run",
     is_flag=True,
-    help="Show how each column would be written, and which data would be lost. Write nothing.",
+    help="Show how each column would be written, and what would be lost. Write nothing.",
 )
 @progress_options
 def export(

@@ -180,7 +180,7 @@ def _search(context: click.Context, word: str, output: Output) -> None:
     found, messages = _pages_with(word), _entries_with(word)
     if not found and not messages:
         raise UsageError(
-            f"{shown!r} is not a command, a page, a message, or a word of a "
+            f"{shown!r} is no command, page, message, or word of a "
             f"page{meant or '; `shardctl help` lists the pages'}"
         )
     if output.as_json:

@@ -81,7 +81,7 @@ PICTURES = 64
     heading=CHOICE,
     brief="only this split",
     metavar="NAME",
-    help="Only this split, for instance val: alone, or with the options below.",
+    help="Only this split, for instance val: alone, or with options below.",
 )
 @option(
     "--shard",
@@ -94,21 +94,21 @@ PICTURES = 64
     heading=CHOICE,
     type=click.INT,
     metavar="N",
-    help="One block of the shard; blocks are counted from 0.",
+    help="One block of the shard, counted from 0.",
 )
 @option(
     "--row",
     heading=CHOICE,
     type=click.INT,
     metavar="N",
-    help="One sample of the shard, or of its --block; rows are counted from 0.",
+    help="One sample of the shard, or of its --block, counted from 0.",
 )
 @option(
     "--key",
     heading=CHOICE,
     brief="one sample, by its key",
     metavar="KEY",
-    help="The sample with this key: the path of the input from which it was made.",
+    help="The sample with this key: the path of its input.",
 )
 @option(
     "--where",
@@ -137,7 +137,7 @@ PICTURES = 64
     heading=CONTENT,
     brief="exact numbers: reads all shards",
     is_flag=True,
-    help="Read all shards, for exact numbers: bytes by column, objects, pixels of masks, tokens. With --shard, check the checksums of its blocks.",
+    help="Read all shards, for exact numbers of bytes by column, objects, pixels of masks, tokens. With --shard, check its blocks.",
 )
 @option(
     "--save",
@@ -168,13 +168,13 @@ PICTURES = 64
     "--no-annotations",
     heading=FILES,
     is_flag=True,
-    help="With --images and --html: draw no boxes, polygons, keypoints or masks onto the images.",
+    help="With --images and --html: draw no annotations onto the images.",
 )
 @option(
     "--history",
     heading=CONTENT,
     is_flag=True,
-    help="The generations of the dataset: when each was made, what changed in it, and its digest.",
+    help="The generations of the dataset: when each was made, what changed, and its digest.",
 )
 @option(
     "--diff",
@@ -254,8 +254,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     if idle:
         who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
         raise UsageError(
-            f"{printable(str(path))}: is of another tool; {who} a dataset of shardctl; convert it "
-            "first"
+            f"{printable(path)}: is of another tool; {who} a dataset of shardctl: convert it"
         )
     if drawn:
         _draw_foreign(path, given, output.as_json)
@@ -486,7 +485,7 @@ def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: dict[s
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
         raise UsageError(
-            f"{printable(given.get('origin') or place.shown)}: its samples have no images to draw"
+            f"{printable(given.get('origin') or place.shown)}: there are no images to draw"
         )
     pictures = [picture for record in shown for picture in pictures_of(record, marked)]
     SHEET.write(Path(given["images"]), picture_sheet(pictures))
@@ -582,7 +581,7 @@ def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output
     print_table([[shortened(value, 40) for value in row.values()] for row in rows], list(rows[0]))
     for record, sample in zip(first if output.verbose else (), shown, strict=False):
         if record.texts or record.documents:
-            click.echo(f"{printable(str(record.values.get('key')))}:")
+            click.echo(f"{printable(record.values.get('key'))}:")
             print_texts(record, sample, None, whole=True)
     if conditional and limit is None:
         matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"

@@ -165,7 +165,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def progress_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --no-progress, and what `output_options` adds, to a command that may run long."""
-    help_text = "Do not show progress: a bar at a terminal, elsewhere a line every 30 seconds."
+    help_text = "Show no progress (a bar at a terminal, elsewhere a line every 30 seconds)."
     return output_options(option("--no-progress", is_flag=True, help=help_text)(function))
 
 
@@ -231,7 +231,7 @@ TEXT_WIDTH = 100
 
 def shortened(value: Any, width: int = TEXT_WIDTH) -> str:
     """Return a value as text of at most `width` characters."""
-    text = printable(str(value))
+    text = printable(value)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -247,8 +247,7 @@ def check_outputs(given: dict[str, Any]) -> None:
     if given["images"] is not None:
         if Path(given["images"]).suffix.lower() in _NOT_PNG or given["images"].isdecimal():
             raise UsageError(
-                f"--images {printable(given['images'])}: the sheet is a PNG image; give a name "
-                "that ends in .png"
+                f"--images {printable(given['images'])}: the sheet is a PNG image; give a name that ends in .png"
             )
         from shardctl.images.codecs.drawing import SHEET
 
@@ -280,8 +279,7 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
         "--open",
         heading=heading,
         is_flag=True,
-        help="Open the page in your browser. Without --html, the page is a temporary file that "
-        "stays.",
+        help="Open the page in your browser. Without --html it is a temporary file.",
     )
 
 
@@ -310,4 +308,4 @@ def open_page(path: str) -> None:
         with printing_to_stderr(), suppress(webbrowser.Error, OSError):
             shown = webbrowser.open(page.as_uri())
     if not shown:
-        note(f"no browser can be opened here; the page is {printable(str(page))}")
+        note(f"no browser can be opened here; the page is {printable(page)}")

@@ -23,9 +23,9 @@ from shardctl.cli.output import (
     progress_options,
     workers_ahead,
 )
-from shardctl.errors import UsageError
 from shardctl.making.options import convert_options
 from shardctl.making.shards import WORKER
+from shardctl.system.arguments import contradiction
 from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
@@ -65,8 +65,6 @@ _OF_PREVIEW = frozenset(
 BORROWED = {name: each for name, each in convert_options().items() if name not in _OTHERS}
 """The options of convert that are options of preview too."""
 
-REFERENCE = "It also takes the options of convert for reading SRC and for steps; `shardctl convert --help` lists them."
-
 
 @command(
     examples=(
@@ -74,7 +72,7 @@ REFERENCE = "It also takes the options of convert for reading SRC and for steps;
         ("shardctl preview images --labels coco:instances.json --html p.html", ""),
         ("shardctl preview photos --recipe recipe.toml --key cat/001.jpg", ""),
     ),
-    more=REFERENCE,
+    takes_options_of_convert=True,
 )
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @option(
@@ -91,7 +89,7 @@ REFERENCE = "It also takes the options of convert for reading SRC and for steps;
     "--inputs",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help=f"Show N inputs from all over the sources. Default: {INPUTS}.",
+    help=f"Show N inputs from all over SRC. Default: {INPUTS}.",
 )
 @option(
     "--key",
@@ -118,7 +116,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     --images for a picture. Without them, the command prints a table and writes no files.
     """
     if given["inputs"] is not None and given["keys"]:
-        raise UsageError("--inputs and --key contradict each other; use one of them")
+        raise contradiction("--inputs", "--key")
     look_in_current_folder()
     with quick_imports():
         from shardctl.inspection.pages.page import absolute

@@ -34,14 +34,13 @@ SHOWN = 5
 @option(
     "--where",
     metavar="CONDITION",
-    help="The samples that match a condition, written as for `inspect --where`. Not together with "
-    "keys.",
+    help="The samples that match a condition, as of `inspect --where`. Not together with keys.",
 )
 @option(
     "--keys",
     metavar="FILE",
     type=click.Path(),
-    help="The samples with the keys in this file, one key on each line.",
+    help="The samples with the keys in this file, one on each line.",
 )
 @option(
     "--key",
@@ -92,11 +91,11 @@ def _read_keys(path: Path) -> list[str]:
     try:
         return [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
     except FileNotFoundError:
-        raise InputError(f"{printable(str(path))}: no such file of keys{near_path(path)}") from None
+        raise InputError(f"{printable(path)}: no such file of keys{near_path(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InputError(
-            f"{printable(str(path))}: cannot be read as a list of keys ({reason})"
+            f"{printable(path)}: cannot be read as a list of keys ({reason})"
         ) from error
 
 

@@ -63,7 +63,7 @@ def recipe() -> None:
     "--import",
     "imports",
     is_flag=True,
-    help="Also import the functions of the recipe: this runs their modules.",
+    help="Also import its functions: this runs their modules.",
 )
 @output_options
 def check(file: str, output: Output, imports: bool) -> int:

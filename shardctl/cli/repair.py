@@ -45,20 +45,19 @@ SHOWN = 10
     multiple=True,
     metavar="SRC",
     type=click.Path(),
-    help="The new place of a source that has moved: once for each, in their order.",
+    help="The new place of a source: once for each, in order.",
 )
 @option(
     "--transform",
     "transforms",
     multiple=True,
     metavar="MODULE:NAME",
-    help="A function of yours that the dataset was made with: only those named here are run.",
+    help="A function of yours that made the dataset: only those named here are run.",
 )
 @option(
     "--drop-lost",
     is_flag=True,
-    help="If sources changed or are gone, remove the lost samples from the dataset. rejects.jsonl "
-    "lists them.",
+    help="If sources changed or are gone, remove the lost samples, and list them in rejects.jsonl.",
 )
 @option_of("workers", WORKERS)
 @progress_options

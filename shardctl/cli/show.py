@@ -68,7 +68,7 @@ def _setting(value: Any) -> str:
     """Return a setting as text: a list as its names one after the other, "-" for a missing one."""
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return printable(", ".join(value))
-    return "-" if value is None else printable(str(value))
+    return "-" if value is None else printable(value)
 
 
 def _some(keys: Any, count: int) -> str:

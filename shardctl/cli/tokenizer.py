@@ -55,8 +55,7 @@ def tokenizer() -> None:
     type=OneOf(["bpe", "unigram", "words"]),
     default="bpe",
     show_default=True,
-    help="bpe and unigram work on bytes, and give back every text. words: the parts between white "
-    "space.",
+    help="bpe and unigram, of bytes, give back every text. words: the parts between white space.",
 )
 @option(
     "--vocab-size",
@@ -64,19 +63,19 @@ def tokenizer() -> None:
     default=32_768,
     show_default=True,
     metavar="N",
-    help="Number of all tokens, also the special ones.",
+    help="Number of tokens, also special ones.",
 )
 @option(
     "--special-tokens",
     metavar="A,B,…",
-    help="Tokens that do not stand for text. They have the first numbers. Default:"
-    " <|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
+    help="Tokens that stand for no text, with the first numbers. Default: "
+    "<|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
 )
 @option(
     "--recipe",
     type=click.Path(),
     metavar="FILE.toml|@NAME",
-    help="Clean the texts with this recipe first, up to its step tokenize: that of the conversion.",
+    help="Clean the texts with this recipe first, up to its step tokenize.",
 )
 @option(
     "--record",
@@ -89,7 +88,7 @@ def tokenizer() -> None:
     "--max-bytes",
     callback=reading(ByteSize()),
     metavar="SIZE",
-    help="Train on about this much text, taken from all parts of the sources.",
+    help="Train on about this much text, from all parts of the sources.",
 )
 @option("--overwrite", is_flag=True, help="Replace OUT.json if it exists.")
 @option_of("workers", WORKERS)

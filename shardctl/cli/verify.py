@@ -34,8 +34,8 @@ FOUND_SOMETHING = 1
     type=OneOf(["quick", "full", "deep"]),
     default="full",
     show_default=True,
-    help="quick: manifest, tables, sizes, footers. full: every byte and every checksum. deep: "
-    "decode every image too.",
+    help="quick: manifest, tables, sizes, footers. full: every byte and checksum. deep: decode "
+    "images too.",
 )
 @progress_options
 def verify(target: str, level: str, output: Output) -> int:

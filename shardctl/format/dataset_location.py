@@ -117,10 +117,9 @@ def _refuse_other_file(path: Path) -> None:
         return
     if begin == MAGIC:
         return
-    shown = printable(str(path))
+    shown = printable(path)
     raise DatasetError(
-        f"{shown}: not a dataset, and not a shard of one; `shardctl convert {shown} out` makes one if "
-        "it is an input that shardctl reads"
+        f"{shown}: not a dataset or shard; `shardctl convert {shown} out` makes one of inputs"
     )
 
 
@@ -260,10 +259,7 @@ def _check_that_it_was_one(store: Store) -> None:
     if {PLAN, SHARDS, CHECKSUMS} <= {found.name for found in objects}:
         return
     if STAGING in folders:
-        raise DatasetError(
-            f"{shown}: an unfinished conversion; run the same command again: it completes it, or "
-            "says why it cannot"
-        )
+        raise DatasetError(f"{shown}: an unfinished conversion; run the same command again")
     raise missing_dataset(store.url)
 
 
@@ -296,6 +292,5 @@ def _fetched(store: Store) -> tuple[bytes, str] | None:
 def missing_dataset(url: str) -> DatasetError:
     """Return the error that says that there is no dataset at a URL."""
     return DatasetError(
-        f"{printable(url)}: no dataset (there is no {MANIFEST}); check the URL, and that its "
-        "conversion is done"
+        f"{printable(url)}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done"
     )

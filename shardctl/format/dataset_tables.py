@@ -151,7 +151,7 @@ class ShardUnits:
         if (self.first > MOST - self.records).any() or (self.offset > MOST - self.size).any():
             return "it has a unit that does not end"
         if (self._sum("samples"), self._sum("rejected")) != (self.entry.rows, self.entry.rejected):
-            return "the samples and rejects of units do not add up to those of the shard"
+            return "the samples and rejects of units do not add up to the shard"
         if (np.diff(self.first_row) < 0).any() or (
             self.first_row > np.cumsum(self.samples) - self.samples
         ).any():
@@ -306,7 +306,7 @@ class DatasetTables:
         """Return the path of a raw file when the dataset was made. Raises DatasetError."""
         if file.root >= len(self.manifest.sources):
             raise DatasetError(
-                f"{self.folder.shown(FILES)}: names a source that the manifest does not have; "
+                f"{self.folder.shown(FILES)}: names a source that the manifest lacks; "
                 f"{REPAIR_ADVICE}"
             )
         source = self.manifest.sources[file.root]

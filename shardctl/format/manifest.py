@@ -128,8 +128,8 @@ def root_of(root: Path, number: int, present: int) -> Path:
     if number not in kept:
         there = ", ".join(map(str, [*kept, present]))
         raise DatasetError(
-            f"{printable(str(root))}: generation {number} is not there, only {there};"
-            " `shardctl convert --update --keep-generations N` keeps the N before the present one"
+            f"{printable(root)}: generation {number} is not there, only {there}; `shardctl "
+            "convert --update --keep-generations N` keeps earlier ones"
         )
     return folder_of(root, number)
 
@@ -231,7 +231,7 @@ class Manifest:
         except NotADirectoryError:
             here, instead = folder.local, ""
             if here is not None and exists(here.parent / MANIFEST):
-                instead = f"; give the folder, {printable(str(here.parent))}"
+                instead = f"; give the folder, {printable(here.parent)}"
             what = "a file" if here is not None and is_file(here) else "a pipe or a device"
             raise DatasetError(
                 f"{folder.shown()}: {what}, not the folder of a dataset{instead}"
@@ -454,24 +454,18 @@ def _why_no_manifest(folder: Folder) -> str:
     if not exists(here):
         refuse_half_url(str(here))
         if exists(here.parent / MANIFEST):
-            return f"{shown}: no such dataset or shard; {printable(str(here.parent))} is a dataset"
+            return f"{shown}: no such dataset or shard; {printable(here.parent)} is a dataset"
         return f"{shown}: no such dataset{near_path(here)}"
     if any((here / STAGING).glob(f"*/{REPLACED}")):
         return (
-            f"{shown}: its files are being replaced; if no shardctl is running, `shardctl "
-            "repair` completes it"
+            f"{shown}: its files are being replaced; if no shardctl runs, `shardctl repair` "
+            "completes it"
         )
     if (here / STAGING).exists():
-        return (
-            f"{shown}: an unfinished conversion; run the same command or script again: it "
-            "completes it, or says why it cannot"
-        )
+        return f"{shown}: an unfinished conversion; run the same command or script again"
     if any(exists(here / name) for name in BESIDE_SHARDS):
-        return (
-            f"{shown}: its {MANIFEST} is missing, but the rest of a dataset exists; `shardctl "
-            f"repair {shown}` rebuilds it"
-        )
+        return f"{shown}: only its {MANIFEST} is missing; `shardctl repair {shown}` rebuilds it"
     with contextlib.suppress(OSError):
         for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
-            return f"{nothing}; did you mean {printable(str(inside))}?"
+            return f"{nothing}; did you mean {printable(inside)}?"
     return f"{nothing}; `shardctl convert {shown} out` makes one"

@@ -385,7 +385,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
             yield
     except DiskFullError as error:
         raise DiskFullError(
-            f"{error}; shards are downloaded to it: set TMPDIR to a folder on a larger disk, or "
+            f"{error}; shards are downloaded to it: set TMPDIR to a larger disk, or "
             "SHARDCTL_SCRATCH_LIMIT to less"
         ) from error
 

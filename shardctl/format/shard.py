@@ -47,8 +47,8 @@ def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
     by = f", {printable(writer)}," if isinstance(writer, str) else ""
     raise DatasetError(
         f"{shown}: format version {version!r}; shardctl {__version__} reads version "
-        f"{FORMAT_VERSION}; use the version that wrote it{by} or a later one, or convert the sources "
-        "again"
+        f"{FORMAT_VERSION}; use the version that wrote it{by} or a later one, or convert the "
+        "sources again"
     )
 
 
@@ -409,7 +409,7 @@ class BlockFile:
     @staticmethod
     def at(path: Path, opener: Opener, fields: Iterable[int] | None = None) -> BlockFile:
         """Open a file of this machine in one of the ways above."""
-        return BlockFile(printable(str(path)), partial(opener, path), fields)
+        return BlockFile(printable(path), partial(opener, path), fields)
 
     def __len__(self) -> int:
         """Return the number of blocks."""

@@ -13,13 +13,12 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
+from shardctl.format.stretches import MAGIC
 from shardctl.inspection.verify.result import Finding, VerifyResult, error
 from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
 from shardctl.sources.formats import Reading, ending_of, without_compression
-from shardctl.sources.formats.arrow import FILE_MAGIC
-from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import check_ordinary, is_file, sha256_of
 from shardctl.system.text import printable
@@ -45,6 +44,7 @@ def is_foreign(path: Path) -> bool:
             return False
         # 100 ms, for what is no dataset
         from shardctl.making.convert.sample_kind import first_file
+        from shardctl.sources.kinds import KINDS, Form
 
         found = first_file([SourceRoot(str(path))], KINDS["table"], Reading(), (Form.MANY,))
         return found is not None and _is_of_others(found.path, found.opened)
@@ -59,10 +59,9 @@ def refuse_text(path: Path) -> None:
     dataset are others."""
     ending = without_compression(suffix_of(path.name))
     if ending in PLAIN_TEXTS and is_file(path) and not (path.parent / MANIFEST).exists():
-        shown = printable(str(path))
+        shown = printable(path)
         raise UsageError(
-            f"{shown}: is text ({ending}) and no shard; `shardctl convert` says which of its "
-            "records are bad"
+            f"{shown}: is text ({ending}) and no shard; `shardctl convert` names bad records"
         )
 
 
@@ -76,13 +75,9 @@ def _is_own(path: str) -> bool:
     try:
         check_ordinary(path)
         with pa.OSFile(path) as file:
-            start = file.read(len(FILE_MAGIC))
+            start = file.read(len(MAGIC))
             file.seek(0)
-            with (
-                pa.ipc.open_file(file)
-                if start == FILE_MAGIC
-                else pa.ipc.open_stream(file) as reader
-            ):
+            with pa.ipc.open_file(file) if start == MAGIC else pa.ipc.open_stream(file) as reader:
                 return INFO_KEY in (reader.schema.metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return True
@@ -106,9 +101,8 @@ def refuse_export(path: Path) -> None:
     export = export_of_files(path)
     if export is not None:
         raise UsageError(
-            f"{printable(str(path))}: is an export of shardctl to {export.to}, and its files are "
-            "not shards; open them"
-            " directly, and check them with `shardctl verify`"
+            f"{printable(path)}: is an export of shardctl to {export.to}; open its files "
+            "directly, and check them with `shardctl verify`"
         )
 
 
@@ -133,8 +127,7 @@ def check_sums(
             progress(done, total)
     except (OSError, ValueError):
         message = (
-            f"{CHECKSUMS} is lost or changed, so that most files cannot be checked; get it "
-            "again, or export again"
+            f"{CHECKSUMS} is lost or changed, and checks most files; get it again, or export again"
         )
         findings.append(error("lost-checksums", message, CHECKSUMS))
     samples = sum(each.samples for each in export.splits.values())

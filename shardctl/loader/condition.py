@@ -95,8 +95,8 @@ def parse_condition(
         if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
         raise UsageError(
-            f"{option} {quoted(text)} is not a condition ({reason}); write for instance: label == "
-            "3 and width > 500"
+            f"{option} {quoted(text)} is not a condition ({reason}), such as: label == 3 and "
+            "width > 500"
         ) from None
     reader = _Reader(text, schema, classes, option)
     try:
@@ -191,7 +191,7 @@ class _Reader:
         self._parts += 1
         if self._parts > LONGEST:
             raise self._refused(
-                f"it has more than {LONGEST:,} comparisons and operations; write index in [1, 5, 7]"
+                f"it has more than {LONGEST:,} operations; write index in [1, 5, 7]"
             )
         if depth > DEEPEST:
             raise self._refused("it is nested too deep")
@@ -251,9 +251,7 @@ class _Reader:
             raise self._refused("`in` goes with a list, as in label in [1, 2]")
         constants = [self._constant(item, left) for item in right.elts]
         if len(set(map(_kind_of_constant, constants))) > 1:
-            raise self._refused(
-                "the values of a list must be of one kind: numbers, strings, or True and False"
-            )
+            raise self._refused("a list must be of one kind: numbers, strings, or True and False")
         value, type_ = self._value(left, depth)
         for constant in constants:
             self._check_kind(left, type_, constant)

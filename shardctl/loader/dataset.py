@@ -126,9 +126,7 @@ class Dataset:
         DatasetError if another dataset has taken its place and it was not kept.
         """
         if self._selection.chosen is not None or self.split is not None:
-            raise UsageError(
-                "in_split takes a whole dataset; choose the split first, then its samples"
-            )
+            raise UsageError("in_split takes a whole dataset; choose the split before samples")
         return Dataset(Selection(self._shards.in_split(split)))
 
     @property
@@ -156,14 +154,14 @@ class Dataset:
         if isinstance(index, slice):
             places = np.arange(*index.indices(len(self)), dtype=np.int64)
             return Dataset(Selection(self._shards, self._selection.samples(places)))
-        if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
-            raise TypeError(f"the index of a sample must be a whole number; it is {index}")
         try:
+            if isinstance(index, bool | np.bool_):  # older versions of numpy take np.True_ for 1
+                raise TypeError
             place = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"the index of a sample must be a whole number; it is {index!r}; ds.take takes a list, "
-                "and ds.filter(\"key == 'a.jpg'\")[0] a key"
+                f"the index of a sample must be a whole number; it is {index!r}; ds.take takes a "
+                "list, ds.filter(\"key == 'a.jpg'\") a key"
             ) from None
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
@@ -392,10 +390,7 @@ class Dataset:
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
         if processes is not None and reading.cache:
-            raise UsageError(
-                "cache= keeps images in one process, and another would decode them; leave out "
-                "cache= or processes="
-            )
+            raise UsageError("cache= keeps images of one process; leave out cache= or processes=")
         loader = Loader(stream, _those(LoaderOptions, given))
         label = self.roles.main_label
         if label in {column.name for column in stream.columns} - {*given["fill"]}:
@@ -420,8 +415,8 @@ class Dataset:
                 key = str(self.take([place], columns=["key"])["key"][0])
                 raise UsageError(
                     f"{shards.shown}: {len(self) - labelled:,} of {len(self):,} samples have no "
-                    f"{label}, the first of them is {key!r}; give fill={{{label!r}: -1}} to the "
-                    "loader, or leave the column out with columns="
+                    f"{label}, the first is {key!r}; give fill={{{label!r}: -1}}, or leave the "
+                    "column out with columns="
                 )
 
 
@@ -478,8 +473,8 @@ def refuse_unmoved(
         role = roles.get(name)
         if moving is not None and isinstance(role, Image | Objects):
             raise UsageError(
-                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the images; "
-                f"leave it out of unmoved=, or read it with another loader, without {moving}"
+                f"unmoved: {name} has the role {role.name}, and {moving} moves it with the "
+                f"images; leave it out of unmoved=, or use another loader without {moving}"
             )
     if moving is None or not len(samples):
         return
@@ -507,8 +502,8 @@ def refuse_unmoved(
         left = list(dict.fromkeys(column_of(place, names) for place in places))
         kept = ", ".join(repr(name) for name in read if name not in left)
         raise UsageError(
-            f"{why_wrong(moving, places)}. Leave out {moving}; or get these columns as they are with"
-            f" unmoved={left}; or leave them out: columns=[{kept}]"
+            f"{why_wrong(moving, places)}. Leave out {moving}; or keep these with "
+            f"unmoved={left}; or leave them out: columns=[{kept}]"
         )
     if unknown := [name for name in unknown if name in names]:
         warnings.warn(said_of_unknown(moving, unknown, "unmoved=[…]"), UserWarning, caller_level())

@@ -188,8 +188,8 @@ def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> Non
 def _warn_of_padding() -> None:
     """Warn once in a process, and not in every epoch."""
     warnings.warn(
-        "the last batch of each epoch is filled up with its first samples, so that all ranks get "
-        "equally many; give remainder='pad' for this, or 'drop' to leave it out",
+        "the last batch of each epoch is filled up with its first samples; give remainder='pad' "
+        "for this, or 'drop'",
         stacklevel=4,
     )
 
@@ -208,7 +208,7 @@ class Loader:
             stream.lengths(column, np.empty(0, np.int64))  # raises for a column without lengths
         if options.repeated and REPEATED in stream.specs():
             raise UsageError(
-                f"repeated=True adds a field {REPEATED!r}, and there is one; leave it out with "
+                f"repeated=True adds a field {REPEATED!r}; leave out that of the dataset with "
                 "columns="
             )
         self.options = options
@@ -307,8 +307,8 @@ class Loader:
             if run.next.samples and not self._is_over(run.next.samples):
                 left, samples = run.next.epoch, counted(run.next.samples, "sample")
                 warnings.warn(
-                    f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} consumed); "
-                    f"leave it out, or call it with {left}",
+                    f"set_epoch({epoch}) leaves the loaded state (epoch {left}, {samples} "
+                    "consumed); leave it out",
                     stacklevel=caller_level(),
                 )
             run.next = _Position(epoch)
@@ -464,14 +464,14 @@ class Loader:
             return
         samples = -(-every // ranks)
         counts = (
-            f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, "
-            "which is too many to skip"
+            f"{skipped:,} of {counted(samples, 'sample')} of epoch {epoch} cannot be read, too "
+            "many to skip"
         )
         try:
             self.stream.strict().gather(first, epoch, BatchMemory())
         except DatasetError as error:
             raise DatasetError(f"{counts}; the first: {error}") from error
-        raise DatasetError(f"{counts}; the first can be read by now: read them again")
+        raise DatasetError(f"{counts}; the first can be read now: try again")
 
     def _say_what_is_odd(self) -> None:
         """Warn if samples come twice and nobody asked for it, and if there are samples and all

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardctl.errors import InstallError, StorageError, UsageError
+from shardctl.errors import StorageError, UsageError
 from shardctl.system.files import OutputFileType, naming_the_path
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import printable
 from shardctl.transforms.values import describe
 
@@ -40,18 +40,14 @@ LOADER = Family(
         "samples": "samples that the training loop took",
         "batches": "batches that the training loop took",
         "epoch": "the epoch that is being read",
-        "samples_per_s": "samples that the training loop took in a second",
+        "samples_per_s": "samples per second that the training loop took",
         "stall_share": "share of the time that the training loop waited for batches",
-        "utilization": (
-            "share of the time that the training loop did not wait: accelerator utilisation"
-        ),
+        "utilization": ("share of the time that it did not: accelerator utilisation"),
         "room_share": (
-            "share of the time of the loader's threads that they waited until batches were taken"
+            "share of the time of the loader's threads that they waited for the training loop"
         ),
-        "cache_hit_share": (
-            "share of the blocks and images that were in the loader's memory already"
-        ),
-        "skipped": "samples that were left out since they could not be read",
+        "cache_hit_share": ("share of the blocks and images found in the loader's memory"),
+        "skipped": "samples left out, as they could not be read",
         "threads": "threads that make batches",
     },
 )
@@ -130,14 +126,11 @@ def _tensorboard(target: str) -> Sink:
 
     Raises InstallError, StorageError.
     """
-    try:
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-    except ImportError:
-        raise InstallError(
-            f"metrics for TensorBoard need tensorboardX: pip install {to_install('tensorboard')}"
-        ) from None
+    needed("tensorboardX", "tensorboard", f"metrics {target}")
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
     folder = Path(target)
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,13 +161,8 @@ class _LastFigures:
 
     def __init__(self) -> None:
         """Raises InstallError."""
-        try:
-            from prometheus_client import CollectorRegistry
-        except ImportError:
-            raise InstallError(
-                f"metrics for Prometheus need prometheus_client: pip install {to_install('prometheus')}"
-            ) from None
-        self.registry = CollectorRegistry()
+        client = needed("prometheus_client", "prometheus", "a metrics file or port")
+        self.registry = client.CollectorRegistry()
         self.registry.register(self)
         self._last: dict[str, tuple[Family, Figures]] = {}
 
@@ -274,12 +262,12 @@ def check_target(target: Any) -> None:
         word, _, rest = str(target).partition(":")
         if not (word in BY_WORD and rest) and Path(target).suffix.lower() not in BY_ENDING:
             raise UsageError(
-                f"metrics {printable(str(target))!r} is not known; use FILE.jsonl, FILE.prom or "
+                f"metrics {printable(target)!r} is not known; use FILE.jsonl, FILE.prom or "
                 "http:PORT (Prometheus), or tensorboard:FOLDER"
             )
     elif not all(callable(getattr(target, name, None)) for name in ("write", "close")):
         raise UsageError(
-            "metrics go to a file, an address or an object with write and close; it is "
+            "metrics go to a file, an address or an object with write and close, not "
             f"{describe(target)}"
         )
 

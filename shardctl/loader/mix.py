@@ -22,8 +22,8 @@ def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int |
     positive = all(weight > 0 for weight in weights) and math.isfinite(sum(weights))
     if not sizes or len(sizes) != len(weights) or not positive:
         raise UsageError(
-            f"mix() takes datasets and a weight above 0 for each; it has {len(sizes)} datasets, and "
-            f"the weights {list(weights)}"
+            f"mix() takes a weight above 0 for each dataset; it has {len(sizes)}, and the "
+            f"weights {list(weights)}"
         )
     if not all(sizes):
         raise UsageError("a dataset without samples cannot be mixed in")
@@ -57,7 +57,7 @@ class Mix:
         for dataset in self._datasets:
             if not isinstance(dataset, Dataset):
                 raise UsageError(
-                    "mix() takes a list of datasets from shardctl.open; one of them is a "
+                    "mix() takes a list of datasets from shardctl.open; one is a "
                     f"{type(dataset).__name__}"
                 )
         self._weights = [real_number("a weight", weight) for weight in weights]
@@ -126,8 +126,8 @@ class Mix:
                     next(place for place, names in enumerate(every) if name not in names)
                 ]
                 raise UsageError(
-                    f"the values of {name} in {printable(bare.location)} have no names, and in another "
-                    "dataset they have; leave the column out with columns="
+                    f"the values of {name} have names in one dataset, and not in "
+                    f"{printable(bare.location)}; leave it out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
             labels = tuple(numbers[each] for each in dataset.class_names[name])

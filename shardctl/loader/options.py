@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import whole_number
+from shardctl.system.arguments import contradiction, whole_number
 from shardctl.system.options import AutoOrNumber, Many, Option, ValueType, Whole
 
 BATCH_SIZE = Option(Whole(), 256, "Samples in a batch.", metavar="N", shows_default=True)
 THREADS = Option(
     AutoOrNumber(1, 1024),
     "auto",
-    "Threads that read and decode; auto finds the number while it reads.",
+    "Threads that read and decode; auto finds the number.",
     metavar="auto|N",
     shows_default=True,
 )
@@ -75,16 +75,14 @@ class LoaderOptions:
         if self.threads != "auto" and int(self.threads) < processes:
             raise UsageError(
                 f"processes={processes} and threads={self.threads}: each process needs a thread; "
-                f"give threads={processes} or more, or 'auto'"
+                f"give threads={processes} or 'auto'"
             )
         if self.remainder not in (None, *REMAINDERS):
             raise UsageError(
                 f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}"
             )
         if self.drop_last and self.remainder == "pad":
-            raise UsageError(
-                "drop_last and remainder='pad' contradict each other; give one of them"
-            )
+            raise contradiction("drop_last", "remainder='pad'")
         for batches in self.bucket.values():
             whole_number("bucket", batches, 1)
         if len(self.bucket) > 1:
@@ -127,9 +125,8 @@ def _check_targets(targets: Sequence[str | Path]) -> None:
 METRICS = Option(
     Many(ValueType("str | Path")),
     (),
-    "Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT "
-    "(Prometheus, on this"
-    " machine) or tensorboard:FOLDER. May be given several times.",
+    "Write figures every few seconds: FILE.jsonl, FILE.prom or http:PORT (Prometheus), or "
+    "tensorboard:FOLDER. May be given several times.",
     metavar="FILE",
     limit=_check_targets,
 )

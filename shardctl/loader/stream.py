@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Floats, Numbers
+from shardctl.format.arrays import Bools, Floats, Numbers, hash_names
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.fetching import Ahead
@@ -276,8 +276,6 @@ def _inputs(selection: Selection) -> tuple[Numbers | None, Numbers, Numbers]:
         # as a conversion writes them, if no variant of an input was rejected
         inputs = len(variants) // most
         return None, np.arange(inputs) * most, np.full(inputs, most)
-    from shardctl.sources.label_table import hash_names  # 20 ms, which most loaders never need
-
     keys = _column(selection, "key")
     hashes = np.concatenate([hash_names(part.to_pylist()) for part in keys])
     rows = np.lexsort((variants, hashes))
@@ -290,8 +288,7 @@ def _variants(selection: Selection) -> Numbers:
     """Return the variant of every sample, (n,). Raises UsageError if the dataset has none."""
     if VARIANT not in selection.shards.layout.columns.names:
         raise UsageError(
-            f"{selection.shards.shown}: its samples have no variants; convert with --variants K to "
-            "make some"
+            f"{selection.shards.shown}: its samples have no variants; convert with --variants K"
         )
     parts = [
         part.to_numpy(zero_copy_only=False).astype(np.int64) for part in _column(selection, VARIANT)
@@ -456,8 +453,8 @@ def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
     whole = next((name for name, spec in first.items() if spec.kind == "whole"), None)
     if whole is not None:
         raise UsageError(
-            f"{whole} describes a whole batch, which a mixture does not have; derive document_ids "
-            "or position_ids"
+            f"{whole} is of a whole batch, which no mixture has; derive document_ids or "
+            "position_ids"
         )
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)

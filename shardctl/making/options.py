@@ -16,6 +16,7 @@ from shardctl.errors import UsageError
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.loader.options import METRICS
 from shardctl.making.shards import engines
+from shardctl.system.arguments import contradiction
 from shardctl.system.options import (
     AutoOrNumber,
     ByteSize,
@@ -75,8 +76,7 @@ class Part:
             raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
         if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
             raise UsageError(
-                f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 "
-                "to N-1"
+                f"no part {text}: N is 1 to {MOST_PARTS:,}, and I is 1 to N or 0 to N-1"
             )
         return cls((int(number) - 1) % int(parts), int(parts), f"{int(number)}/{int(parts)}")
 
@@ -92,14 +92,14 @@ class Part:
 WORKERS = Option(
     AutoOrNumber(0, 1024),
     "auto",
-    "Number of worker processes; 0 does the work in this process.",
+    "Number of worker processes; 0 works in this process.",
     metavar="auto|N",
     shows_default=True,
 )
 IF_RUNNING = Option(
     Word("wait", "fail"),
     "wait",
-    "What to do while another shardctl is writing DST.",
+    "What to do while another shardctl writes DST.",
     shows_default=True,
 )
 
@@ -186,13 +186,13 @@ class Options:
     labels: str | Path | Sequence[str | Path] = option(
         Labels(),
         "auto",
-        "Where labels come from. folder: the folder of each file. A CSV or JSONL file: its row for "
-        "each file. none: labels are not stored. auto, the default: metadata.csv, .jsonl or "
-        ".parquet, labels.csv or .jsonl beside the inputs. Without such a file, auto takes the "
-        "field label of JSONL lines, else the folders if there are two or more (`shardctl help "
-        "inputs`). Annotations of images, any number of them: coco:FILE, yolo:data.yaml or "
-        "yolo:DIR, voc:DIR, masks:DIR or masks+suffix=_mask:DIR, captions: or captions:DIR or "
-        "captions:FILE, imagenet:DIR (`shardctl help annotations`).",
+        "Where labels come from. folder: each file's folder. A CSV or JSONL file: its row for "
+        "each file. none: no labels. auto, the default: metadata.csv, .jsonl or .parquet, "
+        "labels.csv or .jsonl beside the inputs, else the field label of JSONL lines, else the "
+        "folders if there are several (`shardctl help inputs`). Annotations of images, any "
+        "number: coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR or "
+        "masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR "
+        "(`shardctl help annotations`).",
         metavar="WHERE",
         heading=LABELS,
         brief="coco:FILE, yolo:FILE, voc:DIR, a CSV, or folder",
@@ -200,26 +200,24 @@ class Options:
     boxes_outside: str = option(
         Word(*BOXES),
         "keep",
-        "Boxes that reach outside of their image: keep the boxes, clip them, or drop their "
-        "objects.",
+        "Boxes that reach outside of their image: keep them, clip them, or drop their objects.",
         shows_default=True,
         heading=LABELS,
     )
     annotation_frame: str = option(
         Word(*FRAMES),
         "auto",
-        "Which image the annotations fit. stored: the image as the file stores it. upright: the "
-        "image after the turn that EXIF"
-        " asks for. auto: decided by the image size in the annotations.",
+        "Which image the annotations fit: stored, as the file has it; upright, after the turn "
+        "that EXIF asks for; auto, by the image size in the annotations.",
         shows_default=True,
         heading=LABELS,
     )
     yolo_task: str | None = option(
         Word(*TASKS),
         None,
-        "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints (pose) "
-        "or a rotated box (obb)."
-        " Default: the task in data.yaml, else decided by the length of the line.",
+        "What each line of a YOLO file has: a box (detect), a polygon (segment), keypoints "
+        "(pose) or a rotated box (obb). Default: the task in data.yaml, else by the length of "
+        "the line.",
         heading=LABELS,
     )
     classes: str | Path | None = option(
@@ -233,24 +231,24 @@ class Options:
     lenient_labels: bool = option(
         Flag(),
         False,
-        "Accept a labels file that does not match the inputs. Rows without a file are skipped, and "
-        "missing values stay empty.",
+        "Accept a labels file that does not match the inputs: skip rows without a file, and "
+        "leave missing values empty.",
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
         Columns(),
         (),
-        "Columns of the labels files to leave out; fields of the inputs themselves stay.",
+        "Columns of the labels files to leave out; fields of the inputs stay.",
         metavar="A,B,…",
         heading=LABELS,
     )
     split: str = option(
         Written("str | Mapping[str, float]", example="train=0.9,val=0.1"),
         "auto",
-        "How to make splits. train=0.9,val=0.1: by a hash of the key. folder: by the top folders. "
-        "source: by the names of the SRC. column: by the column split of the labels file. lists: "
-        "by data.yaml, COCO files, train.txt and test.txt. none: only one split. auto: by names "
-        "such as train, val and test (`shardctl help inputs`).",
+        "What makes the splits. train=0.9,val=0.1: a hash of the key. folder: the top folders. "
+        "source: the names of the SRC. column: the column split of the labels file. lists: "
+        "data.yaml, COCO files, train.txt and test.txt. none: one split. auto: names such as "
+        "train, val and test (`shardctl help inputs`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,
@@ -259,9 +257,9 @@ class Options:
     shuffle: int | None = option(
         Seed(0, 2**63 - 1),
         None,
-        "Store the inputs of each split in a random order. Without a value, the seed is 0. Lines "
-        "and rows are mixed in pieces"
-        " of their files (`shardctl help inputs`). The loader's own shuffle mixes all samples.",
+        "Store each split in a random order; without a value, the seed is 0. Lines and rows are "
+        "mixed in pieces of their files (`shardctl help inputs`). The loader's shuffle mixes "
+        "all samples.",
         metavar="[SEED|none]",
         shows_default=True,
         heading=SPLITS,
@@ -294,9 +292,9 @@ class Options:
     engine: str = option(
         ValueType(),
         "local",
-        "Where the shards are built: local is in processes of this machine, ray is on a Ray "
-        "cluster. All nodes of the cluster must see SRC and DST at the same paths (`shardctl help "
-        "cluster`). With ray, --workers is the number of shards that are built at the same time.",
+        "Where shards are built: local, in processes of this machine; ray, on a Ray cluster "
+        "whose nodes all see SRC and DST at the same paths (`shardctl help cluster`), --workers "
+        "shards at a time.",
         metavar=engines.metavar(),
         shows_default=True,
         heading=RUNNING,
@@ -304,9 +302,8 @@ class Options:
     max_rejects: str | int | None = option(
         ValueType("int | str"),
         None,
-        "Fail with exit code 1 if more inputs than this cannot be converted. Without this option, "
-        "a conversion does not start"
-        " if more than half of the inputs in a first trial fail. 100% allows all rejects.",
+        "Fail with exit code 1 if more inputs than this cannot be converted; 100% allows all. "
+        "Without it, a conversion does not start if over half of a first trial fail.",
         metavar="N|P%",
         heading=REJECTS,
         limit=_check_max_rejects,
@@ -314,7 +311,7 @@ class Options:
     overwrite: bool = option(
         Flag(),
         False,
-        "Replace the dataset at DST. The old one stays intact until the new one replaces it.",
+        "Replace the dataset at DST, which stays intact until the new one is complete.",
         heading=TARGET,
         brief="replace the dataset at DST",
     )
@@ -347,41 +344,41 @@ class Options:
     dry_run: bool = option(
         Flag(),
         False,
-        "Print what the command would do, and write nothing. It reports the same errors as a real "
-        "run, except --max-rejects: rejects are known only at the end.",
+        "Print what the command would do, with all errors but that of --max-rejects, and write "
+        "nothing.",
         heading=OUTPUT,
         brief="print the plan, and write nothing",
     )
     update: bool = option(
         Flag(),
         False,
-        "Bring the dataset at DST up to date. Shards with changed or deleted inputs are built "
-        "again, and new inputs fill new shards. Without a dataset at DST, make one.",
+        "Bring the dataset at DST up to date: shards with changed or deleted inputs are built "
+        "again, and new inputs fill new shards. Without a dataset, make one.",
         heading=TARGET,
         brief="follow changes of the source",
     )
     append: bool = option(
         Flag(),
         False,
-        "Add the inputs of SRC to the dataset at DST, in new shards. The inputs that DST has "
-        "already are not checked: use this for logs, crawls and new days. Files inside a source of "
-        "the dataset get the keys that they would have there. Without a dataset at DST, make one.",
+        "Add the inputs of SRC to the dataset at DST, in new shards. Those that DST has are not "
+        "checked: for logs, crawls and new days. Files inside a source of the dataset get the "
+        "keys they would have there. Without a dataset, make one.",
         heading=TARGET,
     )
     moved_from: Sequence[str | Path] = option(
         Many(FilePath()),
         (),
-        "With --update, if a source has moved: its place when the dataset was made. Give it once "
-        "for each source, in their order.",
+        "With --update, if a source has moved: its place when the dataset was made, once for "
+        "each source, in order.",
         metavar="OLD",
         heading=TARGET,
     )
     keep_generations: int | None = option(
         Whole(),
         None,
-        "When --update or --append makes a new generation, keep the N generations before it, in "
-        "DST/generations. Shards that"
-        " they share are stored once. Default: the number used last time; 0 for a new dataset.",
+        "With --update or --append, keep the N generations before the new one, in "
+        "DST/generations. Shared shards are stored once. Default: as last time; 0 for a new "
+        "dataset.",
         metavar="N",
         heading=TARGET,
         limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
@@ -389,7 +386,7 @@ class Options:
     explain: bool = option(
         Flag(),
         False,
-        "Print exactly how the request differs from the dataset at DST (settings, steps, inputs, "
+        "Print how the request differs from the dataset at DST (settings, steps, inputs, "
         "versions), and write nothing.",
         heading=TARGET,
     )
@@ -412,7 +409,7 @@ class Options:
         engines.check(self.engine, self.workers)
         ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]
         if len(ways) > 1:
-            raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
+            raise contradiction(*ways)
         if self.moved_from and not self.update:
             raise UsageError(
                 "--moved-from says where a source was when the dataset was made; it needs "
@@ -470,9 +467,7 @@ def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
 
 def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> None:
     if shard_size is not None and samples_per_shard is not None:
-        raise UsageError(
-            "a shard size and a number of samples per shard contradict each other; give one of them"
-        )
+        raise contradiction("--shard-size", "--samples-per-shard")
 
 
 def check_if_running(choice: str) -> None:

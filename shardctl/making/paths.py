@@ -16,10 +16,9 @@ from shardctl.format.names import (
     STAGING,
     is_shard_name,
 )
-from shardctl.making.options import Options
 from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
 from shardctl.system.files import naming_the_path, near_path, refuse_links
-from shardctl.system.locations import normal, path_below
+from shardctl.system.locations import is_url, normal, path_below
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
@@ -41,9 +40,7 @@ def check_sources(
         try:
             if root.is_stored:
                 if not is_on_store(root.text):
-                    raise InputError(
-                        f"{shown}: there is no object with this key, and no key begins with it"
-                    )
+                    raise InputError(f"{shown}: no object has this key, or one that begins with it")
                 continue
             path = Path(root.text)
             if not path.exists():
@@ -61,7 +58,7 @@ def check_sources(
     return roots
 
 
-def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot]) -> None:
+def check_copies_folder(folder: Path, destination: str | Path, roots: Sequence[SourceRoot]) -> None:
     """Raise UsageError if copies of rejected inputs would become inputs, replace inputs, or lie in
     a dataset.
 
@@ -70,35 +67,52 @@ def check_copies_folder(folder: Path, target: Path, roots: Sequence[SourceRoot])
     resolved = _real(folder)
     local = [_real(root.text) for root in roots if not root.is_stored]
     bases = [root if root.is_dir() else root.parent for root in local]
-    others = [each for each in (target, *local) if resolved.is_relative_to(each)]
-    others += [
-        each for each in (target, *bases) if each.is_absolute() and each.is_relative_to(resolved)
-    ]
+    target = [] if isinstance(destination, str) else [destination]
+    others = [each for each in (*target, *local) if resolved.is_relative_to(each)]
+    others += [each for each in (*target, *bases) if each.is_relative_to(resolved)]
     if folder.exists() and not folder.is_dir():
         others.append(folder)
     others += [resolved for name in (MANIFEST, STAGING) if os.path.lexists(resolved / name)]
     if others:
         raise UsageError(
-            f"{printable(str(folder))}: copies of rejects need a folder of their own, and not "
-            f"{printable(str(others[0]))}"
+            f"{printable(folder)}: copies of rejects need another folder than "
+            f"{printable(others[0])}"
         )
 
 
 def refuse_generation(target: Path) -> None:
     """Raise DatasetError for a generation of a dataset that is kept: it stays what it was."""
     if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
-        dataset = printable(str(target.parent.parent))
+        dataset = printable(target.parent.parent)
         raise DatasetError(
-            f"{printable(str(target))}: a kept generation of {dataset}, which never changes; give "
-            "that dataset, or another destination"
+            f"{printable(target)}: a kept generation never changes; give {dataset}, or "
+            "another destination"
         )
 
 
-def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
+def destination_of(dst: str | Path, roots: Sequence[SourceRoot]) -> str | Path:
+    """Return where a dataset goes: its URL, or its absolute path. Raises UsageError or StorageError
+    if it cannot go there, or would become its own input."""
+    if not isinstance(dst, str | Path) or not str(dst):
+        raise UsageError(f"the destination is a path; it is {dst!r}")
+    if not is_url(dst):
+        return check_destination(dst, roots)
+    place, shown = normal(str(dst)), printable(dst)
+    for source in (root.text for root in roots if root.is_stored):
+        if path_below(place, source) is not None:
+            raise UsageError(f"{shown}: is inside the source {printable(source)}; keep them apart")
+        if path_below(source, place) is not None:
+            raise UsageError(
+                f"{printable(source)}: is inside the destination {shown}; keep them apart"
+            )
+    return str(dst)
+
+
+def check_destination(dst: str | Path, roots: Sequence[SourceRoot]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot
     be one."""
-    shown = printable(str(target))
-    refuse_half_url(str(target))
+    refuse_half_url(str(dst))  # before it is a path, which has one / for //
+    target, shown = Path(dst), printable(dst)
     resolved = _real(target)
     for root in roots:
         if root.is_stored:
@@ -106,8 +120,7 @@ def check_destination(target: Path, roots: Sequence[SourceRoot]) -> Path:
         source = _real(root.text)
         if resolved == source or resolved.is_relative_to(source):
             raise UsageError(
-                f"{shown}: is inside the source {printable(root.text)}, and would become its own "
-                "input; give a place outside"
+                f"{shown}: is inside the source {printable(root.text)}; keep them apart"
             )
         if source.is_relative_to(resolved):
             raise UsageError(
@@ -127,45 +140,25 @@ def _real(path: str | Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def check_place_on_store(url: str, roots: Sequence[SourceRoot], options: Options) -> None:
-    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is
-    wanted there."""
-    shown = printable(url)
-    if options.keep_generations:
-        raise UsageError(
-            f"{shown}: kept generations are not supported on a store; leave out --keep-generations"
-        )
-    place = normal(url)
-    for source in (root.text for root in roots if root.is_stored):
-        if path_below(place, source) is not None:
-            raise UsageError(
-                f"{shown}: is inside the source {printable(source)}, and would become its own input"
-            )
-        if path_below(source, place) is not None:
-            raise UsageError(
-                f"{printable(source)}: is inside the destination {shown}; keep them apart"
-            )
-
-
 def _refuse_what_is_there(target: Path, shown: str) -> None:
     if not target.exists():
         return
     if not target.is_dir():
         raise StorageError(
-            f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset"
+            f"{shown}: is a file; the destination must be a new or empty folder or a dataset"
         )
     names = set(os.listdir(target))
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(
-            f"{shown}: holds something else ({listed}); the destination, which is the last "
-            "argument, is a folder that is new, empty or a dataset"
+            f"{shown}: holds something else ({listed}); the destination, the last argument, must "
+            "be new, empty or a dataset"
         )
     of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
     if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
         raise StorageError(
             f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
-            "bring that back, move the files away, or give another destination"
+            "bring it back, move them away, or give another destination"
         )
 
 
@@ -174,10 +167,10 @@ def check_writable(target: Path) -> None:
     place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
     if not place.is_dir():
         raise StorageError(
-            f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder"
+            f"{printable(target)}: cannot be created, {printable(place)} is not a folder"
         )
     if not os.access(place, os.W_OK | os.X_OK):
         why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
-        raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")
+        raise StorageError(f"{printable(target)}: cannot write here ({os.strerror(why)})")
     with naming_the_path(target):
         refuse_links(target / STAGING)

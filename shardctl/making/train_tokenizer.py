@@ -19,7 +19,6 @@ from typing import Any
 from shardctl.errors import (
     NOTHING_WRITTEN,
     InputError,
-    InstallError,
     StorageError,
     TooManyRejectsError,
     UsageError,
@@ -34,7 +33,7 @@ from shardctl.sources.files import SourceRoot
 from shardctl.system.arguments import instance, whole_number
 from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.options import Many, Text
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.progress import Phase, Progress, progress_of
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable, size_of
@@ -107,10 +106,10 @@ def train_tokenizer(
     if not least <= vocab_size <= 1 << 24:
         bytes_too = "" if kind == "words" else ", the 256 bytes"
         raise UsageError(
-            f"a vocabulary has at least the special tokens{bytes_too}, and at most 16,777,216 "
-            f"tokens: give {least:,} or more; it is {vocab_size:,}"
+            f"a vocabulary has {least:,} (the special tokens{bytes_too}) to 16,777,216 tokens; "
+            f"it is {vocab_size:,}"
         )
-    endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(str(target))
+    endings, shown = (".json", ".txt") if kind == "words" else (".json",), printable(target)
     if target.suffix not in endings:
         raise UsageError(
             f"{shown}: a tokenizer is written to a file that ends in {' or '.join(endings)}"
@@ -134,9 +133,7 @@ def train_tokenizer(
         else:
             data = KINDS[kind](texts, vocab_size, special)
     if not texts.bytes:
-        raise InputError(
-            "there is no text to train on: all texts are empty, or none was kept by the recipe"
-        )
+        raise InputError("there is no text to train on: all are empty, or the recipe kept none")
     with naming_the_path(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, data)
@@ -176,10 +173,7 @@ def _datasets(
     ]
     others = [root.text for root in roots if root.text not in found]
     if found and recipe:
-        raise UsageError(
-            f"{printable(found[0])} is a dataset, and its texts are not changed: a recipe is for "
-            "sources"
-        )
+        raise UsageError(f"{printable(found[0])} is a dataset, and a recipe is for sources")
     datasets = [open_dataset(place) for place in found]
     rejected = 0
     if others or not roots:
@@ -222,8 +216,8 @@ def _datasets(
         if "text" not in dataset.schema.names:
             held = ", ".join(map(printable, dataset.schema.names))
             raise InputError(
-                f"there are no texts to train on: the records have {held}; name the field of the "
-                "texts with --text-field FIELD"
+                f"there are no texts to train on: the records have {held}; name their field with "
+                "--text-field FIELD"
             )
     return datasets, rejected
 
@@ -332,11 +326,7 @@ def _unigram_pieces(
 ) -> list[tuple[str, float]]:
     """Return up to `size` pieces of words, all of the symbols among them, with the logarithms of
     their probabilities."""
-    try:
-        import sentencepiece
-    except ImportError as error:
-        problem = f"training a unigram needs sentencepiece, which cannot be imported ({error})"
-        raise InstallError(f"{problem}; pip install {to_install('sentencepiece')}") from None
+    sentencepiece = needed("sentencepiece", "sentencepiece", "training a unigram")
     words = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     model = io.BytesIO()
     with scratch_folder() as folder:
@@ -433,18 +423,9 @@ def _json(own: Any) -> bytes:
 
 
 def _package() -> Any:
-    try:
-        import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
-        import tokenizers.trainers
-    except ImportError as error:
-        raise InstallError(
-            f"training needs tokenizers, which cannot be imported ({error}); pip install "
-            f"{to_install('text')}"
-        ) from None
-    return tokenizers
+    for name in ("decoders", "models", "pre_tokenizers", "trainers"):
+        needed(f"tokenizers.{name}", "text", "training")
+    return needed("tokenizers", "text", "training")
 
 
 @contextmanager

@@ -22,8 +22,7 @@ from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.codecs.image import open_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.image_columns import is_struct
-from shardctl.sources.label_table import some
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 LOOKED_AT = 32
 """Values of a column that are looked at, and items of lists in one."""
@@ -106,8 +105,7 @@ def _kind_of_text(text: str) -> Kind | None:
 
 PLACE_NAMES = frozenset(
     (
-        "bbox,bboxes,box,boxes,boundingbox,boundingboxes,keypoint,keypoints,landmark,"
-        "landmarks,polygon,polygons,points,segmentation,segmentations,encodedpixels,rle"
+        "bbox,bboxes,box,boxes,boundingbox,boundingboxes,keypoint,keypoints,landmark,landmarks,polygon,polygons,points,segmentation,segmentations,encodedpixels,rle"
     ).split(",")
 )
 """Names of columns of places as tools write them, without _ and - and in lower case.

@@ -41,9 +41,7 @@ blue."""
 
 CLASSES = tuple(LOOKS)
 _WORDS = (
-    "the,quiet,boat,drifts,past,a,row,of,lamps,while,rain,falls,on,warm,stone,and,nobody,"
-    "speaks,of,the,long,road,home,under,slow,clouds,that,carry,the,smell,of,salt,and,cut,"
-    "grass,over,hills,we,knew,as,children"
+    "the,quiet,boat,drifts,past,a,row,of,lamps,while,rain,falls,on,warm,stone,and,nobody,speaks,of,the,long,road,home,under,slow,clouds,that,carry,the,smell,of,salt,and,cut,grass,over,hills,we,knew,as,children"
 ).split(",")
 
 
@@ -64,7 +62,7 @@ def make_demo(
     backend.require_one()
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
+        raise StorageError(f"{printable(root)}: is not empty; give a new or empty folder")
     existed = root.exists()
     try:
         with naming_the_path(root):
@@ -207,8 +205,7 @@ def _story(rng: np.random.Generator) -> str:
 
     return (
         f"{one} has {of(first)}. {other} has {of(more)}. {one} gives {_NUMBERS[given]} of them to "
-        f"{other}."
-        f" Now {one} has {of(first - given)}, and {other} has {_NUMBERS[more + given]}."
+        f"{other}. Now {one} has {of(first - given)}, and {other} has {_NUMBERS[more + given]}."
     )
 
 

@@ -36,16 +36,14 @@ NO_IMAGES = "none"
 
 BYTES_NAMES = frozenset(
     (
-        "image,img,picture,photo,jpg,jpeg,png,webp,image_bytes,img_bytes,image_data,"
-        "image/encoded,image_encoded,encoded_image,image_raw"
+        "image,img,picture,photo,jpg,jpeg,png,webp,image_bytes,img_bytes,image_data,image/encoded,image_encoded,encoded_image,image_raw"
     ).split(",")
 )
 """Usual names of columns with the bytes of images."""
 
 PATH_NAMES = frozenset(
     (
-        "image,img,picture,photo,file_name,filename,file,path,filepath,file_path,image_path,"
-        "img_path,image_file"
+        "image,img,picture,photo,file_name,filename,file,path,filepath,file_path,image_path,img_path,image_file"
     ).split(",")
 )
 """Usual names of columns with the paths of images."""
@@ -103,7 +101,7 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
         if not can_hold_images(schema.field(wanted).type):
             type_ = schema.field(wanted).type
             raise InputError(
-                f"the field {printable(wanted)} is {type_}; images are bytes, paths, or structs of bytes and path"
+                f"the field {printable(wanted)} is {type_}; images are bytes, paths, or structs of both"
             )
         return wanted
     for candidates in _candidates(schema):
@@ -116,7 +114,7 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
                 f"several fields may hold the images: {several}; say which with --image-field"
             )
     raise InputError(
-        f"no field is known to hold images (there are {shown}); name it with --image-field, or use --kind table"
+        f"no field holds images (there are {shown}); name it with --image-field, or use --kind table"
     )
 
 

@@ -58,8 +58,7 @@ def _form_of_table(file: FoundFile, reading: Reading) -> Form:
 
 SIDE_FILES = frozenset(
     (
-        ".txt,.text,.md,.csv,.tsv,.json,.jsonl,.ndjson,.xml,.html,.htm,.yaml,.yml,.toml,.ini,"
-        ".py,.sh,.log,.pdf,.zip,.tar,.gz,.npy,.npz,.parquet,.arrow,.db,.mat,.pkl"
+        ".txt,.text,.md,.csv,.tsv,.json,.jsonl,.ndjson,.xml,.html,.htm,.yaml,.yml,.toml,.ini,.py,.sh,.log,.pdf,.zip,.tar,.gz,.npy,.npz,.parquet,.arrow,.db,.mat,.pkl"
     ).split(",")
 )
 """Names of files that are often beside images; they are not opened to check whether they are

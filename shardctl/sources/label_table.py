@@ -4,7 +4,7 @@ file."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -35,7 +35,7 @@ from shardctl.sources.types import (
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import sha256_of
 from shardctl.system.locations import name_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))
 """Names of the column that says which file a row is about, the first one found is taken."""
@@ -96,14 +96,6 @@ class LabelTable:
     def without(self, column: str) -> LabelTable:
         """Return the same table without a column."""
         return replace(self, columns=self.columns.drop_columns([column]))
-
-
-def hash_names(names: Iterable[str]) -> Hashes:
-    """Return 8 bytes per name, so that ten million names are compared within 80 MB.
-
-    Different names may have the same hash: callers compare the names if hashes are equal.
-    """
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
 
 
 def repeated(hashes: Hashes, names_of: Callable[[Numbers], list[str]]) -> tuple[int, list[str]]:
@@ -192,9 +184,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
-        said.append(
-            f"{some(others)}: names of other files are kept as text, and these are not read"
-        )
+        said.append(f"{some(others)}: names of other files are kept as text")
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     if has_cells and UNNAMED in columns.column_names:
         said.append(
@@ -346,9 +336,7 @@ class _File:
 def _refused(place: str, fault: Rejection) -> InputError:
     if fault.error != "not-utf8":
         return InputError(f"{place}: {fault.message}")
-    return InputError(
-        f"{place}: {fault.message.partition(';')[0]}; recode it with iconv -f ENCODING -t UTF-8"
-    )
+    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it (iconv -t UTF-8)")
 
 
 def _file_column(schema: pa.Schema, shown: str) -> str:
@@ -357,17 +345,16 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
     for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
         if wide := [each for each in schema.names if each.strip() == name != each]:
             raise InputError(
-                f"{shown}: the column {wide[0]!r} has a blank beside its name; take out all such blanks"
+                f"{shown}: the column {wide[0]!r} has a blank beside its name; remove such blanks"
             )
     column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
         held = ", ".join(printable(name) for name in schema.names)
         if mark := separator_in(schema.names):
-            raise InputError(
-                f"{shown}: no column of file names; it has {held}; use --delimiter {mark}"
-            )
-        how = f"call one {' or '.join(FILE_COLUMNS)}"
-        how += " in a first line" if shown.endswith((".csv", ".tsv")) else ""
+            how = f"use --delimiter {mark}"
+        else:
+            how = f"call one {' or '.join(FILE_COLUMNS)}"
+            how += " in a first line" if shown.endswith((".csv", ".tsv")) else ""
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(
@@ -409,7 +396,7 @@ def _encode_label(
             advice = f" (or rename {printable(name)} to label)"
             if pa.types.is_floating(table.schema.field(name).type):
                 advice = f" ({printable(name)} is one of numbers to predict)"
-        said = "no column is called label: there are no labels, and all columns are kept"
+        said = "no column is called label: there are no labels"
         return table, None, [f"{said}{advice}"]
     import pyarrow.compute as pc
 
@@ -423,7 +410,7 @@ def _encode_label(
         encoded = pc.index_in(label, value_set=pa.array(classes, pa.string())).cast(pa.int64())
     if encoded is None:
         raise InputError(
-            f"{shown}: the column label holds {label.type}, not class names or whole numbers; rename a column of numbers to predict, as to target"
+            f"{shown}: the column label holds {label.type}, not class names or whole numbers; rename numbers to predict, as to target"
         )
     table = table.set_column(table.column_names.index(LABEL_COLUMN), LABEL_COLUMN, encoded)
     empty = encoded.null_count
@@ -439,9 +426,3 @@ def said_of_names(named: Classes) -> list[str]:
     """Say which names of classes are left out."""
     lost = [f"{name} ({len(names):,})" for name, names in named.items()]
     return [f"left out: the names of the classes of {some(lost)}"] if lost else []
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """Return the first few names for a message: a, b, c and 17 more."""
-    shown = ", ".join(printable(name) for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -268,7 +268,7 @@ class Types:
         for name in self.mixed():
             if name not in left_out:
                 yield (
-                    f"the {what} {printable(name)} has values that fit no one type; those that are no strings are JSON text"
+                    f"the {what} {printable(name)} has values of no one type: strings, and others as JSON text"
                 )
         for name, kinds in self.fields.items():
             if kinds.written is None or name in left_out:
@@ -278,7 +278,7 @@ class Types:
                 yield f"{column}: {printable(odd)} would change if it were read as a number"
             if words := kinds.written.hiding_nulls():
                 yield (
-                    f"{column}: some cells are {' or '.join(map(printable, words))}, and all others numbers; --null-values {printable(','.join(words))} makes numbers of it"
+                    f"{column}: some cells are {' or '.join(map(printable, words))}, and others numbers; --null-values {printable(','.join(words))} makes it numbers"
                 )
 
     def has_unnamed(self) -> bool:

@@ -11,6 +11,11 @@ from typing import Any
 from shardctl.errors import UsageError
 
 
+def contradiction(*ways: str) -> UsageError:
+    """Return an error for options of which only one can be given."""
+    return UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
+
+
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """Return a whole number (of Python or numpy). Raises UsageError for anything else, and for one
     below `least`."""

@@ -114,6 +114,14 @@ class Owner:
         return f"process {self.process} on {printable(self.host)}, since {printable(self.since)}"
 
 
+def overtaken(shown: str, owner: object) -> BusyError:
+    """Return an error for work whose lease another process has taken over."""
+    return BusyError(
+        f"{shown}: this process stood still for so long that {owner or 'another one'} took over; "
+        "nothing was lost"
+    )
+
+
 class Lease:
     """The right to write one dataset, as long as its heartbeat continues.
 
@@ -138,10 +146,7 @@ class Lease:
         with naming_the_path(self._path):
             owner = _owner_now(self._path, self._descriptor)
         if owner != self._owner:
-            raise BusyError(
-                f"{self._shown}: this process stood still for so long that "
-                f"{owner or 'another one'} took over; nothing was lost"
-            )
+            raise overtaken(self._shown, owner)
 
     def release(self) -> None:
         """End the heartbeat, and take the lease file away if it is still this one's."""
@@ -255,8 +260,7 @@ class _Wait:
         elif time.monotonic() - self._seen > ENDING_SECONDS:
             raise StorageError(
                 f"{self.shown}: cannot write here: its lease could not be made for "
-                f"{ENDING_SECONDS:.0f} seconds, and no other"
-                " shardctl was seen that writes it"
+                f"{ENDING_SECONDS:.0f} seconds, though no other shardctl writes it"
             )
         if other != self._announced:
             self._waiting(other)
@@ -456,4 +460,4 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _shown(staging: Path) -> str:
     """Name the dataset of a staging folder."""
-    return printable(str(staging.parent))
+    return printable(staging.parent)

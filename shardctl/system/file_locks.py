@@ -32,7 +32,7 @@ def _refusal(path: Path, error: OSError) -> StorageError:
         else error.strerror or str(error)
     )
     return StorageError(
-        f"{printable(str(path))}: cannot be locked ({why}); put the cache on a local disk"
+        f"{printable(path)}: cannot be locked ({why}); put the cache on a local disk"
     )
 
 
@@ -55,7 +55,7 @@ class ByteLocks:
     def __init__(self, path: Path, descriptor: int) -> None:
         if not hasattr(fcntl, "F_OFD_SETLK"):
             raise StorageError(
-                f"{printable(str(path))}: a cache needs the locks of Linux (F_OFD_SETLK); leave "
+                f"{printable(path)}: a cache needs the locks of Linux (F_OFD_SETLK); leave "
                 "out cache="
             )
         self._path, self._descriptor = path, descriptor
@@ -98,7 +98,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[int]:
         descriptor = _opened(path)
     except FileNotFoundError:
         raise StorageError(
-            f"{printable(str(path.parent))}: removed while it was used; open the dataset again"
+            f"{printable(path.parent)}: removed while it was used; open the dataset again"
         ) from None
     try:
         try:
@@ -207,5 +207,5 @@ def _opened(path: Path) -> int:
         raise
     except OSError as error:
         raise StorageError(
-            f"{printable(str(path))}: cannot write here ({error.strerror or error})"
+            f"{printable(path)}: cannot write here ({error.strerror or error})"
         ) from error

@@ -178,7 +178,7 @@ def naming_the_path(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        shown = printable(str(path))
+        shown = printable(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             quota = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
             raise DiskFullError(
@@ -192,7 +192,7 @@ def refuse_link(path: Path) -> None:
     link in a dataset."""
     if path.is_symlink():
         raise StorageError(
-            f"{printable(str(path))}: a link to {printable(str(path.readlink()))}; nothing is written or deleted behind a link; remove it, then run the same command again"
+            f"{printable(path)}: a link to {printable(path.readlink())}, behind which nothing is written; remove it, then run the same command again"
         )
 
 
@@ -234,7 +234,7 @@ def near_path(path: Path) -> str:
             if name.endswith(path.suffix) and name != path.name
         ]
         if near := similar(path.stem, stems):
-            return f"; did you mean {printable(str(path.with_name(near[0] + path.suffix)))}?"
+            return f"; did you mean {printable(path.with_name(near[0] + path.suffix))}?"
     return ""
 
 
@@ -451,22 +451,17 @@ class OutputFileType:
         if not _is_file(path):
             code = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT
             if code:
-                raise StorageError(
-                    f"{printable(str(path))}: cannot be written ({os.strerror(code)})"
-                )
+                raise StorageError(f"{printable(path)}: cannot be written ({os.strerror(code)})")
             return
         try:
             with open(path, "rb") as file:
                 begin = file.read(_LOOKED_AT)
         except OSError as error:
-            raise StorageError(
-                f"{printable(str(path))}: cannot be read ({error.strerror})"
-            ) from error
+            raise StorageError(f"{printable(path)}: cannot be read ({error.strerror})") from error
         if begin and not self.is_one(begin):
             raise StorageError(
-                f"{printable(str(path))}: exists, and is not a {self.name} that shardctl "
-                "wrote; move it away, or give"
-                " another name"
+                f"{printable(path)}: exists, and is not a {self.name} of shardctl; move it "
+                "away, or give another name"
             )
 
     def write(self, path: Path, content: bytes) -> None:
@@ -483,7 +478,7 @@ class OutputFileType:
                 _replace(path.resolve(), content)
         except OSError as error:
             raise StorageError(
-                f"{printable(str(path))}: cannot be written ({error.strerror})"
+                f"{printable(path)}: cannot be written ({error.strerror})"
             ) from error
 
 

@@ -140,7 +140,7 @@ class LocalFolder:
     def shown(self, name: str = "") -> str:
         """Return the location of a file, or of the folder, as it is printed."""
         if not self.url:
-            return printable(str(self.root / name))
+            return printable(self.root / name)
         return printable(f"{self.url}/{name}" if name else self.url)
 
     def below(self, name: str) -> LocalFolder:

@@ -31,7 +31,7 @@ def is_url(text: str | Path) -> bool:
         scheme = text.parts[0] if text.parts else ""
         if scheme.endswith(":") and scheme[:-1] in SCHEMES:
             raise UsageError(
-                f"{printable(str(text))}: a Path drops one / of a URL; give the URL as a string"
+                f"{printable(text)}: a Path drops one / of a URL; give the URL as a string"
             )
         return False
     return URL.fullmatch(text) is not None
@@ -159,7 +159,7 @@ def here_only(place: str | Path, command: str) -> Path:
     UsageError for a URL."""
     if is_url(place):
         raise UsageError(
-            f"{printable(str(place))}: {command} works on no store; copy the dataset to a local folder, {command}"
+            f"{printable(place)}: {command} works on no store; copy the dataset to a local folder, {command}"
             " it there, and copy it back"
         )
     return Path(place)

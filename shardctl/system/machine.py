@@ -31,9 +31,7 @@ UNLIMITED = 1 << 30
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 """Errors of a process, or of the machine, that has as many files open as it may have."""
 
-MORE_FILES = (
-    "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
-)
+MORE_FILES = "raise the limit of open files (ulimit -n), or keep fewer open"
 """What helps against NO_DESCRIPTORS."""
 
 

@@ -69,7 +69,7 @@ def needed(module: str, extra: str, who: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise InstallError(
-            f"{who} needs {module.partition('.')[0]}, which cannot be imported ({error}); pip "
+            f"{printable(who)} needs {module.partition('.')[0]}, which cannot be imported ({error}); pip "
             f"install {to_install(extra)}"
         ) from None
 
@@ -150,10 +150,9 @@ def refuse_while_importing(what: str) -> None:
     work once more, and wait for itself."""
     if _IMPORTING.modules:
         raise UsageError(
-            f"{printable(_IMPORTING.modules[-1])} calls shardctl.{what} when it is imported, but "
-            "shardctl imports it to find a"
-            ' function. Put the call under `if __name__ == "__main__":`, or the function into a '
-            "file of its own"
+            f"{printable(_IMPORTING.modules[-1])} calls shardctl.{what} when shardctl imports it "
+            'for a function. Put the call under `if __name__ == "__main__":`, or the function '
+            "into another file"
         )
 
 
@@ -166,7 +165,7 @@ def find_function(target: str, what: str) -> Callable[..., Any]:
     module, _, name = target.partition(":")
     if module == "__main__":
         raise UsageError(
-            f"{what} {target}: worker processes cannot import what a script itself holds; put it into a file of its own"
+            f"{what} {target}: worker processes cannot import it from a script; put it into another file"
         )
     parts = name.split(".")
     if not module or module.endswith(".py") or not all(part.isidentifier() for part in parts):

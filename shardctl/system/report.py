@@ -27,7 +27,7 @@ def text(value: Any) -> str:
         return "" if value is None else "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return escape(printable(str(value)))
+    return escape(printable(value))
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,7 @@ def table_lines(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> It
 
 def _plain_cell(value: Any) -> str:
     return (
-        f"{value:,}"
-        if isinstance(value, int) and not isinstance(value, bool)
-        else printable(str(value))
+        f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(value)
     )
 
 

@@ -25,7 +25,13 @@ from shardctl.errors import (
     PerhapsBusyError,
     StoreError,
 )
-from shardctl.system.file_lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
+from shardctl.system.file_lease import (
+    HEARTBEAT_SECONDS,
+    LOOK_SECONDS,
+    STALE_SECONDS,
+    Owner,
+    overtaken,
+)
 from shardctl.system.stores.base import Store
 from shardctl.system.text import printable
 
@@ -62,10 +68,7 @@ class LeaseToken:
         except NoSuchKeyError:
             owner = None
         if owner is None or owner.token != self.token:
-            raise BusyError(
-                f"{printable(store.url)}: its parent stood still for so long that"
-                f" {owner or 'another one'} took over; nothing was put after that"
-            )
+            raise overtaken(printable(store.url), owner)
 
 
 class Lease:
@@ -102,11 +105,7 @@ class Lease:
         with self._lock:
             if self._lost is None and not self._renew():
                 owner = owner_of(self._store, self._key)
-                self._lost = BusyError(
-                    f"{printable(self._store.url)}: this process stood still for so long that "
-                    f"{owner or 'another one'} took"
-                    " over; nothing was lost"
-                )
+                self._lost = overtaken(printable(self._store.url), owner)
             if self._lost is not None:
                 raise self._lost
 
@@ -342,5 +341,5 @@ def probe_with(store: Store, lease: Lease, key: str) -> None:
 def unconditional(store: Store) -> StoreError:
     """Return the error for a store that ignores conditions."""
     return StoreError(
-        f"{printable(store.url)}: this store ignores conditions (If-None-Match), which keep two jobs apart; convert to a local folder, and upload that"
+        f"{printable(store.url)}: this store ignores conditions (If-None-Match); convert to a local folder, and upload that"
     )

@@ -11,9 +11,10 @@ from unicodedata import normalize
 from shardctl.errors import UsageError
 
 
-def printable(text: str) -> str:
-    """Return `text` safe to show: control characters and undecodable bytes appear as escapes."""
-    decoded = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def printable(what: object) -> str:
+    """Return a text or a path safe to show: control characters and undecodable bytes appear as
+    escapes."""
+    decoded = str(what).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded
     )
@@ -123,7 +124,7 @@ def _instead(name: object, names: list[str], has: str, listing: str = "") -> str
 
 
 def _quoted(name: object) -> str:
-    return repr(printable(str(name)))
+    return repr(printable(name))
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTPkmgtp])([Ii]?))?[Bb]?")
@@ -145,9 +146,7 @@ def size_of(limit: int | str, name: str) -> int:
     """Return a number of bytes from one, or from a text such as 500GB or 64MiB. Raises UsageError,
     which has the `name`."""
     if isinstance(limit, bool) or not isinstance(limit, int | str):
-        raise UsageError(
-            f"{name}: {limit!r} is not a size; give a number of bytes, or a text such as '500GB'"
-        )
+        raise UsageError(f"{name}: {limit!r} is not a size; give bytes, or a text such as '500GB'")
     size = parse_size(limit) if isinstance(limit, str) else limit
     if size is None:
         raise UsageError(
@@ -156,3 +155,9 @@ def size_of(limit: int | str, name: str) -> int:
     if size < 0:
         raise UsageError(f"{name}: {size} bytes are impossible; give 0 or more")
     return size
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return the first few names for a message: a, b, c and 17 more."""
+    shown = ", ".join(printable(name) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -119,8 +119,7 @@ def _read(path: str) -> bytes:
         return read_named(Path(path))
     except OSError as error:
         raise UsageError(
-            f"transform: {path} cannot be read, and its content is part of the fingerprint "
-            f"({error})"
+            f"transform: {path} cannot be read, and is part of the fingerprint ({error})"
         ) from error
 
 
@@ -243,7 +242,7 @@ class Custom(SampleTransform, step="custom"):
         function = self._function
         if _is_other(function):
             raise UsageError(
-                f"transform {self.target}: is async or a generator; an ordinary function is needed"
+                f"transform {self.target}: is async or a generator, not an ordinary function"
             )
         named = _takes(function, None, rng=None)
         if named and "rng" in inspect.signature(function).parameters:
@@ -253,8 +252,8 @@ class Custom(SampleTransform, step="custom"):
         if _takes(function, None, None):
             return function, True
         raise UsageError(
-            f"transform {self.target}: takes {inspect.signature(function)}; it is called with "
-            "(sample), or with (sample, rng)"
+            f"transform {self.target}: takes {inspect.signature(function)}, not (sample) or "
+            "(sample, rng)"
         )
 
 
@@ -330,8 +329,8 @@ class Model(GroupTransform, step="model"):
         results = _called(self.target, self._model(), samples)
         if not isinstance(results, list | tuple) or len(results) != count:
             message = (
-                f"{self.target} returned {describe(results)} for a list of {count}; it must return "
-                "a list of the same length"
+                f"{self.target} returned {describe(results)} for a list of {count}; it must "
+                "return a list of the same length"
             )
             raise Rejection("transform", "not-a-list", message)
         return [self._made(result) for result in results]
@@ -353,15 +352,14 @@ class Model(GroupTransform, step="model"):
         found = find_function(self.target, "transform")
         if not inspect.isclass(found):
             raise UsageError(
-                f"transform {self.target}: is not a class; a step model needs one, and custom "
-                "takes functions"
+                f"transform {self.target}: is not a class, which model needs; custom takes "
+                "functions"
             )
         calls = (vars(base).get("__call__") for base in found.__mro__)
         call = next(filter(None, calls), None)
         if call is None or _is_other(call) or not _takes(call, None, []):
             raise UsageError(
-                f"transform {self.target}: needs an ordinary method __call__, which is called with "
-                "a list of samples"
+                f"transform {self.target}: needs an ordinary method __call__ for a list of samples"
             )
         version = getattr(found, "version", None)
         if version is not None and not isinstance(version, str):

@@ -80,8 +80,7 @@ def parse_fields(text: str) -> dict[str, str]:
     names = {*found.values()} - {""}
     if not found or "" in found or not len(names) == len(found) == len(pairs):
         raise ValueError(
-            "must be fields and their new names, each once, such as "
-            "image=image/encoded,label=image/class/label"
+            "must be fields and their new names, each once, such as label=image/class/label"
         )
     return found
 
@@ -97,8 +96,7 @@ def _file_of_schema(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(
-            f"schema {printable(str(path))}: neither name:type,… nor a file that can be read "
-            f"({reason})"
+            f"schema {printable(path)}: neither name:type,… nor a readable file ({reason})"
         ) from None
 
 
@@ -450,14 +448,14 @@ class Recipe(RecipeKeys):
         """Yield what does not fit together, each with the key that says it."""
         if both := set(self.mask_fields) & set(self.unmoved):
             yield SettingError(
-                f"{printable(min(both))} is among mask_fields and unmoved: leave one of them out",
+                f"{printable(min(both))} is among mask_fields and unmoved: leave one out",
                 "unmoved",
             )
         yield from self._misfits_of_kind()
         yield from self._misfits_of_fields()
         if self.variants > 1 and not self.random:
             yield SettingError(
-                "variants above 1 store the same sample several times: no step is random",
+                "variants above 1 store the same sample: no step is random",
                 "variants",
             )
         yield from self._misfits_of_store()
@@ -478,8 +476,8 @@ class Recipe(RecipeKeys):
                     yield SettingError(f"{key} is for images, {these}", key)
         if mode != "keep" and self.kind == "image" and self.reading.has_image_records:
             yield SettingError(
-                f"duplicates {self.duplicates} compares images that are files, and these are "
-                "records; leave it out",
+                f"duplicates {self.duplicates} compares image files, and these are records; "
+                "leave it out",
                 "duplicates",
             )
         elif (mode in OF_TEXTS and self.kind == "image") or (mode in OF_IMAGES and not images):
@@ -511,9 +509,11 @@ class Recipe(RecipeKeys):
         name, problem = self.store.name if self.store else "", ""
         if name == "source" and (self.changes or self.gray16):
             what = self.changes[0].name if self.changes else "gray16"
-            problem = f"keeps the original bytes, so {what} cannot apply; use store jpeg:90 or raw"
+            problem = f"keeps the original bytes, without {what}; use store jpeg:90 or raw"
         elif name == "raw" and self.output_size is None and not self.sample_transforms:
-            problem = "needs a recipe that names the size of all images: add a resize to WIDTHxHEIGHT or a crop (--crop 32)"
+            problem = (
+                "needs one size of all images: add a resize to WIDTHxHEIGHT or a crop (--crop 32)"
+            )
         elif name == "none" and not self.sample_transforms:
             problem = "drops the images, and nothing (--transform) makes other fields of them"
         if problem:
@@ -530,9 +530,9 @@ class Recipe(RecipeKeys):
         if isinstance(step, ImageTransform):
             several = next((each for each in after if _parts(each) > 1), None)
             if step.samples > 1 and any(_parts(each) > 1 for each in before):
-                yield f"{step.name}: only one step may make several samples of each image"
+                yield f"{step.name}: only one step may make several samples of an image"
             elif step.random and several is not None:
-                yield f"{step.name} is random and must come after {several.name}"
+                yield f"{step.name} is random: put it after {several.name}"
         if isinstance(step, BatchTransform):
             if self.sample_transforms:
                 yield f"{step.name} cannot be used together with your own function"
@@ -542,10 +542,10 @@ class Recipe(RecipeKeys):
                 yield f"{step.name} is for text and tables, and these inputs are images"
         if step.table:
             if step.table in [each.table for each in before]:
-                yield f"{step.name} of the same unit is given twice; leave one of them out"
+                yield f"{step.name} of the same unit is given twice; leave one out"
             made = next((each.name for each in before if each.name in TOKEN_STEPS), None)
             if made is not None:
-                yield f"{step.name} must come before {made}, which works on the whole text"
+                yield f"{step.name} must come before {made}, which takes the whole text"
         own = any(isinstance(each, SampleTransform) for each in before)
         if own and not isinstance(step, SampleTransform):
             yield f"{step.name} must come before your own function"

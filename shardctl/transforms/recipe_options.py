@@ -143,9 +143,9 @@ class RecipeKeys(Settings):
     kind: str = setting(
         Word(*KINDS),
         UNDECIDED,
-        "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: rows of "
-        ".csv, .json, .parquet and the like. auto: decided by the sources. A format: like auto, "
-        "with files of this format alone.",
+        "Kind of the samples. image: files, or images in tables. text: .txt, .jsonl. table: "
+        "rows of .csv, .json, .parquet and the like. auto: by the sources. A format: like auto, "
+        "with its files alone.",
         heading=READING,
     )
     store: ImageEncoding | None = setting(
@@ -196,7 +196,7 @@ class RecipeKeys(Settings):
     truncated: str = setting(
         Word("reject", "keep"),
         "reject",
-        "Truncated images: reject them, or keep what can be read and fill the rest with grey.",
+        "Truncated images: reject them, or keep what can be read, the rest grey.",
         heading=IMAGES,
     )
     gray16: GrayRange | None = setting(
@@ -222,11 +222,11 @@ class RecipeKeys(Settings):
         ),
         KEEP_ALL,
         "keep: keep all. exact: reject an image with the same bytes, or the same text, as an "
-        "earlier one. similar or similar:BITS: reject an image that looks like an earlier one: up "
-        f"to BITS of the 64 bits of their hashes differ, {DISTANCE} by default. near or near:SHARE: "
-        "reject a text that is nearly an earlier one: at least SHARE of their 5-word sequences are "
-        f"the same, {SIMILARITY} by default. line, paragraph: drop lines or paragraphs of earlier "
-        "texts. For texts, this is the step deduplicate after the last step that changes them.",
+        "earlier one. similar or similar:BITS: an image that looks like an earlier one: up to "
+        f"BITS of the 64 bits of their hashes differ, {DISTANCE} by default. near or near:SHARE: "
+        "a text that is nearly an earlier one: at least SHARE of their 5-word sequences are the "
+        f"same, {SIMILARITY} by default. line, paragraph: drop those of earlier texts. For "
+        "texts, this is the step deduplicate after all that change them.",
         metavar="WHICH",
         heading=STEPS,
         brief="reject duplicates: exact, similar or near",
@@ -264,7 +264,7 @@ class RecipeKeys(Settings):
     null_values: tuple[str, ...] = setting(
         NAMES,
         (),
-        "Texts that mean a missing value in CSV files and labels files, such as NA,null. Default: "
+        "Texts that mean a missing value in CSV and labels files, such as NA,null. Default: "
         "none (`shardctl help inputs`).",
         metavar="A,B,…",
         heading=READING,
@@ -273,7 +273,7 @@ class RecipeKeys(Settings):
     text_field: str | None = setting(
         Text(),
         None,
-        "Field of the records with the text. It is renamed to text.",
+        "Field of the records with the text, renamed to text.",
         metavar="FIELD",
         heading=FIELDS,
         brief="the field that has the text",
@@ -281,15 +281,15 @@ class RecipeKeys(Settings):
     label_field: str | None = setting(
         Text(),
         None,
-        "Field of the records with the label. It is renamed to label.",
+        "Field of the records with the label, renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
     )
     key_field: str | None = setting(
         Text(),
         None,
-        "Field of the records with the keys, each of which must occur once. It is renamed to key. "
-        "Default: keys are made of the file and the number of the record, FILE#N.",
+        "Field of the records with the keys, each of them once, renamed to key. Default: the "
+        "file and the number of the record, FILE#N.",
         metavar="FIELD",
         heading=FIELDS,
         omit_default=True,
@@ -297,17 +297,17 @@ class RecipeKeys(Settings):
     image_field: str | None = setting(
         Text(),
         None,
-        "Field of a table with the images: bytes, paths, or structs of both. It is renamed to "
-        "image. Default: found by its type and name. none, with --kind table: keep structs of bytes "
-        "and path.",
+        "Field of a table with the images (bytes, paths, or structs of both), renamed to image. "
+        "Default: found by type and name. none, with --kind table: keep structs of bytes and "
+        "path.",
         metavar="FIELD|none",
         heading=FIELDS,
     )
     format: str = setting(
         Word(*FORMATS),
         UNDECIDED,
-        "Read only files of this format, such as webdataset or tfrecord. auto: files of any "
-        "format. The kind can name it too.",
+        "Read only files of this format, such as webdataset or tfrecord; auto: of any. The kind "
+        "can name it too.",
         heading=READING,
         omit_default=True,
     )
@@ -330,9 +330,8 @@ class RecipeKeys(Settings):
             between=":",
         ),
         None,
-        "Types of the fields of records: NAME:TYPE,… or a file with this text. A type is string, "
-        "int64, float64 or bool. Other fields are left out. Default: all fields, with the types "
-        "found.",
+        "Types of the fields of records: NAME:TYPE,… or a file with this text, of types string, "
+        "int64, float64 or bool. Others are left out. Default: all fields, with the types found.",
         metavar="TYPES",
         heading=FIELDS,
     )
@@ -348,8 +347,8 @@ class RecipeKeys(Settings):
     unmoved: tuple[str, ...] = setting(
         NAMES,
         (),
-        "Fields that stay right when steps move the pixels of the image. Without this, known "
-        "places, masks and other images are refused, and other numbers named in a note.",
+        "Fields that stay right when steps move the pixels of the image. Without this, places, "
+        "masks and other images are refused, and other numbers noted.",
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
@@ -357,9 +356,9 @@ class RecipeKeys(Settings):
     mask_fields: tuple[str, ...] = setting(
         NAMES,
         (),
-        "Fields of records that are masks: images with one number for each pixel of their image. "
-        "They move with it, as in the loader. Default: if steps move pixels, fields with names and "
-        "first values of masks.",
+        "Fields of records that are masks, images with one number for each pixel of their "
+        "image, and move with it. Default: if steps move pixels, fields with names and first "
+        "values of masks.",
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
@@ -521,9 +520,9 @@ SHORTCUTS = {
         "tokenize",
         "tokenizer",
         Written("str | Path"),
-        "Make tokens of the texts, after all other steps but packing: a tokenizer.json, a folder "
-        "with one, a SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, "
-        "or bytes (`shardctl help text`).",
+        "Make tokens of the texts, after all steps but packing: a tokenizer.json or its folder, "
+        "a SentencePiece .model, a .txt of words, tiktoken:ENCODING:FILE, or bytes (`shardctl "
+        "help text`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",
@@ -574,9 +573,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "steps": Option(
         Many(Text("hflip p=0.5")),
         (),
-        "Add any step of `shardctl help recipes`, for instance 'random_rotation degrees=10 "
-        "fill=[0, 0, 0]', after those of the recipe and of other options. May be given several "
-        "times.",
+        "Add a step of `shardctl help recipes` after all others, for instance 'random_rotation "
+        "degrees=10 fill=[0, 0, 0]'. May be given several times.",
         metavar="'NAME KEY=VALUE…'",
         spelling="--step",
         heading=STEPS,
@@ -584,8 +582,8 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
     "transforms": Option(
         Many(Text(), alone=True),
         (),
-        "Your own function, called with each sample; or your own class, such as a model: each "
-        "worker makes one object, and calls it with lists of samples. May be given several times.",
+        "Your own function, called with each sample; or class, such as a model, of which each "
+        "worker calls one object with lists of samples. May be given several times.",
         metavar="MODULE:NAME",
         spelling="--transform",
         heading=STEPS,

@@ -265,10 +265,7 @@ NAMES = Checked(
 
 def _table(value: Any) -> str:
     if not isinstance(value, dict) or not _is_json(value):
-        raise ValueError(
-            "must be a table of numbers, strings, true and false, lists and tables, as in "
-            "{depth = 18}"
-        )
+        raise ValueError("must be a table of plain values, as in {depth = 18}")
     return json.dumps(value, sort_keys=True)
 
 

@@ -167,6 +167,6 @@ def refuse_unnamed_functions(
     if unnamed:
         options = " ".join(f"--transform {printable(target)}" for target in unnamed)
         raise UsageError(
-            f"{shown}: was made with user functions; {who} runs those that you name: check the "
-            f"code, and add {options}"
+            f"{shown}: was made with user functions, which {who} runs if named: check the code, "
+            f"and add {options}"
         )

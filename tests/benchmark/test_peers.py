@@ -164,7 +164,7 @@ def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli, dataset):
         (["--split", "train"], "--split is for datasets of shardctl"),
         (["--sweep"], "--sweep is for datasets of shardctl"),
         (["--threads", "2"], "--threads is for datasets of shardctl"),
-        (["--consumer", "mpt-7b-h100"], "takes tokens, which are not counted"),
+        (["--consumer", "mpt-7b-h100"], "takes tokens, not counted"),
         (["--python", "/no/python"], "/no/python: cannot be started"),
     ],
 )
@@ -186,14 +186,14 @@ def test_files_without_a_reader_are_named(cli, tmp_path):
 
     np.save(tmp_path / "a.npy", np.arange(6))
     ran = cli("bench", tmp_path / "a.npy")
-    assert (ran.code, "bench knows no reader for files of npy" in ran.err) == (2, True)
+    assert (ran.code, "bench has no reader for files of npy" in ran.err) == (2, True)
 
 
 def test_packages_that_are_missing_are_named_with_what_helps(dataset, python_with):
     python = python_with("import sys; sys.modules['webdataset'] = None")
     with pytest.raises(
         InstallError,
-        match=r"pip install webdataset torch\), or name a Python that has them with --python",
+        match=r"pip install webdataset torch, or name another Python with --python",
     ):
         bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
     assert processes() == []
@@ -293,7 +293,7 @@ def test_advice_says_how_fast_the_shards_are_read_today(cli, dataset, python_wit
     assert (
         told.code,
         "as they are:" in told.out,
-        "read and decoded by webdataset" in told.out,
+        "by webdataset" in told.out,
     ) == (0, True, True)
     python = python_with("import sys; sys.modules['webdataset'] = None")
     told = cli("advise", exported(dataset, "webdataset"), *options, "--python", python, "--json")

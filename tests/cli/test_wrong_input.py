@@ -75,9 +75,9 @@ WRONG = r"""
 3 | convert in file | file: is a file
 2 | convert in out --crop 0 | must be 224, or 320x240 for width x height, with sides of 1 to 16384 pixels; it is '0'
 2 | convert in out --crop 9 --random-crop 9 | contradict
-2 | convert in out --store source --crop 9 | keeps the original bytes, so crop cannot apply
+2 | convert in out --store source --crop 9 | keeps the original bytes, without crop
 2 | convert in out --store raw | add a resize to WIDTHxHEIGHT or a crop
-2 | convert in out --store raw --resize 9 | store raw needs a recipe that names the size
+2 | convert in out --store raw --resize 9 | store raw needs one size of all images
 2 | convert in out --store tiff | store 'tiff' is not known
 2 | convert in out --compression rar | compression 'rar' is not known
 2 | convert in out --flip 2 | must be a number from 0 to 1
@@ -101,14 +101,14 @@ WRONG = r"""
 2 | convert in out --colour | there is no option --colour; `shardctl convert --help` lists all
 3 | verify absent | absent: no such dataset
 3 | verify full | full: not a dataset (it has no manifest.json)
-3 | inspect file | file: not a dataset, and not a shard of one; `shardctl convert file out`
+3 | inspect file | file: not a dataset or shard; `shardctl convert file out`
 2 | inspect full --block 1 | need --shard
 2 | inspect shard.arrow --key x | is one shard
 2 | inspect full --key x --head 3 | contradict each other
 2 | convert in out --worker-memory 1MB | a worker needs 256 MiB of memory or more; it is 1000000 bytes
 2 | convert in out --input-timeout soon | neither a number of seconds nor none
 2 | convert in out --input-timeout 0 | 0 seconds is impossible
-2 | convert in out --copy-rejects in/bad | in/bad: copies of rejects need a folder of their own
+2 | convert in out --copy-rejects in/bad | in/bad: copies of rejects need another folder
 2 | convert in out --if-running hope | --if-running: 'hope' is not one of wait, fail
 2 | repair shard.arrow | shard.arrow: one shard
 3 | repair full --source absent | absent: no such file or folder
@@ -126,16 +126,16 @@ WRONG = r"""
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much; write a path with spaces in quotes
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
-3 | convert absent full | full: holds something else (thesis.doc); the destination, which is the last argument
+3 | convert absent full | full: holds something else (thesis.doc); the destination, the last argument
 3 | finish full | full: there are no parts to finish
 3 | inspect ready/shards | ready/shards: no such dataset or shard; ready is a dataset
 3 | convert in out --labels text | it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR
 3 | convert in out --labels coco=bad.json | write coco:bad.json
 3 | convert in out --labels coco:absent.json | absent.json: no such file or folder; write coco:PATH
 3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
-2 | convert in out --text-field body | the inputs are images and have no fields; leave it out
+2 | convert in out --text-field body | text_field is for records, and the inputs are images; leave it out
 3 | convert in out --format mds | holds no mds
-2 | convert lines.jsonl out --columns text | and lines.jsonl is none; to keep some fields, use --fields A,B
+2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
 3 | convert other.jsonl out --text-field text | the records have no field text; they have body, y
 2 | convert other.jsonl out --text-column body | there is no option --text-column
 2 | convert other.jsonl out --filter-quality c4,gopher | 'c4,gopher' is not one of gopher, c4, fineweb
@@ -167,17 +167,17 @@ WRONG = r"""
 2 | verify ready --level fast | --level: 'fast' is not one of quick, full, deep
 2 | export ready out --to megatron-lm | did you mean megatron?
 2 | export ready out --to parquet --rename image | --rename: 'image' is not COLUMN=NAME
-2 | export ready out --to parquet --rename image=a,label=b | give the option again for each other column
+2 | export ready out --to parquet --rename image=a,label=b | give the option again for each
 2 | export ready out --to parquet --columns img | no column 'img'; did you mean image? it has key,
 2 | export ready out --to parquet --split test | ready: no split 'test'; it has train
 3 | export ready out --to megatron | ready: has no tokens; convert the texts with --tokenizer
 3 | export ready out --to yolo | ready: has no column of objects
-3 | export ready full --to parquet | full: has a file that does not come from an export
+3 | export ready full --to parquet | full: has a file that is not of an export
 2 | inspect ready --split valid | ready: no split 'valid'; it has train
 2 | bench ready --consumer a100 | did you mean resnet50-a100
 2 | bench ready --consumer mymod:step | cannot import mymod
 2 | inspect ready --columns imge | no column 'imge'; did you mean image?
-2 | inspect ready --where 'label = 3' | write for instance: label == 3
+2 | inspect ready --where 'label = 3' | , such as: label == 3
 2 | inspect ready --where 'lable == 3' | no column 'lable'; did you mean label?
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
 2 | inspect ready --shard 99 | ready: no shard '99'; it has

@@ -22,6 +22,11 @@ def sums(dataset: Path) -> bytes:
     return (dataset / "SHA256SUMS").read_bytes()
 
 
+def expect_whole(dataset: Any, level: str = "full") -> None:
+    """Expect `verify` to find nothing."""
+    assert shardctl.verify(dataset, level).findings == ()
+
+
 def rejects_of(dataset: Path) -> list[Any]:
     return list(read_rejects(LocalFolder(dataset)))
 

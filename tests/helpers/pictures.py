@@ -24,6 +24,13 @@ def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
     return target.getvalue()
 
 
+def oriented(orientation: int) -> Image.Exif:
+    """Return EXIF data that say how an image is turned."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 Pixels = npt.NDArray[np.uint8]
 
 

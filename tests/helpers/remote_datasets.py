@@ -85,15 +85,24 @@ def block_reads(server: ObjectServer, root: Path) -> Counter[str]:
     return Counter(each for each in asked if each in blocks)
 
 
+def assert_each_block_once(server: ObjectServer, root: Path) -> None:
+    """Fail unless each block of a dataset was read once from the server."""
+    reads = block_reads(server, root)
+    assert len(reads) == blocks_of(root)
+    assert set(reads.values()) == {1}
+
+
 def is_shard(key: str) -> bool:
     return "train-" in key
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Return whether two values of batches are the same."""
+    """Return whether two values of batches are the same, in their types too."""
+    if type(ours) is not type(theirs):
+        return False
     if isinstance(ours, dict):
-        return set(ours) == set(theirs) and all(same(ours[name], theirs[name]) for name in ours)
-    if isinstance(ours, list):
+        return list(ours) == list(theirs) and all(same(ours[name], theirs[name]) for name in ours)
+    if isinstance(ours, list | tuple):
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
     if isinstance(ours, np.ndarray):
         nan = ours.dtype.kind == "f"

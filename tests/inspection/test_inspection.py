@@ -27,12 +27,7 @@ from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.inspection import Inspection
-from shardctl.inspection.content.overview import (
-    column_bytes,
-    describe_shard,
-    find_shard,
-    overview,
-)
+from shardctl.inspection.content.overview import column_bytes, describe_shard, find_shard, overview
 from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 from shardctl.inspection.content.statistics import distribution, statistics_of
 from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
@@ -319,7 +314,7 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_pat
     assert np.array_equal(middle, first.values["image"])
     convert(demo / "texts", tmp_path / "texts")
     refused = cli("inspect", tmp_path / "texts", "--images", tmp_path / "no.png")
-    assert (refused.code, "its samples have no images to draw" in refused.err) == (2, True)
+    assert (refused.code, "there are no images to draw" in refused.err) == (2, True)
     assert not (tmp_path / "no.png").exists()
 
 

@@ -91,7 +91,7 @@ def test_a_loss_mask_is_0_or_1_and_as_long_as_the_tokens(tmp_path):
         ("bad-loss-mask", row) for row in (1, 2, 3)
     ]
     assert [message.partition(";")[0] for *_, message in findings(out)] == [
-        "loss_mask has the number 2, and it is 0 or 1",
+        "loss_mask has the number 2, not 0 or 1",
         "loss_mask has 15 numbers, and tokens has 16",
         "loss_mask has 0 numbers, and tokens has 16",
     ]
@@ -109,7 +109,7 @@ def test_columns_that_are_not_those_of_tokens_are_found(tmp_path):
     types = {"key": pa.string(), "tokens": pa.list_(pa.uint16()), "other": pa.string()}
     for name, tokens, roles, says in (
         ("gap", [1, None], {"tokens": PACKED}, "tokens: a number in a list is missing"),
-        ("packed", [1], {"tokens": PACKED}, "its tokens are packed, and there is no column"),
+        ("packed", [1], {"tokens": PACKED}, "its tokens are packed, without a column"),
         ("texts", [1], {"other": Tokens()}, "other: it is of type string, which is not a list"),
     ):
         rows = [("k", tokens, "text"), ("l", [1], "text")]

@@ -23,13 +23,7 @@ from stopping import stopped_at
 from token_samples import EOS, block_of, packed_blocks, tokens_of, write_packed
 
 import shardctl
-from shardctl.errors import (
-    DatasetError,
-    DiskFullError,
-    InputError,
-    ShardctlError,
-    StorageError,
-)
+from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError
 from shardctl.interop.exports import exporting
 from shardctl.interop.exports.source import Source
 from shardctl.system.files import free_bytes
@@ -254,9 +248,7 @@ def test_only_an_export_is_overwritten(tmp_path, cli):
     assert read_nanogpt(out) == [[2, EOS], [3, EOS]]
     assert sorted(os.listdir(out)) == ["SHA256SUMS", "shardctl.json", "train.bin"]
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(
-        StorageError, match=r"has a file that does not come from an export \(thesis.tex\)"
-    ):
+    with pytest.raises(StorageError, match=r"has a file that is not of an export \(thesis.tex\)"):
         shardctl.export(made, out, "megatron", overwrite=True)
     assert (out / "thesis.tex").read_text() == "mine"
 

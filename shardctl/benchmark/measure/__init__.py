@@ -111,9 +111,7 @@ class Listener:
 
 
 @with_options(declared_in(BenchOptions))
-@explaining_interrupts(
-    "interrupted; the measurement has no result. Fewer runs or seconds make it shorter"
-)
+@explaining_interrupts("interrupted, without a result. Fewer runs or seconds take less time")
 def bench(
     path: str | Path, listener: Listener | None = None, *, progress: bool = True, **options: Any
 ) -> BenchResult:
@@ -134,8 +132,7 @@ def bench(
 def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchResult:
     if chosen.baseline and is_url(path):
         raise UsageError(
-            f"{printable(str(path))}: a baseline reads raw inputs of this machine; leave out "
-            "--baseline"
+            f"{printable(path)}: a baseline reads raw inputs of this machine; leave out --baseline"
         )
     subject, manifest = OwnDataset(path, chosen), opened(path, chosen).manifest
     consumer = find_consumer(
@@ -205,16 +202,14 @@ def run_baseline(
     Raises InputError if the raw inputs no longer exist, UsageError for user functions that the
     options do not allow.
     """
-    refuse_unnamed_functions(
-        manifest.recipe, options.transforms, printable(str(root)), "a baseline"
-    )
+    refuse_unnamed_functions(manifest.recipe, options.transforms, printable(root), "a baseline")
     inputs = _Inputs(root, manifest, options)
     inputs.drop() if options.cold else inputs.read()
     samples, rejected, seconds = inputs.run(found.threads, options, report)
     if not samples:
         raise InputError(
-            f"{printable(str(root))}: all of its raw inputs have changed or are gone; --baseline "
-            "reads them again"
+            f"{printable(root)}: all its raw inputs, which --baseline reads, have changed "
+            "or are gone"
         )
     splits = [split for split in manifest.splits if options.split in (None, split.name)]
     size, rate = sum(split.samples for split in splits), samples / seconds
@@ -253,13 +248,12 @@ class _Inputs:
                 else "its manifest names none"
             )
             raise InputError(
-                f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them"
+                f"{printable(root)}: has no raw inputs ({why}), and --baseline reads them"
             )
         if strange := manifest.strange_sources():
             raise InputError(
-                f"{printable(str(root))}: its manifest names a source that is not an absolute path "
-                "or a URL:"
-                f" {printable(strange[0])}"
+                f"{printable(root)}: its manifest names a source by no absolute path or "
+                f"URL: {printable(strange[0])}"
             )
         for source in manifest.sources:
             if is_url(source):
@@ -270,7 +264,7 @@ class _Inputs:
             if not Path(source).exists():
                 raise InputError(
                     f"{printable(source)}: is gone, and --baseline reads the raw inputs of "
-                    f"{printable(str(root))}"
+                    f"{printable(root)}"
                 )
         recipe = Recipe.from_json(manifest.recipe, root)
         bases = (

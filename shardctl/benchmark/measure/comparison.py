@@ -89,7 +89,7 @@ class Comparison:
 
 def load_record(path: Path) -> Json:
     """Read the output of `shardctl bench --json`. Raises InputError."""
-    shown = printable(str(path))
+    shown = printable(path)
     try:
         record = json.loads(path.read_bytes())
     except OSError as error:
@@ -182,7 +182,7 @@ def _differences(before: Json, now: Json) -> Iterator[str]:
     )
     for name, old, new in pairs:
         if old != new and (name != "dataset" or None not in (old, new)):
-            yield f"{name}: {printable(str(old))}, now {printable(str(new))}"
+            yield f"{name}: {printable(old)}, now {printable(new)}"
 
 
 def _part(record: Json, name: str) -> Json:

@@ -25,11 +25,11 @@ from shardctl.benchmark.measure.subjects import Batches, Subject, open_loader, o
 from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
-from shardctl.errors import ConsumerError, InstallError, ShardctlError, UsageError
+from shardctl.errors import ConsumerError, ShardctlError, UsageError
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.metrics import Sink
 from shardctl.loader.watching import watch
-from shardctl.system.packages import find_function, to_install
+from shardctl.system.packages import find_function, needed
 
 OWN_SECONDS = 3.0
 """Seconds that a function is called with the same batch, to measure its own rate."""
@@ -277,10 +277,7 @@ class FunctionConsumer:
             return rate, fed
 
         rate, fed = watched(self.name, run, self.options.consumer_timeout)
-        note = (
-            "this rate was measured by calling the function with the same batch again and "
-            "again, without the loader"
-        )
+        note = "this rate is of the function alone, called with the same batch again and again"
         return _consumer_result(self.name, rate, 1, fed, found, time, (note,))
 
 
@@ -327,9 +324,7 @@ def _consumer_result(
     notes: tuple[str, ...],
 ) -> ConsumerResult:
     if not fed.steps:
-        raise UsageError(
-            "an epoch has too few batches to measure a consumer with; give a smaller --batch-size"
-        )
+        raise UsageError("an epoch has too few batches for a consumer; give a smaller --batch-size")
     return ConsumerResult(
         consumer=name,
         consumer_rate=round(rate, 3),
@@ -352,7 +347,7 @@ def without_reading_ahead(found: ConsumerResult) -> ConsumerResult:
     ENOUGH up to R = L * (1 - ENOUGH) / ENOUGH. So it feeds as many as one that reads ahead at L *
     (1 - ENOUGH).
     """
-    note = "this reader makes no batch while the GPU is busy: the GPU waits for each"
+    note = "this reader makes no batch while the GPU is busy"
     return replace(found, limit=round(found.limit * (1 - ENOUGH), 1), notes=(*found.notes, note))
 
 
@@ -361,12 +356,9 @@ def _on_device(loader: Any, device: str | None) -> tuple[Any, Callable[[], None]
     InstallError without PyTorch."""
     if device is None:
         return loader, lambda: None
-    try:
-        from shardctl import torch as on_torch
-    except ImportError as error:
-        raise InstallError(
-            f"batches on {device} need PyTorch: pip install {to_install('torch')}"
-        ) from error
+    needed("torch", "torch", f"--device {device}")
+    from shardctl import torch as on_torch
+
     return on_torch.Loader(loader, device), on_torch.synchronizer(device)
 
 
@@ -391,8 +383,7 @@ def watch_dataset(
         or options.epochs
     ):
         raise UsageError(
-            "--watch reads as fast as it can, or at a rate: use it alone, with --consumer-rate or "
-            "with a preset"
+            "--watch takes no function: use it alone, with --consumer-rate or a preset"
         )
     seconds = math.inf if options.seconds is None else options.seconds
     with closing(open_loader(path, options, None)) as loader:

@@ -101,7 +101,7 @@ class ConsumerResult:
     def figures(self) -> list[tuple[str, str]]:
         """Return the figures, each with what it is, for people."""
         busy = (
-            f"the GPU was busy for this share of {self.seconds:.1f} s; it waited for data for "
+            f"the GPU was busy for this share of {self.seconds:.1f} s, and waited for data for "
             f"{self.stall_fraction:.1%}"
         )
         figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
@@ -233,7 +233,7 @@ class AgainstResult:
             ),
             (
                 f"{self.ratio:,.2f} times",
-                f"as fast; the median of the pairs of runs ({low:,.2f} to {high:,.2f})",
+                f"as fast; median of the pairs of runs ({low:,.2f} to {high:,.2f})",
             ),
             (
                 f"{format_bytes(self.bytes_per_sample)} per sample",
@@ -322,7 +322,7 @@ class BenchResult:
                 else f"{before:.0%} of it in the page cache before"
             )
         if after is None:
-            return "dropped from the page cache (this system cannot report whether that worked)"
+            return "dropped from the page cache (this system cannot report whether)"
         if after > _ALMOST_NONE:
             why = "another process uses it, or the file system is in memory"
             return f"NOT COLD: {after:.0%} of it stayed in the page cache ({why})"

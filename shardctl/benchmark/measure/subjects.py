@@ -113,7 +113,7 @@ class OwnDataset:
         """Drop the shards from the page cache. Raises UsageError for a dataset on a store."""
         if is_url(self.place):
             raise UsageError(
-                f"{printable(str(self.place))}: only files of this machine can be dropped; leave "
+                f"{printable(self.place)}: only files of this machine can be dropped; leave "
                 "out --cold"
             )
         evict(Path(self.place))
@@ -137,7 +137,7 @@ def open_loader(
     dataset = opened(place, options)
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""
-        raise DatasetError(f"{printable(str(place))}: there is no sample to read{of_split}")
+        raise DatasetError(f"{printable(place)}: there is no sample to read{of_split}")
     read = columns_of_blocks(dataset.schema.names, dataset.roles) or dataset.schema.names
     loader = dataset.loader(
         options.batch_size,
@@ -174,13 +174,13 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
         if not roles.images:
             raise UsageError(
                 f"{preset.name} takes images, but {printable(shown)} has none; give a "
-                "--consumer-rate in samples/s"
+                "--consumer-rate"
             )
         return preset.rate, ()
     found = _token_columns(columns, roles)
     if not found:
         raise UsageError(
-            f"{preset.name} takes tokens, but {printable(shown)} has no tokens and no text; give a "
+            f"{preset.name} takes tokens, but {printable(shown)} has no tokens or text; give a "
             "--consumer-rate"
         )
     mean = max(1.0, _mean_tokens(dataset, found))

@@ -135,8 +135,7 @@ def bench_shards(
         subject, measured, notes = _find(root, chosen, python, scratch)
         if chosen.cold and subject.reader.copies:
             raise UsageError(
-                "--cold is not for Parquet files: their reader reads a copy, which is in memory; "
-                "leave it out"
+                "--cold is not for Parquet files, of which a copy in memory is read; leave it out"
             )
         subjects: list[Subject] = [subject]
         tried = None
@@ -177,8 +176,7 @@ def _check(options: BenchOptions, beside: bool) -> None:
     options.check()
     if options.calls_function:
         raise UsageError(
-            "your own function is called with batches of shardctl; for shards of others give "
-            "--consumer-rate"
+            "your own function takes batches of shardctl; for shards of others give --consumer-rate"
         )
     refused = {
         "--split": options.split,
@@ -190,8 +188,7 @@ def _check(options: BenchOptions, beside: bool) -> None:
     for name, given in refused.items():
         if given:
             raise UsageError(
-                f"{name} is for datasets of shardctl, and these are shards of another tool; leave "
-                "it out"
+                f"{name} is for datasets of shardctl, not for shards of another tool; leave it out"
             )
 
 
@@ -200,8 +197,7 @@ def _rate_of(preset: Preset) -> tuple[float, tuple[str, ...]]:
     are not counted here."""
     if preset.unit != "images":
         raise UsageError(
-            f"{preset.name} takes tokens, which are not counted in shards of others; give a "
-            "--consumer-rate"
+            f"{preset.name} takes tokens, not counted in shards of others; give a --consumer-rate"
         )
     return preset.rate, ()
 
@@ -239,8 +235,8 @@ def _find(
     notes: tuple[str, ...] = ()
     if count < len(files):
         notes = (
-            f"only the first {count:,} of {len(files):,} files were read, as this reader copies "
-            "them first",
+            f"only the first {count:,} of {len(files):,} files were read, of which this reader "
+            "makes copies",
         )
     dataset = {
         "path": str(root),

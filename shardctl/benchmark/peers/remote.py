@@ -62,9 +62,8 @@ def reader_of(formats: dict[str, int], files: list[str], shown: str) -> PeerRead
             )
     if name not in READERS:
         raise UsageError(
-            f"{printable(shown)}: bench knows no reader for files of {name} (it knows those for "
-            f"{known});"
-            " convert them, and measure the dataset"
+            f"{printable(shown)}: bench has no reader for files of {name} (it has those for "
+            f"{known}); convert them, and measure that"
         )
     zstd = next(
         (
@@ -76,7 +75,7 @@ def reader_of(formats: dict[str, int], files: list[str], shown: str) -> PeerRead
     )
     if zstd is not None:
         raise UsageError(
-            f"{printable(zstd)}: webdataset does not read tars that zstd has compressed; shardctl "
+            f"{printable(zstd)}: webdataset does not read tars compressed with zstd; shardctl "
             "does: convert them"
         )
     return READERS[name]
@@ -189,9 +188,7 @@ class Remote:
                     # only its size counts
                     yield {"values": _Values(answer["samples"], answer["bytes"])}
                 if not self._read:
-                    raise InputError(
-                        f"{self.library} found no sample that it can read in these shards"
-                    )
+                    raise InputError(f"{self.library} found no sample in these shards")
                 self._read, epoch = None, epoch + 1
         finally:
             self._signal(signal.SIGSTOP)
@@ -254,11 +251,9 @@ class Remote:
             answer = {"error": f"it answers {line[:60]!r}"}
         if "missing" in answer:
             raise InstallError(
-                "reading these shards as training does needs packages that "
-                f"{printable(self._python)} cannot import"
-                f" ({printable(answer['missing'])}): install them (pip install "
-                f"{self._reader.packages}), or name a Python"
-                " that has them with --python"
+                f"the reader of these shards needs packages that {printable(self._python)} "
+                f"cannot import ({printable(answer['missing'])}): pip install "
+                f"{self._reader.packages}, or name another Python with --python"
             )
         if "error" in answer:
             raise InputError(

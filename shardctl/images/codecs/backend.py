@@ -18,6 +18,8 @@ from importlib.machinery import PathFinder
 
 from shardctl.errors import InstallError
 
+_REPAIR = "repair it with: pip install --force-reinstall --no-deps --no-cache-dir"
+
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of what it then raises
@@ -27,8 +29,7 @@ except (ImportError, AttributeError) as error:
     # missing, incomplete, or its compiled half is of another version
     _reason = " ".join(str(error).split())
     raise InstallError(
-        f"the imaging package is missing or broken ({_reason}); repair it with:"
-        " pip install --force-reinstall --no-deps --no-cache-dir pillow (or pillow-simd)"
+        f"the imaging package is missing or broken ({_reason}); {_REPAIR} pillow (or pillow-simd)"
     ) from error
 
 _GREY_JPEG = bytes.fromhex(
@@ -56,10 +57,7 @@ def require_one() -> str:
             return name
     except Exception as error:  # noqa: BLE001 - whatever it is, it does not work
         reason = str(error) or type(error).__name__
-    raise InstallError(
-        f"{name} does not work ({reason}); repair it with: pip install --force-reinstall "
-        f"--no-deps --no-cache-dir {package.lower()}"
-    )
+    raise InstallError(f"{name} does not work ({reason}); {_REPAIR} {package.lower()}")
 
 
 def libraries() -> list[str]:

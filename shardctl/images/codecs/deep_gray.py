@@ -105,7 +105,6 @@ def warnings_on_gray(found: Sequence[tuple[float, float] | None]) -> list[str]:
         return []
     values = f"{min(low for low, _ in lost):g} to {max(high for _, high in lost):g}"
     return [
-        f"{len(lost):,} of {counted(len(found), 'image')} of deep gray that were looked at lose "
-        "most levels in 8 bits (values"
-        f" {values}): give --gray16 LOW:HIGH, or range"
+        f"{len(lost):,} of {counted(len(found), 'image')} of deep gray tried lose most levels in "
+        f"8 bits (values {values}): give --gray16 LOW:HIGH, or range"
     ]

@@ -157,8 +157,7 @@ def save(
                         file.write(content)
                 except FileExistsError:
                     raise StorageError(
-                        f"{printable(str(path))}: exists already; give a folder that is new or "
-                        "empty"
+                        f"{printable(path)}: exists already; give a folder that is new or empty"
                     ) from None
             written.append(path)
     return written

@@ -271,8 +271,8 @@ def dataset_report(found: Inspection) -> Iterator[Section]:
         if variants.difference is not None:
             differ = f"their pixels differ by {variants.difference:.1f} of 255 on average; "
         yield Section(
-            f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that "
-            f"were compared: {differ}{variants.alike:,} of them have two that are the same"
+            f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} "
+            f"compared: {differ}{variants.alike:,} have two that are the same"
         )
     if found.column_bytes:
         columns = Table(list(found.column_bytes.items()))

@@ -159,7 +159,7 @@ def _why_no_sample(
     whole = [place.unit for place in places if place.unit.records <= 1]
     if why is None and any(unit.samples for unit in whole) and not packed:
         return DatasetError(
-            f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells "
+            f"{shown}: {PLAN} has a sample of it, and its shard has not; `shardctl verify` tells "
             "more"
         )
     if why is not None or any(unit.rejected for unit in whole):

@@ -21,6 +21,7 @@ from shardctl.inspection.content.tokens import (
     Decoder,
 )
 from shardctl.inspection.pages.page import (
+    STATIC,
     absolute,
     command,
     data,
@@ -34,7 +35,6 @@ from shardctl.inspection.pages.page import (
 )
 from shardctl.inspection.pages.pictures import (
     MARKED_SIDE,
-    PICTURES_STYLE,
     SIDE,
     figure,
     pictures_of,
@@ -53,29 +53,7 @@ TEXT_LENGTH = 400
 TEXT_TOKENS = 512
 """Tokens that are decoded for a text of this length."""
 
-_SEARCH = """
-const box = document.querySelector("#search");
-const samples = document.querySelectorAll("[data-samples] .one, [data-samples] tbody tr");
-const rows = document.querySelectorAll("#samples tbody tr"), command = document.querySelector("#one");
-const quoted = word => /^[\\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\\\''") + "'";
-box.addEventListener("input", () => {
-  const words = box.value.toLowerCase().split(/\\s+/).filter(Boolean);
-  for (const sample of samples) sample.hidden = !words.every(word => sample.textContent.toLowerCase().includes(word));
-  const shown = [...rows].filter(row => !row.hidden).length;
-  document.querySelector("#found").textContent = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} shown`;
-  if (command) command.textContent = `${command.dataset.begin} ${box.value.trim() ? quoted(box.value.trim()) : "KEY"}`;
-});
-"""
-
-_STYLE = (
-    f"<style>{PICTURES_STYLE}"
-    + """.texts blockquote { margin: 0 0 .6rem; padding: .5rem .8rem; background: var(--panel); border-radius: .4rem;
-  overflow-wrap: anywhere; }
-#samples .scroll { max-height: 36rem; overflow: auto; } #samples td:first-child { white-space: nowrap; }
-h3 { font-size: 1rem; margin: 1.4rem 0 .5rem; } [hidden] { display: none !important; }
-input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: var(--ink); background: var(--panel);
-  border: 1px solid var(--rule); border-radius: .4rem; }</style>"""
-)
+_STYLE = f"<style>{STATIC['pictures.css']}{STATIC['dataset.css'].rstrip()}</style>"
 
 
 def dataset_page(
@@ -116,7 +94,9 @@ def dataset_page(
         data("objects", [{"field": n, **each.record()} for n, each in found.objects.items()]),
     ]
     return page(
-        f"shardctl inspect: {name}" + (f", split {split}" if split else ""), *parts, script=_SEARCH
+        f"shardctl inspect: {name}" + (f", split {split}" if split else ""),
+        *parts,
+        script=f"\n{STATIC['search.js']}",
     )
 
 

@@ -23,65 +23,16 @@ from shardctl.system.messages import entry_for
 from shardctl.system.report import Html, Section, table, text
 from shardctl.system.text import counted
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
-  --good: #1a7f37; --bad: #c4302b; --link: #2f5fd0; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #9aa3af; --paper: #15171a; --panel: #1e2125;
-  --rule: #343941; --good: #4ac26b; --bad: #ff7b72; --link: #8ab4ff; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-p { margin: .4rem 0; } .soft { color: var(--soft); } .good { color: var(--good); } .bad { color: var(--bad); }
-.verdict { font-size: 1.15rem; font-weight: 600; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; margin: 1rem 0; }
-.tile { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; } .tile b { display: block; font-size: 1.25rem; }
-.tile span { color: var(--soft); font-size: .85rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--rule); vertical-align: top;
-  overflow-wrap: break-word; max-width: 60rem; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
-figure { margin: 0; background: var(--panel); border-radius: .5rem; padding: .6rem; min-width: 0; }
-figcaption { font-weight: 600; padding: .1rem .3rem; } .figures { align-items: start; margin: 1rem 0; }
-.scroll + .figures { margin-top: 1.6rem; }
-.command { display: flex; gap: .6rem; align-items: start; flex-wrap: wrap; }
-.command code { background: var(--panel); border-radius: .4rem; padding: .35rem .6rem; overflow-wrap: anywhere; min-width: 0; }
-button { font: inherit; font-size: .85rem; padding: .3rem .7rem; color: var(--link); background: none; cursor: pointer;
-  border: 1px solid var(--rule); border-radius: .4rem; }
-.tall .scroll { max-height: 19rem; overflow: auto; } summary { color: var(--soft); cursor: pointer; }
-details .scroll { max-height: 24rem; overflow: auto; }
-.reason { margin: .6rem 0; overflow-wrap: anywhere; } .reason b { font-size: 1rem; }
-code { font: .85rem/1.5 ui-monospace, monospace; }
-.chart .scroll { max-height: 24rem; overflow: auto; } .chart table { width: 100%; }
-.chart th, .chart td { text-align: right; white-space: nowrap; padding: .1rem .5rem .1rem 0; border: 0; }
-.chart th:first-child, .chart td:first-child { text-align: left; overflow-wrap: anywhere; white-space: normal; min-width: 7rem; }
-.chart td:last-child { text-align: left; width: 50%; min-width: 6rem; padding: 0; }
-.chart i { display: inline-block; width: .8em; height: .8em; } .chart .bar { height: .9em; vertical-align: middle; }
-.chart .map td { width: auto; height: 1.2rem; padding: 0; }
-""" + "".join(
-    f".c{number} {{ background: {colour}; }}\n"
-    for number, colour in enumerate(
-        ("#4c78d8", "#c2661a", "#23835f", "#a14cb5", "#c9403c", "#737982", "#927b00")
-    )
-)
+STATIC = {
+    each.name: each.read_text("utf-8")
+    for each in Path(__file__).parent.iterdir()
+    if each.suffix in (".css", ".js")
+}
+"""The style sheets and scripts beside this module. `copy.js` is what the buttons do: without scripts
+they are hidden. `pictures.css` is for an element of the class `pictures`, larger with `marked`."""
 
 COLOURS = 7
-"""Colours of the series of a chart, which can be seen on light and dark."""
-
-_COPY = """
-for (const button of document.querySelectorAll(".copy")) {
-  button.hidden = false;
-  button.addEventListener("click", async () => {
-    const line = button.previousElementSibling;
-    try { await navigator.clipboard.writeText(line.textContent); }
-    catch { getSelection().selectAllChildren(line); document.execCommand("copy"); }
-    button.textContent = "copied";
-  });
-}
-"""
-"""What the buttons do. Without scripts they are hidden."""
+"""Colours of the series of a chart, in page.css, which can be seen on light and dark."""
 
 _BEGIN = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" '
@@ -255,7 +206,11 @@ def page(title: str, *parts: Html, script: str = "") -> str:
     """Return the whole page. It may load nothing from anywhere, and run nothing but its own
     scripts: its policy forbids it."""
     body = "".join(part.text for part in parts)
-    scripts = [each for each in (_COPY if 'class="copy"' in body else "", script) if each]
+    scripts = [
+        each
+        for each in (f"\n{STATIC['copy.js']}" if 'class="copy"' in body else "", script)
+        if each
+    ]
     digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in scripts)
     run = " ".join(f"'sha256-{digest.decode()}'" for digest in digests) or "'none'"
     policy = (
@@ -267,7 +222,7 @@ def page(title: str, *parts: Html, script: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
         'href="data:,">'
-        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}"
+        f"<style>\n{STATIC['page.css']}</style></head><body><h1>{text(title)}</h1>{body}"
         f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
     )
 
@@ -299,7 +254,7 @@ def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
         "Rejected inputs",
         *reasons,
         folded(more, table(rows, ("key", "reason", "message"))),
-        paragraph(f"rejects.jsonl in the dataset lists them all{where}.", "soft"),
+        paragraph(f"rejects.jsonl lists them all{where}.", "soft"),
     )
 
 

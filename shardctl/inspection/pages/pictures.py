@@ -34,16 +34,6 @@ from shardctl.system.report import Html, jpeg_image, text
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""
 
-PICTURES_STYLE = """.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
-.pictures figure { padding: .3rem; } .pictures img { display: block; width: 100%; height: 8rem; object-fit: contain; }
-.pictures.marked { grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
-.pictures.marked img { height: auto; max-height: 20rem; }
-.pictures i { display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }
-.category { display: inline-block; }
-.pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
-"""
-"""How a page shows pictures: those in an element of the class `pictures`, larger with `marked`."""
-
 
 def picture_sheet(pictures: Iterable[Picture]) -> bytes:
     """Return images as one PNG, each with its class and key. Those that do not decode are crossed

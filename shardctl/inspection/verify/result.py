@@ -85,7 +85,7 @@ def unreadable(name: str, fault: OSError, remedy: str, shard: str | None = None)
     what = f"{printable(name)} cannot be read ({fault.strerror or fault})"
     return error(
         UNREADABLE,
-        f"{what}; check its permissions and its disk or server, then verify again; {remedy}",
+        f"{what}; check its permissions and its disk or server; {remedy}",
         shard,
     )
 

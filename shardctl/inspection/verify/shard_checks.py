@@ -40,7 +40,7 @@ def wrong_keys(shard: Shard) -> Iterator[Fault]:
     if wrong is not None:
         block = next(each for each in shard.keys if wrong < each.first + each.data.num_rows)
         key = block.data.column("key")[wrong - block.first].as_py()
-        what = f"its row {wrong} has the key {key!r}, {PLAN} has another key for it"
+        what = f"its row {wrong} has the key {key!r}, and {PLAN} another one"
         yield Fault("keys-differ", f"{what}; {REBUILD}", block.number, wrong)
 
 
@@ -197,9 +197,7 @@ def _equal(keys: pa.Array, others: pa.Array) -> Bools:
     return equal
 
 
-OTHER_BUILD = (
-    "another build may read it (`shardctl --version` names this one), else convert without it"
-)
+OTHER_BUILD = "another build may read it (see `shardctl --version`), else convert without it"
 MOST_PIXELS = 2**40
 """Largest stored image that is decoded: the conversion has had its own limit."""
 
@@ -226,10 +224,7 @@ def undecodable(shard: Shard, block: Block) -> Iterator[Fault]:
             images = _images_of(value) if name in lists else [("", value.as_py())]
             for which, data in images:
                 if fault := _fault_of(data, role, keep_truncated, shard, number):
-                    what = (
-                        f"{picture(name, role)}{which} has not changed since it was written, "
-                        "and does not decode"
-                    )
+                    what = f"{picture(name, role)}{which} is as it was written, and does not decode"
                     yield block.fault(row, UNDECODABLE, f"{what}: {fault}; {OTHER_BUILD}")
     if roles.objects:
         from shardctl.inspection.verify.object_faults import undecodable_objects
@@ -325,7 +320,7 @@ def _wrong_documents(
 ) -> Iterator[tuple[int, str]]:
     missing = [name for name in DOCUMENT_COLUMNS if name not in block.schema.names]
     if missing:
-        yield 0, f"its tokens are packed, and there is no column {' and no column '.join(missing)}"
+        yield 0, f"its tokens are packed, without a column {' and '.join(missing)}"
         return
     keys = block.column(DOCUMENT_KEYS)
     try:
@@ -376,7 +371,7 @@ def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int
             f"{LOSS_MASK} has {mask.lengths[row]} numbers, and {name} has {tokens.lengths[row]}",
         )
     for row, place in _first_of_each_row(mask, (mask.values != 0) & (mask.values != 1)):
-        yield row, f"{LOSS_MASK} has the number {mask.values[place]}, and it is 0 or 1"
+        yield row, f"{LOSS_MASK} has the number {mask.values[place]}, not 0 or 1"
 
 
 def _first_of_each_row(rows: Rows, wrong: Bools) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
@@ -24,7 +24,6 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
-from shardctl.sources.label_table import hash_names
 from shardctl.system.files import exists
 from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB
@@ -69,7 +68,7 @@ def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
     except OSError as fault:
         return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
     if json.dumps(json.loads(text), indent=1).encode() + b"\n" != text:
-        what = f"{MANIFEST} has the right content, but not the bytes that were written; {MEND}"
+        what = f"{MANIFEST} has the right content in other bytes; {MEND}"
         return manifest, [error("damaged-manifest", what)]
     return manifest, []
 
@@ -121,12 +120,12 @@ def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Findin
         ):
             yield error(
                 "counts-differ",
-                f"{MANIFEST} and {SHARDS} do not have the same shards of {split.name}; {MEND}",
+                f"{MANIFEST} and {SHARDS} have different shards of {split.name}; {MEND}",
             )
     if table.records_jpegs or manifest.jpeg is not None:
         yield from _compare_jpegs(manifest, table)
     if start != len(entries):
-        yield error("counts-differ", f"{MANIFEST} and {SHARDS} do not have the same splits; {MEND}")
+        yield error("counts-differ", f"{MANIFEST} and {SHARDS} have different splits; {MEND}")
     if len(set(table.names)) != len(entries):
         yield error("counts-differ", f"{SHARDS} has the same file for several shards; {MEND}")
 
@@ -162,7 +161,7 @@ def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]
     for name in sorted(set(sums) ^ listed):
         yield error(
             "checksums-differ",
-            f"{CHECKSUMS} and {SHARDS} do not list the same files: {printable(name)}; {MEND}",
+            f"{CHECKSUMS} and {SHARDS} list different files: {printable(name)}; {MEND}",
         )
 
 
@@ -211,7 +210,7 @@ def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     ):
         yield error(
             "files-differ",
-            f"{FILES} names sources that {MANIFEST} does not have, or sizes that cannot be; {MEND}",
+            f"{FILES} names sources that {MANIFEST} lacks, or impossible sizes; {MEND}",
         )
     if (twice := _first_duplicate(files["path"])) is not None:
         yield error("duplicate-key", f"{FILES} has this path twice; {MEND}", key=twice)

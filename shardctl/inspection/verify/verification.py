@@ -227,8 +227,7 @@ class _Verification:
             else:
                 what = "is damaged"
         needs = (
-            "the samples are whole, but `convert --update` cannot tell any more which "
-            "inputs have changed"
+            "the samples are whole, but `convert --update` cannot tell which inputs have changed"
         )
         self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
 
@@ -266,8 +265,7 @@ class _Verification:
                 name = printable(self._name(task))
                 raise WorkerError(
                     f"{self.place.shown}: the process that checked {name} {death}, "
-                    f"{kills[number]} times, as systems do when memory runs out; free some memory "
-                    "and check again"
+                    f"{kills[number]} times, as when memory runs out; free some and check again"
                 )
             if not is_fatal:
                 return task
@@ -358,9 +356,7 @@ class _Verification:
             # a folder whose files may be read need not be one that may be listed
             what = f"{self.folder.shown()} cannot be listed ({fault.strerror or fault})"
             self.findings.append(
-                warning(
-                    UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"
-                )
+                warning(UNREADABLE, f"{what}; whether it has other files is unknown")
             )
             return
         for name in sorted(set(names) - known):
@@ -376,7 +372,5 @@ def _why_fatal(death: Death) -> str:
     if death.overtime:
         return f"its decoder takes longer than {LIMITS.seconds:g} s"
     if death.from_outside:
-        return (
-            "the process that decodes it is killed every time, as systems do when memory runs out"
-        )
+        return "the process that decodes it is killed every time, as when memory runs out"
     return "its decoder crashes"

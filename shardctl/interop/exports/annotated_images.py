@@ -46,7 +46,7 @@ MOST_CATEGORIES = 100_000
 ObjectRecord = dict[str, Any]
 """An object: the members that are known of it, in the form of python_values.py."""
 
-NO_NAMES = "the categories have no names, and are called by their numbers"
+NO_NAMES = "the categories have no names but their numbers"
 
 
 def marked_columns(source: Source) -> tuple[str, str]:
@@ -54,14 +54,11 @@ def marked_columns(source: Source) -> tuple[str, str]:
     told."""
     image, objects = source.exported.roles.main_image, list(source.exported.roles.objects)
     if image is None:
-        raise InputError(
-            f"{source.shown}: has no images, so that objects cannot be written; export it to "
-            "parquet"
-        )
+        raise InputError(f"{source.shown}: has no images, and so no objects; export it to parquet")
     if not objects:
         raise InputError(
-            f"{source.shown}: has no column of objects; --labels coco:FILE of convert makes one, as "
-            "yolo and voc do, and roles= of shardctl.write"
+            f"{source.shown}: has no column of objects, as --labels of convert and roles= of "
+            "shardctl.write make"
         )
     if len(objects) > 1 and "objects" not in objects:
         raise InputError(
@@ -130,14 +127,13 @@ def check_annotated(source: Source) -> None:
     if same:
         splits = ", ".join(split for split in source.splits if folded(split) in same)
         raise UsageError(
-            f"{source.shown}: the folders of the splits {splits} are the same to some file "
-            "systems; export one alone (--split)"
+            f"{source.shown}: some file systems take the splits {splits} for one; export one "
+            "alone (--split)"
         )
     if main_role(source).names is None and members_of(source).classes > MOST_CATEGORIES:
         raise InputError(
-            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}, and "
-            "categories without names are"
-            f" listed by their numbers, up to {MOST_CATEGORIES:,}"
+            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}; "
+            f"without names there may be {MOST_CATEGORIES:,}"
         )
 
 
@@ -321,12 +317,7 @@ def said_of_sizes(source: Source) -> list[str]:
     """Say what becomes of columns with the size of the image, if there are some."""
     there = [name for name in (WIDTH, HEIGHT) if name in source.names]
     return (
-        [
-            f"the columns {' and '.join(there)} are not written: sizes are those of the images as "
-            "they are"
-        ]
-        if there
-        else []
+        [f"the columns {' and '.join(there)} are not written: images have sizes"] if there else []
     )
 
 

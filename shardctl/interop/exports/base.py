@@ -367,8 +367,7 @@ def refuse_taken(column: Column, names: Collection[str], what: str) -> None:
     taken = next((name for name in column.source.written_names.values() if name in names), None)
     if taken is not None:
         raise UsageError(
-            f"{taken} is the name of a column, and of {what} of {column.target}; --rename gives it "
-            "another one"
+            f"{taken} is a column, and {what} of {column.target}; --rename gives another name"
         )
 
 
@@ -411,7 +410,7 @@ def refuse_choices(source: Source, to: str) -> None:
     }
     odd = next((option for option, value in given.items() if value), None)
     if odd is not None:
-        raise UsageError(f"{odd} does not go with {to}, which has bare tokens and no columns")
+        raise UsageError(f"{odd} does not go with {to}, which has bare tokens")
 
 
 def is_packed(type_: pa.DataType) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import InstallError, StorageError, first_line
+from shardctl.errors import StorageError, first_line
 from shardctl.format.arrays import is_list, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.base import (
@@ -40,7 +40,7 @@ from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, sha256_of
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import printable
 
 PATH = "/path"
@@ -382,7 +382,7 @@ class ArrayRecord(ExampleExport):
                 writer.close()
             except RuntimeError as error:  # the package's own
                 raise StorageError(
-                    f"{printable(str(work.folder / name))}: cannot be written ({first_line(error)})"
+                    f"{printable(work.folder / name)}: cannot be written ({first_line(error)})"
                 ) from error
             with open(unfinished, "rb+") as file:
                 os.fsync(file.fileno())
@@ -392,10 +392,4 @@ class ArrayRecord(ExampleExport):
 
 
 def _module() -> Any:
-    try:
-        from array_record.python import array_record_module
-    except ImportError:
-        raise InstallError(
-            f"ArrayRecord needs the package array_record: pip install {to_install('array-record')}"
-        ) from None
-    return array_record_module
+    return needed("array_record.python.array_record_module", "array-record", "ArrayRecord")

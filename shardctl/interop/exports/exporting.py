@@ -197,10 +197,7 @@ def export(
     check_options(choice)
     replaces = arguments.truth("overwrite", overwrite)
     if is_url(out):
-        raise UsageError(
-            f"{printable(str(out))}: an export to a store is not supported; export to a local "
-            "folder, and copy it"
-        )
+        raise UsageError(f"{printable(out)}: export to a local folder, and copy it")
     with open_location(dst) as place:
         source, out, began = Source(place.whole, choice), Path(out), time.monotonic()
         chosen_export(to, settings)
@@ -300,7 +297,7 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         done = sum(staging.done(part) is not None for part in job.parts)
         if not done or not isinstance(error, _LATER):
             writer.discard(staging.folder)
-        kept = printable(str(staging.folder.parent))
+        kept = printable(staging.folder.parent)
         state = (
             f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command "
             "again "
@@ -321,8 +318,7 @@ def _complete(job: ExportJob, staging: Staging, done: Done) -> Description:
     source, export, written = job.source, job.export, [each for _, each in done.parts]
     if source.where is not None and not any(each.samples for each in written):
         raise InputError(
-            f"{source.shown}: has no sample for which {source.where.text!r} is true; nothing was "
-            "written"
+            f"{source.shown}: no sample matches {source.where.text!r}; nothing was written"
         )
     files = {name: facts for each in written for name, facts in each.files.items()}
     files |= export.finish(done)
@@ -391,10 +387,7 @@ def plan_fields(export: Export, source: Source) -> tuple[PlannedField, ...]:
     names = [each.written for each in planned if each.written is not None]
     twice = first_repeated(names)
     if twice is not None:
-        raise UsageError(
-            f"several columns would be called {twice!r} in the export; --rename gives them other "
-            "names"
-        )
+        raise UsageError(f"several columns would be called {twice!r}; --rename gives other names")
     return planned
 
 
@@ -452,7 +445,5 @@ def _as_json(export: Export, column: Column) -> ColumnEncoding:
         raise UsageError(f"{column.name}: {error}; leave it out with --on-loss drop") from error
     place = export.encoding_as_json(column)
     if place is None:
-        raise UsageError(
-            f"{column.name}: {export.name} has no place for JSON text; use --on-loss drop"
-        )
+        raise UsageError(f"{column.name}: {export.name} has no JSON text; use --on-loss drop")
     return place

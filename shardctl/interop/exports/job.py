@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import DatasetError, UsageError, WorkerError
+from shardctl.errors import UsageError, WorkerError
 from shardctl.format.dataset_location import DatasetFolder, from_json, to_json
 from shardctl.format.names import Json
 from shardctl.interop.exports import WORKER
@@ -220,9 +220,8 @@ class Parts:
                 name = printable(self._job.parts[task["part"]].name)
                 why = f" ({printable(death.last_words)})" if death.last_words else ""
                 raise WorkerError(
-                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; fewer "
-                    "--workers need less memory,"
-                    " and `shardctl verify` tells whether the dataset is damaged"
+                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; "
+                    "fewer --workers need less memory, and `shardctl verify` tells more"
                 )
             return task
 
@@ -265,7 +264,5 @@ def _job(folder: JobFolder, state: str, _version: int) -> ExportJob:
     job = ExportJob.from_json(folder.record())
     # moved away, and another one put in its place, since the export was planned
     if job.source.state != state:
-        raise DatasetError(
-            f"{job.source.shown}: was changed while it was exported; run the same command again"
-        )
+        raise job.source.changed()
     return job

@@ -128,8 +128,8 @@ class Mds(Export):
             name = f"{work.split}/shard.{work.number:05d}.mds"
             if ends[-1] > MOST_BYTES:
                 raise InputError(
-                    f"{work.source.shown}: {work.name} becomes {ends[-1]:,} bytes, and a shard of MDS "
-                    f"holds {MOST_BYTES:,}; convert it again with a smaller --shard-size"
+                    f"{work.source.shown}: {work.name} becomes {ends[-1]:,} bytes, and a shard "
+                    f"of MDS holds {MOST_BYTES:,}; convert with a smaller --shard-size"
                 )
             facts, hashes = _write_shard(
                 work.path(name),

@@ -138,9 +138,7 @@ class NewNames(ValueType):
             None,
         )
         if odd is not None:
-            raise ValueError(
-                f"{odd!r} is not COLUMN=NAME; give the option again for each other column"
-            )
+            raise ValueError(f"{odd!r} is not COLUMN=NAME; give the option again for each")
         return {name: new for name, _, new in pairs}
 
     def check(self, name: str, value: Any) -> None:
@@ -158,7 +156,7 @@ class Choice:
     split: str | None = option(
         Text(),
         None,
-        "Export this split only.  [default: all, in files of their own]",
+        "Export this split only.  [default: all]",
         metavar="NAME",
     )
     columns: tuple[str, ...] | None = option(
@@ -173,22 +171,21 @@ class Choice:
     where: str | None = option(
         Text(),
         None,
-        "Export only the samples that match a condition: 'label == \"cat\" and width > 500'.",
+        "Export the samples that match a condition: 'label == \"cat\" and width > 500'.",
         metavar="EXPR",
     )
     store: str | None = option(
         Text(),
         None,
-        "How raw images are written. Encoded images are copied unchanged.  [default: png where the "
-        "form has no arrays]",
+        "How raw images are written; encoded ones stay.  [default: png where the form has no "
+        "arrays]",
         metavar="keep|png|jpeg:Q",
     )
     on_loss: str = option(
         Word("fail", "json", "drop"),
         "fail",
-        "Columns that the form cannot hold: an error, JSON text, or left out. "
-        f"{' and '.join(made_of('objects'))} have no JSON"
-        " text; they leave out parts of objects that they cannot hold.",
+        "Columns that the form cannot hold: an error, JSON text, or left out; "
+        f"{' and '.join(made_of('objects'))} have no JSON text, and drop parts of objects.",
         shows_default=True,
     )
 
@@ -212,8 +209,7 @@ class FormSettings:
     eos: bool | None = option(
         Off(),
         None,
-        f"{', '.join(that_have('eos'))}: do not add an end-of-text token to documents that do not "
-        "end with it.",
+        f"{', '.join(that_have('eos'))}: add no end-of-text token to documents without it.",
         spelling="--no-eos",
     )
     task: str | None = option(

@@ -145,8 +145,7 @@ class Source:
             raise UsageError(f"--rename {odd}: this column is not among those that are exported")
         if len(set(names.values())) != len(names) or "" in names.values():
             raise UsageError(
-                "--rename: each column needs a name of its own; they would be "
-                f"{', '.join(names.values())}"
+                f"--rename: columns need different names, not {', '.join(names.values())}"
             )
         return names
 
@@ -222,9 +221,13 @@ class Source:
         those of the first."""
         check_unchanged(self.folder)
         if Manifest.load(self.folder) != self.manifest:
-            raise DatasetError(
-                f"{self.shown}: was changed while it was exported; run the same command again"
-            )
+            raise self.changed()
+
+    def changed(self) -> DatasetError:
+        """Return an error for a dataset that is another one by now."""
+        return DatasetError(
+            f"{self.shown}: was changed while it was exported; run the same command again"
+        )
 
 
 def digest_of(record: Any) -> str:

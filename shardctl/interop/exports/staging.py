@@ -178,7 +178,7 @@ def _move_away(target: Path, old: Path) -> None:
     if other is not None:
         old.rename(target)
         raise StorageError(
-            f"{printable(str(target))}: a file appeared that does not come from an export "
+            f"{printable(target)}: a file appeared that is not of an export "
             f"({printable(other)}); move it away"
         )
 
@@ -258,8 +258,8 @@ def _refuse_if_not_ours(beside: Path) -> None:
         )
     if other is not None:
         raise StorageError(
-            f"{printable(str(beside))}: an export is made here, and {printable(other)} does not "
-            "come from an export; move it away, or give another destination"
+            f"{printable(beside)}: {printable(other)} is not of an export, as made here; "
+            "move it away, or give another destination"
         )
 
 
@@ -332,7 +332,7 @@ def _remove(folder: Path) -> None:
 def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
     """Return the absolute path of the new folder. Raises UsageError or StorageError if it cannot be
     one."""
-    shown = printable(str(out))
+    shown = printable(out)
     try:
         target, here = out.resolve(), source.folder.local
         root = None if here is None else here.resolve()
@@ -346,13 +346,10 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
         if not target.exists() and not target.is_symlink():
             return target
         if not target.is_dir():
-            raise StorageError(
-                f"{shown}: is a file; the destination must be a folder that is new, or empty"
-            )
+            raise StorageError(f"{shown}: is a file; the destination must be a new or empty folder")
         if target.is_mount():
             raise StorageError(
-                f"{shown}: is where a file system is mounted, and cannot be replaced; give a "
-                "folder inside it"
+                f"{shown}: is where a file system is mounted; give a folder inside it"
             )
         if (other := not_of_export(target)) is not None:
             raise StorageError(f"{shown}: {_why_kept(target, other)}")
@@ -398,8 +395,7 @@ def _why_kept(folder: Path, other: str) -> str:
     """Say why a folder is not replaced that has something which no export is known to have
     written."""
     strange = (
-        f"has a file that does not come from an export ({printable(other)}); give a folder "
-        "that is new, or empty"
+        f"has a file that is not of an export ({printable(other)}); give a new or empty folder"
     )
     try:
         export = Description.load(folder)
@@ -409,8 +405,8 @@ def _why_kept(folder: Path, other: str) -> str:
         next(loose_names(folder, export), None)
     except (OSError, ValueError):
         return (
-            f"holds an export, but its {CHECKSUMS} is lost or changed, so that its files are not "
-            "known; remove it yourself, or give another one"
+            f"holds an export whose {CHECKSUMS} is lost or changed; remove it yourself, or give "
+            "another one"
         )
     return strange
 

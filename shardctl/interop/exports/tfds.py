@@ -79,8 +79,7 @@ class Tfds(Export):
         twice = next((file for file in files if files.count(file) > 1), None)
         if twice is not None:
             raise UsageError(
-                f"the names of the classes of two labels would be in the same file, {twice}; use "
-                "--rename"
+                f"the classes of two labels would be in one file, {twice}; use --rename"
             )
 
     def encoding_of(self, column: Column) -> ColumnEncoding | None:
@@ -140,8 +139,7 @@ def _check_names(names: Sequence[str]) -> None:
         )
         if above is not None:
             raise UsageError(
-                f"TFDS takes {name!r} for a part of {above!r}, which is another column; --rename "
-                "gives it another name"
+                f"TFDS takes {name!r} for a part of {above!r}; --rename gives it another name"
             )
 
 
@@ -167,17 +165,13 @@ def _fault_of_names(names: Sequence[str], label: str) -> str | None:
     """Return why the names of the classes of a label cannot be in its file, None if they can."""
     if any(name != name.strip() or not name or set("\r\n") & set(name) for name in names):
         return (
-            "TFDS has a name of a class in each line, and a name here has several, has none, "
-            "or "
-            "has spaces at its ends"
+            "TFDS has a name of a class in each line, and a name here is empty, or has line "
+            "ends or spaces around it"
         )
     if len(set(names)) < len(names):
         return "TFDS has no two classes of the same name"
     if names and (set("\\\0\r\n") & set(label) or len(_names_file(label).encode()) > 255):
-        return (
-            "TFDS has the names of classes in a file that is called as the column, and no file "
-            "can be; --rename helps"
-        )
+        return "TFDS has the names of classes in a file named as the column; --rename helps"
     return None
 
 

@@ -117,7 +117,7 @@ class TokenForm:
             if self.cut and pc.any(pc.greater(block.column("variant"), 0)).as_py():
                 raise InputError(
                     f"{shard.folder.shown()}: its long documents are cut into rows (pack none); "
-                    "export a dataset that is packed with concat or bfd, or not at all"
+                    "pack with concat or bfd, or not at all"
                 )
             yield block.num_rows, np.from_dlpack(values), np.diff(list_offsets(column))
 
@@ -135,8 +135,8 @@ class TokenForm:
             )
         if most > np.iinfo(self.dtype).max:
             raise InputError(
-                f"{shown}: has a token {most}, which {self.dtype.name} does not hold, and the "
-                "files have no other"
+                f"{shown}: has a token {most}, which {self.dtype.name} does not hold, and these "
+                "files need"
             )
         return tokens.astype(self.dtype, copy=False)
 
@@ -177,10 +177,7 @@ class TokenExport(Export):
     def notes(self, source: Source) -> tuple[str, ...]:
         """Return what is lost in such files."""
         if LOSS_MASK in source.layout.columns.names:
-            return (
-                f"{LOSS_MASK} was left out: these files have tokens only, so that the loss counts "
-                "on all of them",
-            )
+            return (f"{LOSS_MASK} was left out, so that the loss counts all tokens",)
         return ()
 
     def form(self, source: Source) -> TokenForm:
@@ -189,10 +186,7 @@ class TokenExport(Export):
         layout, shown = source.layout, source.shown
         main = main_tokens(layout.roles)
         if main is None:
-            raise InputError(
-                f"{shown}: has no tokens; convert the texts with --tokenizer, and export that "
-                "dataset"
-            )
+            raise InputError(f"{shown}: has no tokens; convert the texts with --tokenizer")
         name, role = main
         if len(layout.roles.tokens) > 1 and name != TOKENS:
             raise InputError(
@@ -215,8 +209,8 @@ class TokenExport(Export):
         )
         if truth("eos", self.eos) and role.eos is None:
             raise UsageError(
-                f"{shown}: has no end-of-text token to put behind each document; --no-eos exports "
-                "them without"
+                f"{shown}: has no end-of-text token to put behind documents; --no-eos exports "
+                "without"
             )
         eos, cut = role.eos if self.eos else None, packs and numbered and not role.packed
         return TokenForm(name, role, cut, eos, self.dtype(role, shown))
@@ -246,8 +240,8 @@ def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
         fits = fits and pa.types.is_list(found) and wanted(found.value_type)
     if not fits:
         raise DatasetError(
-            f"{source.shown}: {name} are packed blocks, and lack their fixed length or one of the "
-            f"columns {', '.join(DOCUMENT_COLUMNS)}"
+            f"{source.shown}: {name} are packed blocks without a fixed length or one of "
+            f"{', '.join(DOCUMENT_COLUMNS)}"
         )
 
 
@@ -367,8 +361,7 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
             or not np.array_equal(np.diff(list_offsets(columns[DOCUMENT_KEYS])), counts)
         ):
             raise shard.damaged(
-                "its blocks do not say which documents they have: a key, a length or a place is "
-                "missing"
+                "its blocks do not say which documents they have: something is missing"
             )
         keys.append(key)
         for kept, values in zip(
@@ -513,9 +506,8 @@ class NanoGpt(TokenExport):
         """Return uint16. Raises InputError for a vocabulary that it does not hold."""
         if (role.vocabulary or 0) > UINT16_VOCABULARY:
             raise InputError(
-                f"{shown}: has a vocabulary of {role.vocabulary:,}, and nanoGPT's files hold "
-                "numbers below"
-                f" {UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
+                f"{shown}: has a vocabulary of {role.vocabulary:,}, and nanoGPT takes "
+                f"{UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
             )
         return UINT16
 

@@ -91,9 +91,8 @@ class Yolo(AnnotatedImagesExport):
         odd = next((split for split in source.splits if split in RESERVED), None)
         if odd is not None:
             raise UsageError(
-                f"{source.shown}: the split {odd} cannot go out as YOLO, where this name means "
-                "something else;"
-                " convert again with another name for it (--split)"
+                f"{source.shown}: the split {odd} has another meaning in YOLO; convert again "
+                "with another name (--split)"
             )
         found, wanted = members_of(source), TASKS[self.task]
         needs_some = found.objects > 0 or (self.task == "pose" and not _points(source))
@@ -172,8 +171,7 @@ class Yolo(AnnotatedImagesExport):
         ]
         if odd:
             said.append(
-                f"{DATA} names the splits {', '.join(odd)} too, and YOLO looks for train, val and "
-                "test only"
+                f"{DATA} names {', '.join(odd)} too, and YOLO looks for train, val and test"
             )
         lacking = [name for name in ("train", "val") if name not in _split_names(source.splits)]
         if lacking:

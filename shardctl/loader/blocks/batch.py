@@ -167,7 +167,7 @@ class BatchReader:
             # the readable ones are found when they are read, in any order
             return np.zeros(len(numbers), np.int64)
         if not isinstance(located, Located):
-            raise UsageError(f"{name} has missing values, and so no lengths to make buckets by")
+            raise UsageError(f"{name} has missing values, without lengths for buckets")
         return located.length // found[0].width
 
     def table(self, numbers: Numbers) -> pa.Table:
@@ -282,9 +282,8 @@ class BatchReader:
             return
         example = False if column.is_boolean else -1 if kind == "i" else 0
         raise UsageError(
-            f"{wanted.name_of(int(places[0]))}: {column.name} is missing; give"
-            f" fill={{{column.name!r}: {example}}} to the loader, or leave the column out with "
-            "columns="
+            f"{wanted.name_of(int(places[0]))}: {column.name} is missing; give "
+            f"fill={{{column.name!r}: {example}}}, or leave the column out with columns="
         )
 
     def _numbers(self, column: Column, values: Array, wanted: Samples) -> Array:

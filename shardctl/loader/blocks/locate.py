@@ -180,8 +180,8 @@ class InPlace:
                 self._shards.check_unchanged(shard, opened, since)
                 if mended() and was_mended(opened.file.contents.address):
                     raise DatasetError(
-                        f"{opened.file.shown}: parts of it could not be read (it was cut short, or "
-                        f"the disk failed); {VERIFY_ADVICE}"
+                        f"{opened.file.shown}: parts cannot be read (cut short, or the disk "
+                        f"failed); {VERIFY_ADVICE}"
                     )
         except DamageError as error:
             faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))

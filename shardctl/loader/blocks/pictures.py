@@ -282,7 +282,7 @@ def why_undecoded(column: Column, rejection: Rejection) -> str:
         return f"it does not decode: {rejection.message}"
     width, height = rejection.size
     if column.picture_shape is None:
-        return f"its header says {width} x {height} pixels, more than any image of this dataset has"
+        return f"its header says {width} x {height} pixels, more than any image here has"
     return (
         f"it is {width}x{height} (width x height), and all should be "
         f"{_size_text(column.picture_shape)}"

@@ -81,6 +81,8 @@ _Key = tuple[int, Opener, Fields]
 """A shard, how it is opened, and for which fields."""
 
 
+_OTHER_COLUMNS = "its columns are not those of the dataset"
+
 _NOTHING = contextlib.nullcontext()
 
 
@@ -165,7 +167,7 @@ class Shards:
             raise DatasetError(f"{self.shown}: no shard in split {self.split!r}")
         schema = self.open(0, map_file).file.schema
         if tuple((field.name, str(field.type)) for field in schema) != self.manifest.schema:
-            raise self._other(self.name_of(0), "its columns are not those of the dataset")
+            raise self._other(self.name_of(0), _OTHER_COLUMNS)
         try:
             return self.manifest.layout(schema.remove_metadata())
         except (ValueError, TypeError) as error:
@@ -378,7 +380,7 @@ class Shards:
         if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
             raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
         if shard and not file.schema.equals(self._schema(fields)):
-            raise self._other(self.name_of(shard), "its columns are not those of the dataset")
+            raise self._other(self.name_of(shard), _OTHER_COLUMNS)
 
     @property
     def _is_in_place(self) -> bool:
@@ -473,7 +475,7 @@ def _root_of(place: Path, generation: Generation) -> Path:
             what = "moved, renamed or removed while it was read; open it where it is now"
             if identity(place / MANIFEST):
                 what = "replaced by another dataset while it was read; open it again"
-            raise DatasetError(f"{printable(str(place))}: {what}")
+            raise DatasetError(f"{printable(place)}: {what}")
         time.sleep(SETTLING_SECONDS / 10)
 
 

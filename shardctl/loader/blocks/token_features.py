@@ -147,7 +147,7 @@ class Deriver:
             )
         if self._tokens.is_ragged and self._tokens.name not in pad:
             raise UsageError(
-                f"derive: {self._tokens.name} has a length of its own in each sample; give "
+                f"derive: {self._tokens.name} has other lengths in each sample; give "
                 f"pad={{{self._tokens.name!r}: 0}} too"
             )
         packed = roles.tokens[self._tokens.name].packed

@@ -96,9 +96,8 @@ class Transforms:
             unknown = column.objects is not None and column.objects.flip is None
             if self.flip and "keypoints" in column.object_members and unknown:
                 raise UsageError(
-                    f"flip: the keypoints of {column.name} do not say which points change places in "
-                    f"a mirrored image; leave them out: columns=[…, '{column.name}.bbox', "
-                    f"'{column.name}.category']"
+                    f"flip: nothing says which keypoints of {column.name} change places; leave "
+                    f"them out: columns=[…, '{column.name}.bbox', '{column.name}.category']"
                 )
 
     def _check_value(self, option: str, column: Column, value: Any) -> None:
@@ -134,10 +133,7 @@ class Transforms:
         """Raise UsageError for options of images that do not fit these columns of images and masks,
         and perhaps of objects."""
         if self.crop_from not in ("center", "random"):
-            raise UsageError(
-                "a crop is taken from the center or from random places, not from "
-                f"{self.crop_from!r}"
-            )
+            raise UsageError(f"a crop is from 'center' or 'random' places, not {self.crop_from!r}")
         if self.crop_from == "random" and not self.crop:
             raise UsageError("crop_from='random' needs a crop; give crop= too")
         named = ("resize", "crop", "flip", "channels_first")
@@ -146,8 +142,7 @@ class Transforms:
             return
         if not self.decode or not (columns or (with_objects and self.moving)):
             raise UsageError(
-                f"{', '.join(options)}: only for decoded images, and there are none among the "
-                "columns"
+                f"{', '.join(options)}: only for decoded images, and no column has them"
             )
         if self.crop and min(self.crop) < 1:
             raise UsageError(f"a crop to {self.crop[1]}x{self.crop[0]} is impossible")
@@ -201,8 +196,7 @@ class Transforms:
         if self.resize and width * height > self.max_pixels:
             made, limit = f"{width}x{height} (width x height)", f"{self.max_pixels} pixels"
             raise DatasetError(
-                f"resize makes {made} of it, over the limit of {limit}; give crop= too, and no "
-                "cache="
+                f"resize makes {made} of it, over {limit}; give crop= too, and no cache="
             )
         return look
 
@@ -244,7 +238,7 @@ def _check_normalization(name: str, normalization: Normalization, column: Column
     if not fits:
         raise UsageError(
             f"normalize: {name} takes (mean, std), each one finite number or one for each of "
-            f"{channels} channels, std not 0; it is {normalization!r}"
+            f"{channels} channels, std not 0, not {normalization!r}"
         )
     if (
         column.picture is not None
@@ -253,9 +247,8 @@ def _check_normalization(name: str, normalization: Normalization, column: Column
         and abs(std).max() <= 1
     ):
         warnings.warn(
-            f"normalize: the mean and std of {name} look made for pixels from 0 to 1, and these "
-            "are 0 to 255: multiply both by"
-            " 255",
+            f"normalize: the mean and std of {name} look made for pixels of 0 to 1, and these "
+            "are 0 to 255: multiply both by 255",
             UserWarning,
             caller_level(),
         )
@@ -275,8 +268,7 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
     if wanted.kind != "f" and (normalized or stored.kind == "f"):
         what = "what normalize gives" if normalized else stored.name
         raise UsageError(
-            f"dtype {wanted} of {name} would cut off the fractions of {what}; give a type of "
-            "floating point numbers"
+            f"dtype {wanted} of {name} would cut off the fractions of {what}; give a float type"
         )
 
 

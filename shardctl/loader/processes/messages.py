@@ -80,8 +80,7 @@ def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
     if not allow_open_files(count + DESCRIPTORS):  # other threads receive some too
         allow_open_files(count)
     no_descriptors = WorkerError(
-        "this process has no file descriptors left for batches of its worker processes; "
-        f"{MORE_FILES}"
+        f"this process has no file descriptors left for batches; {MORE_FILES}"
     )
     descriptors: list[int] = []
     with ExitStack() as opened:

@@ -162,8 +162,8 @@ class Cache:
         there = _entries_of(folder)
         if os.path.lexists(folder) and (there is None or all(there)):
             raise StorageError(
-                f"{printable(str(folder))}: the cache needs this name, but a link or other files "
-                "have it; move them away, or remove the link"
+                f"{printable(folder)}: the cache needs this name; move away what has it, or "
+                "remove the link"
             )
         _delete(folder)  # an unfinished one: nobody else may make it now
         # the list of blocks is shorter than the tables
@@ -239,9 +239,9 @@ class Cache:
         self._refused = time.monotonic()
         if not self._warned:
             self._warned = True
-            shown = printable(str(self.folder))
+            shown = printable(self.folder)
             warnings.warn(
-                f"{shown}: the disk of the cache is full; what is read from now on is not kept",
+                f"{shown}: the disk of the cache is full; what is read now is not kept",
                 CacheWarning,
                 stacklevel=2,
             )
@@ -320,7 +320,7 @@ class CachedDataset:
         is not of so many."""
         with naming_the_path(self.folder / BLOCKS):
             if (self.folder / BLOCKS).stat().st_size != _bytes_of_blocks(shards, blocks):
-                raise DatasetError(f"{printable(str(self.folder / BLOCKS))}: not of this dataset")
+                raise DatasetError(f"{printable(self.folder / BLOCKS)}: not of this dataset")
             self.renew()
             held = mmap.mmap(self._descriptor, _bytes_of_blocks(shards, blocks))
         self._digests = np.frombuffer(held, np.uint64, shards)
@@ -408,7 +408,7 @@ class CachedDataset:
                 self.cache.give_back(self.folder, needed)
             if error.errno not in _FULL:
                 raise StorageError(
-                    f"{printable(str(path))}: cannot write here ({error.strerror or error})"
+                    f"{printable(path)}: cannot write here ({error.strerror or error})"
                 ) from error
             self.cache.note_full()
             return False

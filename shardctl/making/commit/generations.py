@@ -43,16 +43,16 @@ def keep(root: Path) -> None:
         if os.path.lexists(folder):
             if not _is_ours(folder):
                 raise StorageError(
-                    f"{printable(str(folder))}: is not a generation of this dataset, but one must "
-                    "be kept there; move it away, or remove it if it is a link"
+                    f"{printable(folder)}: not a generation of this dataset; move it away, "
+                    "or remove it if it is a link"
                 )
             digest = _digest(folder)
             if digest == _digest(root):
                 return
             if not digest:
                 raise StorageError(
-                    f"{printable(str(folder))}: the {MANIFEST} of this kept generation is damaged, "
-                    "and another one must be kept there; move it away, or repair it"
+                    f"{printable(folder)}: the {MANIFEST} of this kept generation is "
+                    "damaged; move it away, or repair it"
                 )
             _delete(folder)  # of a dataset that was overwritten
         unfinished = folder.with_name(f"{HIDDEN}unfinished")

@@ -143,8 +143,8 @@ def _in_the_way(target: Path, names: Iterable[str]) -> list[str]:
 def _taken(path: Path) -> StorageError:
     """Return the error for what may be a person's only copy."""
     return StorageError(
-        f"{printable(str(path))}: is not part of a dataset, but the new dataset needs this file "
-        "name; move it away, or give another destination"
+        f"{printable(path)}: not of a dataset, and the new one needs this name; move it "
+        "away, or give another destination"
     )
 
 
@@ -183,8 +183,8 @@ def _refuse_others_beside(target: Path) -> None:
 
 def _not_ours(path: Path) -> StorageError:
     return StorageError(
-        f"{printable(str(path))}: shardctl needs this name for its own folder, but did not make "
-        "this one; move it away, or remove it if it is a link"
+        f"{printable(path)}: shardctl needs this name for its own folder; move it away, or "
+        "remove it if it is a link"
     )
 
 
@@ -193,7 +193,7 @@ def _telling_what_completes_it(target: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        shown = printable(str(target))
+        shown = printable(target)
         raise KeyboardInterrupt(
             "interrupted while the new dataset took its place; the same command, or `shardctl "
             f"repair {shown}`, completes that"
@@ -228,8 +228,7 @@ def _read_mark(job: Path) -> _Mark:
         sound = False
     if not sound or job.is_symlink() or path.is_symlink():
         raise DatasetError(
-            f"{printable(str(path))}: not written by shardctl; delete {STAGING} if you do not need "
-            "it"
+            f"{printable(path)}: not written by shardctl; delete {STAGING} or move it away"
         )
     return _Mark(tuple(names), *digests)
 
@@ -257,7 +256,7 @@ def needs_recovery(target: Path) -> bool:
         return False
     except OSError as error:
         raise StorageError(
-            f"{printable(str(target))}: cannot be examined ({error.strerror or error})"
+            f"{printable(target)}: cannot be examined ({error.strerror or error})"
         ) from error
 
 
@@ -315,8 +314,8 @@ def _refuse_unless_new(job: Path, target: Path) -> None:
     moved = (target / MANIFEST).exists()
     if left if moved else MANIFEST not in left or mark.new != _digest(new):
         raise StorageError(
-            f"{printable(str(job))}: has some files of a new dataset, and others are missing or "
-            "changed; move this folder away, then run the same command again"
+            f"{printable(job)}: files of a new dataset are missing here or changed; move "
+            "this folder away, then run the same command again"
         )
 
 
@@ -397,8 +396,8 @@ def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     for path in (*sorted(trash.iterdir()), *sorted(staging.iterdir())):
         if path not in ours or (is_folder(path) and path.name in mark.names):
             raise StorageError(
-                f"{printable(str(path))}: the replaced dataset is deleted here, but this does not "
-                "belong to it; move it away, then run the same command again"
+                f"{printable(path)}: this is not of the replaced dataset, which is deleted "
+                "here; move it away, then run the same command again"
             )
 
 

@@ -177,9 +177,8 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
         record = job.record()
         if "written" in record and done and parts is None and record["written"] is not None:
             raise DatasetError(
-                f"{shown}: holds {done:,} of {int(record['parts']):,} parts that an earlier call "
-                "of shardctl.write made with other arguments or other code; overwrite=True starts "
-                "over"
+                f"{shown}: holds {done:,} of {int(record['parts']):,} parts of a call of "
+                "shardctl.write with other arguments or code; overwrite=True starts over"
             )
         if "written" in record:
             if record["written"] is None:
@@ -192,7 +191,6 @@ def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> Non
             made = f" of {sum(split['shards'] for split in record['splits'])}"
     if done:
         raise DatasetError(
-            f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. Run "
-            "the same command again with the same versions to complete it, or use --overwrite to "
-            "start over"
+            f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. "
+            "Run the same command with the same versions to complete it, or use --overwrite"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,8 @@ def convert(
     refuse_while_importing("convert")
     instance("listener", listener, Listener)
     request = ConvertRequest.of(src, dst, recipe, options)
-    with progress_of(progress, listener) as shown, open_target(dst, request.roots) as target:
+    with progress_of(progress, listener) as shown, open_target(request.destination) as target:
         told = listener or ConversionProgress(shown, stays=True).listener()
-        request = replace(request, folder=target.folder)
         if request.options.part is not None:
             from shardctl.making.convert.parts import run_part  # which most conversions never need
 

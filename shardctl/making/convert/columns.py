@@ -40,9 +40,9 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.label_table import said_of_names, some
+from shardctl.sources.label_table import said_of_names
 from shardctl.sources.types import WRITTEN, Types
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 from shardctl.transforms.recipe import Recipe
 
 
@@ -149,8 +149,8 @@ def with_rule(
         and not any(isinstance(role, Objects) for role in roles)
     ):
         raise UsageError(
-            f"--boxes-outside {rule.boxes} is about boxes of objects, but the inputs have none "
-            "(`shardctl help annotations`)"
+            f"--boxes-outside {rule.boxes} is about boxes, and the inputs have none (`shardctl "
+            "help annotations`)"
         )
     if (
         rule.frame != "auto"
@@ -159,9 +159,8 @@ def with_rule(
         and not any(isinstance(role, Mask | Objects) for role in roles)
     ):
         raise UsageError(
-            f"--annotation-frame {rule.frame} is about objects and masks of images, but the inputs "
-            "have none; fields with other"
-            " names are masks with --mask-fields (`shardctl help annotations`)"
+            f"--annotation-frame {rule.frame} is about objects and masks, and the inputs have "
+            "none; --mask-fields names fields that are masks (`shardctl help annotations`)"
         )
     if fields is None:
         return None
@@ -201,8 +200,8 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     if not wanted:
         if types.scattered > MOST_SCATTERED:
             raise InputError(
-                f"the records have {types.scattered:,} fields that the first ones do not have; at "
-                f"most {MOST_SCATTERED:,} can be columns; name those to keep with --fields"
+                f"the records have {types.scattered:,} fields that the first ones lack, and "
+                f"{MOST_SCATTERED:,} at most can be columns; name those to keep with --fields"
             )
         return fields
     missing = [name for name in wanted if name not in fields.names]
@@ -238,7 +237,7 @@ def exported_columns(
         )
         if odd is not None:
             raise InputError(
-                f"the sources are exports, and their shardctl.json differ in {printable(odd)}; "
+                f"the sources are exports that differ in {printable(odd)} (shardctl.json); "
                 "convert each into its own dataset"
             )
     lost = [name for name in together if not all(name in columns for columns in found)]
@@ -321,9 +320,7 @@ def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     names = [renames.get(name, name) for name in fields.names]
     twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
     if twice is not None:
-        raise InputError(
-            f"two fields of the records would be called {twice}; rename one of them in the files"
-        )
+        raise InputError(f"two fields of the records would be called {twice}; rename one")
     return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
 
 
@@ -399,9 +396,9 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
     columns = some(sorted(set().union(*lost.values())))
     if mode != "none":
         raise InputError(
-            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of columns "
-            f"that the files do not have ({columns}); write the files with these columns, or leave "
-            "them out with --labels none"
+            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of "
+            f"columns that the files lack ({columns}); write them into the files, or use "
+            "--labels none"
         )
     files = counted(int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum()), "file")
     listing.note("partitions-left-out", columns=columns, files=files)

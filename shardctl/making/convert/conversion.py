@@ -31,6 +31,7 @@ from shardctl.making.shards.job import Root
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import Changed
+from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
 
@@ -56,14 +57,14 @@ class Conversion:
         StoreError, InstallError."""
         self.request, self.listener, self.engine, self.target = request, listener, engine, target
         self.held, self.started = held, time.monotonic()
-        self.options, self.folder = request.options, request.folder
+        self.options, self.folder = request.options, target.folder
         self.staging = self.folder.below(STAGING)
         self._before: PreviousDataset | None = None
         given, self.notices = dict(request.recipe), list[str]()
         check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
         self.unwalked: tuple[Listing, dict[str, str], str] | None = None
-        found = listed_without_walk(request) if held is None else None
+        found = listed_without_walk(request, self.folder) if held is None else None
         if found is not None:
             self.recipe, *_ = found
             self.unwalked = found[1:]
@@ -128,7 +129,7 @@ class Conversion:
 
 
 def listed_without_walk(
-    request: ConvertRequest,
+    request: ConvertRequest, folder: LocalFolder
 ) -> tuple[Recipe, Listing, dict[str, str], str] | None:
     """Return the recipe, the inputs and the parts of the fingerprint if the inputs are surely those
     of the dataset that is there, told in the time of a bare walk; and the digest of that.
@@ -136,7 +137,7 @@ def listed_without_walk(
     None where they must be listed anew. Those of an update are as they are now: some may have come,
     gone or changed.
     """
-    options, folder = request.options, request.folder
+    options = request.options
     others = (
         options.overwrite
         or options.append
@@ -151,7 +152,7 @@ def listed_without_walk(
         manifest = Manifest.load(folder)
         found = None
         if manifest.records is None:  # only inputs that are one record each are told so
-            found = find_unwalked(request, manifest, Changed() if options.update else None)
+            found = find_unwalked(request, folder, manifest, Changed() if options.update else None)
         listing = None if found is None else found.listing()
         if found is not None and listing is not None:
             settings, parts = request.recorded_settings(found.recipe), manifest.fingerprint_parts
@@ -180,7 +181,7 @@ class Inputs:
     scratch: Path
 
 
-def discover(conversion: Conversion, scratch: Path) -> Inputs:
+def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     """List the inputs. `scratch` is a folder for the list.
 
     Raises DatasetReplacedError if another dataset has taken the place of the one that inputs are

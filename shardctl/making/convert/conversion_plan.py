@@ -4,7 +4,7 @@ the cost."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,12 @@ from shardctl.making.convert.columns import (
     with_rule,
     without_key,
 )
+from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.discover import Discovery
-from shardctl.making.convert.listener import Listener
 from shardctl.making.options import Options
 from shardctl.making.plan.labels import (
     LABEL,
     Labelling,
-    PlanRules,
     label_files,
     left_out_by,
     side_fields,
@@ -43,19 +42,17 @@ from shardctl.making.plan.labels import (
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, SplitPlan
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
-from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import DatasetJob, Job, Root
-from shardctl.making.shards.scan import Probe
+from shardctl.making.shards.job import DatasetJob, Job, Probe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import CHOSEN, DETECT, is_json
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
-from shardctl.sources.label_table import SPLIT_COLUMN, some
+from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -117,44 +114,37 @@ take a millisecond each."""
 EMPTY = Layout("", pa.schema([]))
 
 
-@dataclass(frozen=True)
-class Material:
-    """What a plan is made from. The plan adds notices to `listing`, and may take columns from its
-    labels files. `roots` are the folders that paths are relative to; `folder` is for scratch, and
-    only this process reads it. `parts` are those of the fingerprint."""
+def discovery_of(conversion: Conversion, listing: Listing) -> Discovery:
+    """Return what looks into the files."""
+    recipe, shuffled = conversion.recipe, conversion.rules.shuffle is not None
+    scanning = conversion.listener.scanning
+    return Discovery(listing, recipe.reading, shuffled, conversion.engine, scanning)
 
-    listing: Listing
-    recipe: Recipe
-    rules: PlanRules
-    options: Options
-    roots: tuple[Root, ...]
-    engine: Engine
-    folder: Path
-    listener: Listener
-    parts: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def discovery(self) -> Discovery:
-        """What looks into the files."""
-        recipe, shuffled = self.recipe, self.rules.shuffle is not None
-        scanning = self.listener.scanning
-        return Discovery(self.listing, recipe.reading, shuffled, self.engine, scanning)
+def splitting_of(conversion: Conversion, listing: Listing) -> Splitting:
+    """Divide the files. Raises InputError."""
+    rules = conversion.rules
+    return split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
 
-    def splitting(self) -> Splitting:
-        """Divide the files. Raises InputError."""
-        rules = self.rules
-        return split_files(self.listing, rules.split, rules.seed, rules.by_key, rules.group)
 
-    def job(self, fields: pa.Schema | None, by_field: bool) -> Job:
-        """Return a job that reads records as these columns."""
-        return Job(
-            self.folder, self.roots, self.recipe, EMPTY, (), fields=fields, by_field=by_field
-        )
+def trial_job(
+    conversion: Conversion, inputs: Inputs, fields: pa.Schema | None, by_field: bool
+) -> Job:
+    """Return a job that reads records as these columns, in the folder for scratch."""
+    recipe, roots = conversion.recipe, inputs.bases
+    return Job(inputs.scratch, roots, recipe, EMPTY, (), fields=fields, by_field=by_field)
 
-    def shards_of(self, rows: int, sample_bytes: float) -> int:
-        """Return the number of shards of a split with `rows` rows."""
-        fewest = SMALLEST_SHARD_BLOCKS if self.recipe.joins else SMALLEST_SHARD_ROWS
-        return shards_of(rows, sample_bytes, self.options, fewest)
+
+def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool) -> int:
+    """Return the number of shards of a split with `rows` rows, which may be blocks of tokens; a
+    small dataset has no shards of few rows."""
+    if options.samples_per_shard:
+        return max(1, -(-rows // options.samples_per_shard))
+    if options.shard_size:
+        return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
+    by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
+    fewest = SMALLEST_SHARD_BLOCKS if of_blocks else SMALLEST_SHARD_ROWS
+    return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))
 
 
 @dataclass(frozen=True)
@@ -177,25 +167,21 @@ class ConversionPlan:
             copy_file(each.table, folder / each.table.name)
 
 
-def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
-    """Plan a conversion, having probed some of its records.
+def plan_conversion(conversion: Conversion, inputs: Inputs, all_types: bool) -> ConversionPlan:
+    """Plan a conversion, having probed some of its records. Notices are added to a list of its own.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that
     is enough. Raises InputError.
     """
-    listing, recipe, rules, engine = (
-        material.listing,
-        material.recipe,
-        material.rules,
-        material.engine,
-    )
-    discovery, comparing = material.discovery, material.listener.comparing
+    recipe, rules = conversion.recipe, conversion.rules
+    listing = inputs.listing.fresh()
+    discovery, comparing = discovery_of(conversion, listing), conversion.listener.comparing
     units = discovery.find_units()
     if recipe.duplicates.mode != "keep":
         # which most conversions never need
         from shardctl.making.convert.duplicates import without_repeats
 
-        units = without_repeats(discovery, units, recipe, material.roots, comparing)
+        units = without_repeats(discovery, units, recipe, inputs.bases, comparing)
     types = None
     held: list[str] = []  # nothing that could be read
     if listing.whole:
@@ -204,10 +190,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         given = next((name for name in of_fields if getattr(recipe, name)), None)
         if given is not None:
             what = "images" if recipe.kind == "image" else "whole files of text"
-            raise UsageError(
-                f"{given} names fields of records, but the inputs are {what} and have no fields; "
-                "leave it out"
-            )
+            raise UsageError(f"{given} is for records, and the inputs are {what}; leave it out")
     elif recipe.typed_fields is not None:
         first = discovery.types_of(units, units.readable()[:1])
         held = [] if first is None else first.found().names
@@ -218,7 +201,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         held = types.found().names
     if held:
         refuse_partitions(listing, rules.labels.mode, held)
-    splitting = material.splitting()
+    splitting = splitting_of(conversion, listing)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
@@ -232,7 +215,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
             listing.note("field-split-kept")
     fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
-    job = material.job(fields, labelling.by_field)
+    job = trial_job(conversion, inputs, fields, labelling.by_field)
     if apart := job.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
         listing.note("kept-under-another-name", names=names, others=others)
@@ -249,10 +232,10 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     if recipe.compares_texts:
         from shardctl.making.convert.duplicates import compare_texts  # the same
 
-        compared = compare_texts(job, listing, labelling, units, engine, comparing)
+        compared = compare_texts(job, listing, labelling, units, conversion.engine, comparing)
         steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
         job = replace(job, recipe=replace(recipe, transform=steps))
-    probe = _probe(material, job, planner, labelling)
+    probe = _probe(conversion, listing, job, planner, labelling)
     # what a record costs on average, given what those cost of which nothing is a repeat of others
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
     samples, size = probe.samples_per_record * share, probe.sample_bytes
@@ -287,7 +270,8 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     for name, records, expected in zip(
         splitting.names, planner.records, planner.split_records, strict=True
     ):
-        shards = material.shards_of(round(expected * probe.samples_per_record), sample_bytes)
+        rows = round(expected * probe.samples_per_record)
+        shards = shards_of(rows, sample_bytes, conversion.options, recipe.joins)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
@@ -306,7 +290,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     listing.notices += [said for step in recipe.transform for said in step.notices()]
     planned = DatasetJob(
         Path(),
-        material.roots,
+        inputs.bases,
         recipe,
         probe.layout,
         tuple(splits),
@@ -314,7 +298,7 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
         labelling.by_field,
         planner.draw,
         rules.shuffle,
-        parts=material.parts,
+        parts=inputs.parts,
         beside=listing.digest_beside,
         sample_bytes=sample_bytes,
         samples_per_record=probe.samples_per_record,
@@ -326,10 +310,12 @@ def plan_conversion(material: Material, all_types: bool) -> ConversionPlan:
     return ConversionPlan(listing, labelling, planner, planned, probe, compared)
 
 
-def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling) -> Probe:
+def _probe(
+    conversion: Conversion, listing: Listing, job: Job, planner: Planner, labelling: Labelling
+) -> Probe:
     """Try some records of a job: if most fail, others from all over the inputs, as the first ones
     of a file may be unlike all others. They are always the same ones."""
-    folder, listing, recipe = material.folder, material.listing, material.recipe
+    folder, recipe = job.folder, conversion.recipe
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if job.has_images:
         run = PROBE_IMAGE_RUN
@@ -338,7 +324,7 @@ def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling)
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = material.engine.probe(job)
+    probe = conversion.engine.probe(job)
     if not is_failing(probe) or probe.records >= planner.inputs:
         return probe
     slow = bool(recipe.sample_transforms) and (job.has_images or recipe.kind == "image")
@@ -348,7 +334,7 @@ def _probe(material: Material, job: Job, planner: Planner, labelling: Labelling)
         run = WIDE_SLOW_RUN if job.has_images or recipe.batch_transforms else WIDE_RUN
         files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
     write_files(folder / FILES, listing, labelling, files)
-    return material.engine.probe(replace(job))
+    return conversion.engine.probe(replace(job))
 
 
 def is_failing(probe: Probe) -> bool:
@@ -422,8 +408,8 @@ def known_layout(
         if name in RESERVED_FIELDS:
             images = "; --kind image reads the images that it holds or names"
             raise InputError(
-                f"the records have a field {name!r}, but shardctl makes a field of this name "
-                "itself. Rename it (--fields NEW=OLD,…), or name only the others in --fields or "
+                f"the records have a field {name!r}, which shardctl makes itself. Rename it "
+                "(--fields NEW=OLD,…), or name only the others in --fields or "
                 f"--schema{images if name == 'image' else ''}"
             )
     has_table = (
@@ -441,25 +427,22 @@ def known_layout(
         side is not None and LABEL in side.columns.column_names
     ):
         if LABEL in [f.name for f in fields]:
-            raise InputError(
-                "the inputs already have a field label, so no other labels can be added; use "
-                "--labels none"
-            )
+            raise InputError("the inputs have a field label already; use --labels none")
         fields.append(pa.field(LABEL, pa.int64()))
     clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
     if clash:
         names = ",".join(sorted(clash))
         raise InputError(
-            f"the labels file has a column that the inputs have too: {names}; rename it, or leave "
-            f"it out with --drop-columns {names}"
+            f"the labels file and the inputs both have {names}; rename it, or use --drop-columns "
+            f"{names}"
         )
     fields += side_fields(side)
     annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
     clash = {f.name for f in annotated} & {f.name for f in fields}
     if clash:
         raise InputError(
-            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in "
-            "the inputs"
+            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it "
+            "there"
         )
     fields += annotated
     roles = dict(of_steps)
@@ -500,10 +483,9 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
                 and role.flip is None
             ):
                 raise UsageError(
-                    f"{step.name} mirrors the images, but shardctl does not know which left and "
-                    f"right keypoints change places ({printable(name)}). Leave out the step, or "
-                    "add this to the source: flip_idx of YOLO, or names such as left_eye and "
-                    "right_eye"
+                    f"{step.name} mirrors the images, and nothing says which keypoints change "
+                    f"places ({printable(name)}). Leave out the step, or add flip_idx (YOLO) or "
+                    "names such as left_eye and right_eye"
                 )
 
 
@@ -528,8 +510,8 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
                 "(`shardctl help annotations`)"
             )
         raise UsageError(
-            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} moves; "
-            f"leave out the step, or leave out {printable(marked[0])} of --unmoved"
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} "
+            "moves; leave out the step, or this of --unmoved"
         )
 
 
@@ -570,14 +552,3 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
 
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
-
-
-def shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
-    """Return the number of shards of a split with `rows` rows; a small dataset has no shards of
-    less than `fewest`."""
-    if options.samples_per_shard:
-        return max(1, -(-rows // options.samples_per_shard))
-    if options.shard_size:
-        return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
-    by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
-    return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))

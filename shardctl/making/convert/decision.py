@@ -96,8 +96,8 @@ def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) ->
             update = "--update to bring it up to date, " if verdict == "update" else ""
             raise DatasetError(
                 f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use "
-                f"{update}--overwrite to make it again, or another destination; --explain says all "
-                "that differs"
+                f"{update}--overwrite to make it again, or another destination; --explain says "
+                "more"
             )
         moved = new.sources[: len(there.sources)] if new.appends else new.moved
         _refuse_to_follow(new, there, moved)
@@ -129,10 +129,7 @@ def verdict_on(differing: Collection[str]) -> Verdict:
 def refuse_written(root: str, manifest: Manifest) -> None:
     """Raise DatasetError for a dataset that was written in Python."""
     if is_written(manifest.settings):
-        raise DatasetError(
-            f"{printable(root)}: was written by shardctl.write, and has no source that it could "
-            "follow"
-        )
+        raise DatasetError(f"{printable(root)}: was written by shardctl.write, and has no source")
 
 
 def _refuse_to_follow(new: NewDataset, there: Manifest, moved: Sequence[str]) -> None:
@@ -146,14 +143,14 @@ def _refuse_to_follow(new: NewDataset, there: Manifest, moved: Sequence[str]) ->
     names = [name for name in differing_parts(before, new.parts) if name not in FOLLOWED]
     if names:
         raise DatasetError(
-            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same options "
-            f"and code (--explain names what differs), {instead}"
+            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same "
+            f"options and code (--explain says more), {instead}"
         )
     made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(new.parts[VERSIONS])
     if made_by != now:
         raise DatasetError(
-            f"{cannot} other versions made it, and their values may differ "
-            f"({version_changes(made_by, now)}); use those, {instead}"
+            f"{cannot} other versions made it ({version_changes(made_by, now)}); use those, "
+            f"{instead}"
         )
     if tuple(moved or new.sources) != there.sources:
         were = "said to have been" if moved else "given"
@@ -161,8 +158,8 @@ def _refuse_to_follow(new: NewDataset, there: Manifest, moved: Sequence[str]) ->
             ", ".join(map(printable, each)) for each in (there.sources, moved or new.sources)
         )
         raise InputError(
-            f"{shown}: was made from {made}, and {given} is {were}; give the same sources in the "
-            "same order, and --moved-from where each was"
+            f"{shown}: was made from {made}, and {given} is {were}; give the same sources in "
+            "order, and --moved-from where each was"
         )
 
 

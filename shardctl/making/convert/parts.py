@@ -15,7 +15,6 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,14 +50,15 @@ from shardctl.making.convert.run import (
     with_inputs,
 )
 from shardctl.making.convert.table_writer import (
+    Provenance,
     changes_of,
     leave_out_others,
-    manifest_facts,
+    provenance_of,
     write_dataset,
 )
 from shardctl.making.convert.targets import Target, WriteLease, open_target
 from shardctl.making.options import Options, Part, check_if_running, reject_limit
-from shardctl.making.paths import check_sources
+from shardctl.making.paths import check_sources, destination_of
 from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
@@ -90,14 +90,14 @@ NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 class Parted:
     """What the parts of a conversion, and `finish`, must know beside its job.
 
-    `closing` is that of `manifest_facts`. `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
+    `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
     `notices` and `warnings` are those of the plan. `labelled` says that records have their labels
     themselves.
     """
 
     asked: str
     parts: int
-    closing: dict[str, Any]
+    closing: Provenance
     notices: tuple[str, ...]
     warnings: tuple[str, ...]
     labelled: bool
@@ -109,7 +109,9 @@ class Parted:
         try:
             record = json.loads((folder / PARTED).read_bytes())
             said = {name: tuple(record[name]) for name in ("notices", "warnings")}
-            return cls(**{**record, **said})
+            closing = record["closing"]
+            closing = Provenance(**{**closing, "sources": tuple(closing["sources"])})
+            return cls(**{**record, **said, "closing": closing})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -143,8 +145,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                     made = build(job, chosen, before, engine, options.max_rejects, listener)
             except TypesDifferError as error:
                 raise InputError(
-                    f"{error}; the parts cannot look for the types again: give them (--schema), or "
-                    "convert without --part"
+                    f"{error}; give the types (--schema), or convert without --part"
                 ) from error
             held.check()
             target.fetch_done(job, chosen)  # other parts have gone on meanwhile
@@ -195,7 +196,7 @@ def _begin(
         # said.
         quiet = waiting and ((lambda owner: None) if announced else waiting)
         with target.lease_beside_parts(quiet) as held:
-            found: DatasetJob | ConvertResult | None = _job_of(request, part)
+            found: DatasetJob | ConvertResult | None = _job_of(request, target.folder, part)
             if found is None:
                 # of another conversion, whose job gives way to the new one
                 target.await_parts(waiting)
@@ -214,34 +215,32 @@ def _begin(
         time.sleep(LOOK_SECONDS)
 
 
-def _job_of(request: ConvertRequest, part: Part) -> DatasetJob | None:
+def _job_of(request: ConvertRequest, place: LocalFolder, part: Part) -> DatasetJob | None:
     """Return the job that a part has begun which was asked for the same; None if there is none.
 
     Raises UsageError if it has another number of parts, DatasetError if this machine would build
     other shards.
     """
     digest = _digest(request)
-    for folder in parted_jobs(request.folder):
+    for folder in parted_jobs(place):
         parted = Parted.load(folder.root)
         if parted is None or parted.asked != digest or publish.is_committing(folder.root):
             continue
-        shown = request.folder.shown()
+        shown = place.shown()
         if parted.parts != part.parts:
             raise UsageError(
                 f"{shown}: the conversion was begun in {parted.parts} parts; give --part "
                 f"I/{parted.parts}"
             )
         named = user_functions({"transform": request.recipe.get("transform")})
-        refuse_unnamed_functions(
-            JobFolder(folder.root).record()["recipe"], named, request.folder.shown(), "a part"
-        )
+        refuse_unnamed_functions(JobFolder(folder.root).record()["recipe"], named, shown, "a part")
         job = DatasetJob.load(folder)
         planned = job.parts
-        here = {**planned, **parts_without_sources(job.recipe, parted.closing["settings"])}
+        here = {**planned, **parts_without_sources(job.recipe, parted.closing.settings)}
         if here != planned:
             raise DatasetError(
-                f"{shown}: the conversion was planned with other {difference(planned, here)} than "
-                "this machine has; all parts need the same"
+                f"{shown}: the conversion was planned with other {difference(planned, here)} "
+                "than here; all parts need the same"
             )
         return job
     return None
@@ -286,7 +285,7 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     parted = Parted(
         asked=_digest(conversion.request),
         parts=Part.parse(str(conversion.options.part)).parts,
-        closing=manifest_facts(conversion, planned.inputs, planned.before, None),
+        closing=provenance_of(conversion, planned.inputs, planned.before, None),
         notices=tuple(listing.notices),
         warnings=(*listing.warnings, *planned.warnings),
         labelled=has_own_labels(listing),
@@ -313,8 +312,8 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     manifest = Manifest.load(folder)
     if manifest.files[CHECKSUMS].sha256 != job.updates:
         raise DatasetError(
-            f"{folder.shown()}: the dataset has changed since its update was planned in parts; "
-            f"delete {STAGING} in it, and run the parts again"
+            f"{folder.shown()}: has changed since its update was planned; delete {STAGING} in "
+            "it, and run all parts again"
         )
     return PreviousDataset(folder, manifest)
 
@@ -348,8 +347,8 @@ def finish(
         # with files, and with nothing of a dataset or a conversion
         ours = exists(here / MANIFEST) or exists(here / STAGING) or publish.needs_recovery(here)
         if not ours:
-            raise _nothing_to_finish(printable(str(dst)))
-    with progress_of(progress) as shown, open_target(dst, []) as target:
+            raise _nothing_to_finish(printable(dst))
+    with progress_of(progress) as shown, open_target(destination_of(dst, [])) as target:
         folder = target.folder
         if parted_jobs(folder) or publish.needs_recovery(folder.root):
             with target.lease_beside_parts(wait) as held:
@@ -384,8 +383,8 @@ def _finish(
     parted = Parted.load(job_folder.root)
     if parted is None:
         raise DatasetError(
-            f"{job_folder.shown()}: not a job of this version of shardctl; finish it with the "
-            "version that built the parts"
+            f"{job_folder.shown()}: not a job of this version of shardctl; use the one that "
+            "built the parts"
         )
     recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
     job = DatasetJob.load(job_folder, recipe)

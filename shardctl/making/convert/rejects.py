@@ -45,14 +45,12 @@ from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT, job_table
-from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine
-from shardctl.making.shards.scan import Probe
+from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
 from shardctl.sources.formats.content import compression_of, decompressed
 from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
 from shardctl.sources.kinds import LINES
-from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
     PARTIAL,
@@ -67,7 +65,7 @@ from shardctl.system.files import (
 )
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources
@@ -109,9 +107,9 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message
     raise TooManyRejectsError(
-        f"{count:,} of the {counted(probe.records, 'input')} that were tried cannot be converted, and "
-        f"nothing was written.{most} For instance {printable(example.key)}: {printable(why)}."
-        f"{encoding} To convert what is left anyway: --max-rejects 100%"
+        f"{count:,} of the {counted(probe.records, 'input')} that were tried cannot be "
+        f"converted, and nothing was written.{most} For instance {printable(example.key)}: "
+        f"{printable(why)}.{encoding} To convert the rest: --max-rejects 100%"
     )
 
 
@@ -167,8 +165,8 @@ def copy_rejects(dataset: LocalFolder, bases: tuple[str, ...], folder: Path) -> 
             there = sha256_of(place)
             if there != sha256 and (name, there) not in known:
                 raise StorageError(
-                    f"{printable(str(place))}: no copy that --copy-rejects has made, or it was "
-                    "changed since, and a copy is to go there; move it away, or give another folder"
+                    f"{printable(place)}: not a copy that --copy-rejects made, or changed "
+                    "since; move it away, or give another folder"
                 )
         if (name, sha256) not in known:
             known.add((name, sha256))

@@ -12,13 +12,12 @@ from typing import Any
 from shardctl.errors import UsageError
 from shardctl.format.names import Json
 from shardctl.making.options import Labels, Options, chosen_options
-from shardctl.making.paths import check_copies_folder, check_destination, check_place_on_store
+from shardctl.making.paths import check_copies_folder, destination_of
 from shardctl.making.plan.labels import PlanRules, read_classes
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.plan.splits import SplitRule
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot
-from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
@@ -30,12 +29,11 @@ class ConvertRequest:
     """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what
     they hold.
 
-    `folder` is that of the dataset, or the one with the work on it where that is on an object
-    store.
+    The dataset goes to `destination`, a URL or an absolute path.
     """
 
     roots: tuple[SourceRoot, ...]
-    folder: LocalFolder
+    destination: str | Path
     recipe: Mapping[str, Any]
     options: Options
     split: SplitRule
@@ -53,33 +51,34 @@ class ConvertRequest:
         several = [src] if isinstance(src, str | Path) else src
         if not all(map(str, several)):
             raise UsageError("the source is a path; it is ''")
-        if not isinstance(dst, str | Path) or not str(dst):
-            raise UsageError(f"the destination is a path; it is {dst!r}")
         if recipe is not None and not isinstance(recipe, dict | str | Path):
             raise UsageError(
-                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or the path "
-                f"of a file; it is {recipe!r}"
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or a "
+                f"path; it is {recipe!r}"
             )
-        for place in (*several, dst):
-            if not is_url(place):
-                refuse_half_url(str(place))  # before it is a path, which has one / for //
+        for source in several:
+            if not is_url(source):
+                refuse_half_url(str(source))  # before it is a path, which has one / for //
         chosen, given = chosen_options("convert", recipe, options)
         chosen.check()
         split = SplitRule.parse(chosen.split)
         roots = [SourceRoot.of(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
-        if is_url(dst):
-            check_place_on_store(str(dst), roots, chosen)
-        target = Path() if is_url(dst) else check_destination(Path(dst), roots)
+        destination = destination_of(dst, roots)
+        if isinstance(destination, str) and chosen.keep_generations:
+            raise UsageError(
+                f"{printable(destination)}: a store keeps no generations; leave out "
+                "--keep-generations"
+            )
         if chosen.copy_rejects is not None:
             if is_url(chosen.copy_rejects):
                 raise UsageError(
-                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of "
+                    f"{printable(chosen.copy_rejects)}: rejects can be copied to a folder of "
                     "this machine only"
                 )
-            check_copies_folder(Path(chosen.copy_rejects), target, roots)
-        return cls(tuple(roots), LocalFolder(target), given, chosen, split)
+            check_copies_folder(Path(chosen.copy_rejects), destination, roots)
+        return cls(tuple(roots), destination, given, chosen, split)
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""
@@ -105,8 +104,7 @@ class ConvertRequest:
         """Return how the inputs are divided. Raises UsageError."""
         if recipe.group is not None and not self.split.shares:
             raise UsageError(
-                f"--group {recipe.group} keeps samples together where --split divides them; add "
-                "--split train=0.9,val=0.1"
+                f"--group {recipe.group} needs a split by shares; add --split train=0.9,val=0.1"
             )
         by_key = recipe.key_source is not None
         return PlanRules(

@@ -1,4 +1,4 @@
-"""A conversion from its request to its result: discover the inputs, decide, plan, build the shards,
+"""A conversion from its request to its result: list the inputs, decide, plan, build the shards,
 commit."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from shardctl.format.names import FILES, MANIFEST
 from shardctl.format.roles import Image
 from shardctl.making.commit import generations, publish
 from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
-from shardctl.making.convert.conversion import Conversion, Inputs, discover
-from shardctl.making.convert.conversion_plan import ConversionPlan, Material, plan_conversion
+from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
+from shardctl.making.convert.conversion_plan import ConversionPlan, plan_conversion
 from shardctl.making.convert.decision import (
     UPDATING,
     DatasetReplacedError,
@@ -54,7 +54,7 @@ from shardctl.making.convert.result import ConvertResult, explained, finished, h
 from shardctl.making.convert.table_writer import (
     changes_of,
     leave_out_others,
-    manifest_facts,
+    provenance_of,
     write_dataset,
 )
 from shardctl.making.convert.targets import Target, WriteLease
@@ -102,11 +102,11 @@ def run(
 
 
 def with_inputs(conversion: Conversion, act: Callable[[Inputs], Made]) -> ConvertResult | Made:
-    """Discover the inputs, and return the result where nothing is to be built, else what `act` makes
+    """List the inputs, and return the result where nothing is to be built, else what `act` makes
     of them. All begins again where another process has replaced the dataset meanwhile."""
     while True:
         with scratch_folder() as scratch, contextlib.suppress(DatasetReplacedError):
-            inputs = discover(conversion, scratch)
+            inputs = list_inputs(conversion, scratch)
             answered = _answer(conversion, inputs)
             return act(inputs) if answered is None else answered
 
@@ -124,21 +124,51 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
                 return _commit(conversion, planned, held, made, checks)
 
         try:
-            return with_types(make, RUN_AGAIN)
+            return with_types(make)
         finally:
             # before the lease is released: workers of two must not write side by side
             conversion.engine.close()
 
 
-def _checks_ahead(
-    conversion: Conversion, planned: PlannedJob
-) -> contextlib.AbstractContextManager[Pool | None]:
-    """Have the process started that checks the result of an update of a folder."""
-    if planned.before is None or conversion.folder.url:
-        return contextlib.nullcontext()
-    from shardctl.inspection.verify.verification import checks_ahead  # 20 ms
+def with_types(make: Callable[[bool], Made]) -> Made:
+    """Call `make` and return its result. Its argument says whether it finds the types of fields in
+    all records.
 
-    return checks_ahead(True)
+    The first time it finds them in some records. If another record does not fit these types, `make`
+    is called once more, and finds them in all records. Raises InputError if a record does not fit
+    the types of all records.
+    """
+    try:
+        return make(False)
+    except TypesDifferError:
+        # which is known to no process before it reads the record: it may be the last one of all
+        pass
+    try:
+        return make(True)
+    except TypesDifferError as error:
+        raise InputError(
+            f"{error}; if it has changed since, run again; else give all files one type"
+        ) from error
+
+
+# --- decide: there may be nothing to build ---
+
+
+def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
+    """Return the result where nothing is to be built: it is explained, up to date, or planned; else
+    None. Raises the error of a refusal, DatasetReplacedError."""
+    if conversion.options.explain:
+        return explained(conversion, inputs)
+    root, there = conversion.folder.root, conversion.manifest()
+    # no job is looked at yet: it may be another user's
+    decision, _ = _decide(conversion, inputs, there, with_jobs=False)
+    if there is not None and not decision.job:
+        if not conversion.options.dry_run:
+            there = _completed(conversion, there)
+        return _use_existing(conversion, inputs, there)
+    if not publish.needs_recovery(root):
+        publish.refuse_to_replace(root, conversion.recipe.files)
+    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else None
 
 
 def _decide(
@@ -172,23 +202,6 @@ def _decide(
     if there is None or not decision.follows:
         return decision, None
     return decision, conversion.before(there)
-
-
-def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
-    """Return the result where nothing is to be built: it is explained, up to date, or planned; else
-    None. Raises the error of a refusal, DatasetReplacedError."""
-    if conversion.options.explain:
-        return explained(conversion, inputs)
-    root, there = conversion.folder.root, conversion.manifest()
-    # no job is looked at yet: it may be another user's
-    decision, _ = _decide(conversion, inputs, there, with_jobs=False)
-    if there is not None and not decision.job:
-        if not conversion.options.dry_run:
-            there = _completed(conversion, there)
-        return _use_existing(conversion, inputs, there)
-    if not publish.needs_recovery(root):
-        publish.refuse_to_replace(root, conversion.recipe.files)
-    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else None
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
@@ -239,7 +252,7 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new, warnings = job is None, tuple[str, ...]()
     if job is None:
-        found, *_ = plan(conversion, inputs, before, inputs.scratch, all_types=False)
+        found, *_ = plan_job(conversion, inputs, before, inputs.scratch, all_types=False)
         job, listing, warnings = found.job, found.inputs.listing, found.warnings
     expected = announce(conversion, job, listing, is_new)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
@@ -254,13 +267,24 @@ def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -
     )
 
 
-def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
-    """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
-    that would throw away finished shards of another one."""
-    folder = conversion.staging.path(decision.job)
-    if not conversion.options.overwrite and not decision.follows:
-        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    return unfinished(folder, inputs.bases, conversion.recipe) if decision.resumes else None
+# --- plan: a job, which may have been begun before ---
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
+
+    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
+    up to date, None for none, and `matching` has what an update changes in its inputs; None where
+    an earlier call has planned it.
+    """
+
+    job: DatasetJob
+    inputs: Inputs
+    status: str
+    before: PreviousDataset | None
+    warnings: tuple[str, ...] = ()
+    matching: Matching | None = None
 
 
 def begin_job(
@@ -286,7 +310,7 @@ def begin_job(
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before, job.warnings)
-    planned, write, of_old = plan(conversion, inputs, before, folder, all_types)
+    planned, write, of_old = plan_job(conversion, inputs, before, folder, all_types)
     announce(conversion, planned.job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
@@ -303,180 +327,16 @@ def begin_job(
     return replace(planned, job=job, warnings=job.warnings)
 
 
-def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
-    """Build what is left of a job: shards, tables and manifest. Return the number of samples that
-    were made."""
-    job, target, before, options = (
-        planned.job,
-        conversion.target,
-        planned.before,
-        conversion.options,
-    )
-    new = LocalFolder(job.folder / NEW_FOLDER)
-    if new.path(MANIFEST).exists():
-        refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
-        return 0
-    target.entrust(job, held)
-    if planned.status == "resumed":
-        go_on(job)
-        announce(conversion, job, planned.inputs.listing)
-    shards = np.ones(job.shards, bool)
-    target.fetch_done(job, shards)
-    with telling_what_is_done(job):
-        made = build(
-            job, shards, before, conversion.engine, options.max_rejects, conversion.listener
-        )
-        held.check()
-        seconds = conversion.seconds if planned.status == "created" else None
-        closing = manifest_facts(conversion, planned.inputs, before, seconds)
-        try:
-            planned.inputs.listing.notices += write_dataset(job, closing, before, target)
-        except InputError:  # the sources hold no records: there is nothing to go on with
-            target.discard(job.folder)
-            raise
-    return made
+def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
+    """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
+    that would throw away finished shards of another one."""
+    folder = conversion.staging.path(decision.job)
+    if not conversion.options.overwrite and not decision.follows:
+        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
+    return unfinished(folder, inputs.bases, conversion.recipe) if decision.resumes else None
 
 
-def _commit(
-    conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None
-) -> ConvertResult:
-    """Make a job that is done the dataset. This call has made `made` of its samples. Raises
-    TooManyRejectsError."""
-    job, target, warnings, before = planned.job, conversion.target, planned.warnings, planned.before
-    changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
-    if before is not None and (
-        Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
-    ):
-        # None where the job was planned by a process that was stopped.
-        matching = planned.matching or match_files(before, listing, job.folder / FILES)
-        checked, loses = check_new(job, matching, before, listing)
-        if loses and conversion.options.max_rejects is None:
-            raise TooManyRejectsError(
-                f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
-            )
-        warnings = tuple(dict.fromkeys((*warnings, *checked)))
-    held.check()
-    leave_out_others(job, target)
-    target.publish(new, before is not None, checks)
-    return finished(conversion, planned.inputs, planned.status, made, warnings, changes)
-
-
-# --- the shards of a job are built, but for those that are there already ---
-
-
-def build(
-    job: Job,
-    chosen: Bools,
-    before: PreviousDataset | None,
-    engine: Engine,
-    max_rejects: str | int | None,
-    listener: Listener,
-) -> int:
-    """Build those of the chosen shards that are not finished, and return the number of samples
-    made.
-
-    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
-    more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
-    """
-    limit, rejected, samples = reject_limit(max_rejects, job.inputs), 0, 0
-
-    def add(work: WorkDone) -> None:
-        nonlocal rejected, samples
-        rejected, samples = rejected + work.rejected, samples + work.samples
-        listener.progress(work)
-        if rejected > limit:
-            raise TooManyRejectsError(
-                f"{count_rejects(rejected, job.inputs)} so far, more than --max-rejects allows; "
-                "nothing was committed. Fix or remove them, or run the same command with a higher "
-                "limit to continue"
-            )
-
-    left = chosen.copy()
-    for shard, done in finished_shards(job, chosen):
-        left[shard] = False
-        add(WorkDone(job.planned_shard(shard).records, done.facts.rows, done.rejected, 0))
-    if (left != chosen).any():
-        listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
-    for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
-        assert before is not None, "only then is a shard kept"
-        left[shard] = False
-        entry = before.table[int(job.kept[shard])]
-        add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected, 0))
-    there = samples
-    listener.building()
-    engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
-    engine.let_go()  # while this process writes the tables
-    return samples - there
-
-
-@contextlib.contextmanager
-def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterator[None]:
-    """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
-    chosen = np.ones(job.shards, bool) if chosen is None else chosen
-    try:
-        yield
-    except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
-        done, said, more = list[int](), str(error), ""
-        try:
-            done = [job.planned_shard(shard).records for shard, _ in finished_shards(job, chosen)]
-            state = (
-                f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
-                "again to continue"
-            )
-        except OSError as fault:
-            state = f"shardctl cannot read what is done ({job.working.shown()}: {fault.strerror})"
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; {state}") from error
-        if isinstance(error, DiskFullError) and job.url and "TMPDIR" not in said:
-            scratch = Path(tempfile.gettempdir())
-            said = (
-                f"{printable(str(scratch))}: the disk is full ({format_bytes(free_bytes(scratch))} "
-                "free); a shard for each worker is built there before the upload. Set TMPDIR to a "
-                "folder on a larger disk, or use fewer --workers"
-            )
-        elif isinstance(error, DiskFullError) and not job.url:
-            samples = (1 - sum(done) / max(1, job.records)) * job.inputs
-            need = samples * job.samples_per_record * job.sample_bytes * SPARE_DISK
-            more = f"; about {format_bytes(need)} more are needed"
-        raise type(error)(f"{said}{more}. {state}") from error
-
-
-RUN_AGAIN = "run the conversion again"
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
-
-    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
-    up to date, None for none, and `matching` has what an update changes in its inputs; None where
-    an earlier call has planned it.
-    """
-
-    job: DatasetJob
-    inputs: Inputs
-    status: str
-    before: PreviousDataset | None
-    warnings: tuple[str, ...] = ()
-    matching: Matching | None = None
-
-
-def material_of(conversion: Conversion, inputs: Inputs) -> Material:
-    """Return what a plan is made from."""
-    return Material(
-        inputs.listing.fresh(),
-        conversion.recipe,
-        conversion.rules,
-        conversion.options,
-        inputs.bases,
-        conversion.engine,
-        inputs.scratch,
-        conversion.listener,
-        inputs.parts,
-    )
-
-
-def plan(
+def plan_job(
     conversion: Conversion,
     inputs: Inputs,
     before: PreviousDataset | None,
@@ -495,28 +355,27 @@ def plan(
 
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
-        from shardctl.making.convert.update_plan import UpdateMaterial, UpdatePlan
+        from shardctl.making.convert.update_plan import UpdatePlan, UpdatePlanner
 
-        material = UpdateMaterial(**vars(material_of(conversion, inputs)), before=before)
-        found = material.plan()
+        own = replace(inputs, listing=inputs.listing.fresh())
+        found = UpdatePlanner(conversion, own, before).plan()
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
             job = replace(found.job, folder=folder)
-            inputs = replace(inputs, listing=material.listing)
             warnings = tuple(moved_records(job, found.matching))
-            planned = PlannedJob(job, inputs, status, before, warnings, found.matching)
+            planned = PlannedJob(job, own, status, before, warnings, found.matching)
             return planned, found.write, found.of_old
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
-            f"{conversion.folder.shown()}: --append only adds shards, but these inputs would "
-            f"change all shards, since {why}; use --update"
+            f"{conversion.folder.shown()}: --append only adds shards, and these inputs change "
+            f"all, since {why}; use --update"
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(material_of(conversion, inputs), all_types)
+        return plan_conversion(conversion, inputs, all_types)
 
-    new = attempt(True) if all_types else with_types(attempt, RUN_AGAIN)
+    new = attempt(True) if all_types else with_types(attempt)
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, new.listing)
     inputs, job = replace(inputs, listing=new.listing), replace(new.job, folder=folder)
@@ -568,32 +427,9 @@ def announce(
     if is_new and free is not None and need > free:
         raise StorageError(
             f"{conversion.folder.shown()}: the dataset needs about {format_bytes(need)} and "
-            f"{format_bytes(free)} are free; free some space, or store less (--store, "
-            "--compression)"
+            f"{format_bytes(free)} are free; free more, or store less (--store, --compression)"
         )
     return expected
-
-
-def with_types(make: Callable[[bool], Made], advice: str) -> Made:
-    """Call `make` and return its result. Its argument says whether it finds the types of fields in
-    all records.
-
-    The first time it finds them in some records. If another record does not fit these types, `make`
-    is called once more, and finds them in all records. Raises InputError if a record does not fit
-    the types of all records; the error ends with `advice`.
-    """
-    try:
-        return make(False)
-    except TypesDifferError:
-        # which is known to no process before it reads the record: it may be the last one of all
-        pass
-    try:
-        return make(True)
-    except TypesDifferError as error:
-        raise InputError(
-            f"{error}; if it has changed since its type was found, {advice}; else give all files "
-            "one type"
-        ) from error
 
 
 def _origin_of_labels(job: Job, listing: Listing) -> str:
@@ -611,3 +447,155 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
         if job.by_field or (job.fields is not None and named in job.fields.names)
         else "folder"
     )
+
+
+# --- build: the shards of the job, but for those that are there already, and the tables ---
+
+
+def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
+    """Build what is left of a job: shards, tables and manifest. Return the number of samples that
+    were made."""
+    job, target, before, options = (
+        planned.job,
+        conversion.target,
+        planned.before,
+        conversion.options,
+    )
+    new = LocalFolder(job.folder / NEW_FOLDER)
+    if new.path(MANIFEST).exists():
+        refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
+        return 0
+    target.entrust(job, held)
+    if planned.status == "resumed":
+        go_on(job)
+        announce(conversion, job, planned.inputs.listing)
+    shards = np.ones(job.shards, bool)
+    target.fetch_done(job, shards)
+    with telling_what_is_done(job):
+        made = build(
+            job, shards, before, conversion.engine, options.max_rejects, conversion.listener
+        )
+        held.check()
+        seconds = conversion.seconds if planned.status == "created" else None
+        provenance = provenance_of(conversion, planned.inputs, before, seconds)
+        try:
+            planned.inputs.listing.notices += write_dataset(job, provenance, before, target)
+        except InputError:  # the sources hold no records: there is nothing to go on with
+            target.discard(job.folder)
+            raise
+    return made
+
+
+def build(
+    job: Job,
+    chosen: Bools,
+    before: PreviousDataset | None,
+    engine: Engine,
+    max_rejects: str | int | None,
+    listener: Listener,
+) -> int:
+    """Build those of the chosen shards that are not finished, and return the number of samples
+    made.
+
+    Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
+    more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
+    """
+    limit, rejected, samples = reject_limit(max_rejects, job.inputs), 0, 0
+
+    def add(work: WorkDone) -> None:
+        nonlocal rejected, samples
+        rejected, samples = rejected + work.rejected, samples + work.samples
+        listener.progress(work)
+        if rejected > limit:
+            raise TooManyRejectsError(
+                f"{count_rejects(rejected, job.inputs)} so far, more than --max-rejects allows; "
+                "nothing was committed. Fix or remove them, or run this again with a higher "
+                "limit"
+            )
+
+    left = chosen.copy()
+    for shard, done in finished_shards(job, chosen):
+        left[shard] = False
+        add(WorkDone(job.planned_shard(shard).records, done.facts.rows, done.rejected, 0))
+    if (left != chosen).any():
+        listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
+    for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
+        assert before is not None, "only then is a shard kept"
+        left[shard] = False
+        entry = before.table[int(job.kept[shard])]
+        add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected, 0))
+    there = samples
+    listener.building()
+    engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
+    engine.let_go()  # while this process writes the tables
+    return samples - there
+
+
+@contextlib.contextmanager
+def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterator[None]:
+    """Add to an error or an interrupt how many of the chosen shards are done, and how to go on."""
+    chosen = np.ones(job.shards, bool) if chosen is None else chosen
+    try:
+        yield
+    except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
+        done, said, more = list[int](), str(error), ""
+        try:
+            done = [job.planned_shard(shard).records for shard, _ in finished_shards(job, chosen)]
+            state = (
+                f"{len(done):,} of {int(chosen.sum()):,} shards are done; run the same command "
+                "again to continue"
+            )
+        except OSError as fault:
+            state = f"shardctl cannot read what is done ({job.working.shown()}: {fault.strerror})"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {state}") from error
+        if isinstance(error, DiskFullError) and job.url and "TMPDIR" not in said:
+            scratch = Path(tempfile.gettempdir())
+            said = (
+                f"{printable(scratch)}: the disk is full "
+                f"({format_bytes(free_bytes(scratch))} free); each worker builds a shard there "
+                "before the upload. Set TMPDIR to a larger disk, or use fewer --workers"
+            )
+        elif isinstance(error, DiskFullError) and not job.url:
+            samples = (1 - sum(done) / max(1, job.records)) * job.inputs
+            need = samples * job.samples_per_record * job.sample_bytes * SPARE_DISK
+            more = f"; about {format_bytes(need)} more are needed"
+        raise type(error)(f"{said}{more}. {state}") from error
+
+
+# --- commit: the job becomes the dataset ---
+
+
+def _checks_ahead(
+    conversion: Conversion, planned: PlannedJob
+) -> contextlib.AbstractContextManager[Pool | None]:
+    """Have the process started that checks the result of an update of a folder."""
+    if planned.before is None or conversion.folder.url:
+        return contextlib.nullcontext()
+    from shardctl.inspection.verify.verification import checks_ahead  # 20 ms
+
+    return checks_ahead(True)
+
+
+def _commit(
+    conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None
+) -> ConvertResult:
+    """Make a job that is done the dataset. This call has made `made` of its samples. Raises
+    TooManyRejectsError."""
+    job, target, warnings, before = planned.job, conversion.target, planned.warnings, planned.before
+    changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
+    if before is not None and (
+        Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
+    ):
+        # None where the job was planned by a process that was stopped.
+        matching = planned.matching or match_files(before, listing, job.folder / FILES)
+        checked, loses = check_new(job, matching, before, listing)
+        if loses and conversion.options.max_rejects is None:
+            raise TooManyRejectsError(
+                f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
+            )
+        warnings = tuple(dict.fromkeys((*warnings, *checked)))
+    held.check()
+    leave_out_others(job, target)
+    target.publish(new, before is not None, checks)
+    return finished(conversion, planned.inputs, planned.status, made, warnings, changes)

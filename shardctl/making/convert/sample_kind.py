@@ -27,11 +27,11 @@ from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form, SampleKind
-from shardctl.sources.label_table import DELIMITED_SUFFIXES, some
+from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.types import Types
 from shardctl.sources.walk import FoundFile, LeftOut
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 from shardctl.transforms.recipe import Recipe
 
 LOOKED_AT = 64
@@ -81,8 +81,7 @@ def settle_kind(
             recipe |= {"kind": "image", "image_field": column}
         if column is not None and chosen is None:
             notices.append(
-                f"the images are in the column {printable(column)}; --kind table keeps the columns "
-                "as they are"
+                f"the images are in the column {printable(column)}; --kind table keeps the columns"
             )
     if are_members and types is not None:
         _settle_members(recipe, labels.mode, types)
@@ -138,8 +137,8 @@ def _settle_export(recipe: Json, roots: Sequence[SourceRoot]) -> list[str]:
                 name_in_records(f, export) for f in export.fields if f.name == main
             )
     return [
-        "the sources are an export of shardctl: keys, classes and splits are those of its dataset "
-        "(shardctl.json)"
+        "the sources are an export of shardctl: keys, classes and splits are those of its "
+        "dataset (shardctl.json)"
     ]
 
 
@@ -162,8 +161,8 @@ def _kind_of(
             and without_compression(ending_of(table.path, table.opened)) not in DELIMITED_SUFFIXES
         ):
             raise UsageError(
-                "--columns names the columns of CSV files without a header, and "
-                f"{printable(table.path)} is none; to keep some fields, use --fields A,B"
+                f"--columns is for CSV files without a header, and {printable(table.path)} is "
+                "none; --fields A,B keeps some fields"
             )
         return "table"
     return detect_kind(roots, KINDS.values(), reading)

@@ -7,7 +7,7 @@ import datetime
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +51,24 @@ from shardctl.transforms.picture import Shape
 from shardctl.version import __version__
 
 
-def manifest_facts(
-    conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
-) -> Json:
-    """Return what the manifest says of a conversion beside what its job knows, and as `what` what
-    its generation is; plain data. `seconds` are those that all of it took, None if that is not
-    known.
+@dataclass(frozen=True)
+class Provenance:
+    """What the manifest says of a conversion beside what its job knows: `what` its generation is,
+    how many are to be kept, and the `seconds` that all of it took, None if that is not known."""
 
-    As many generations are kept as of the dataset `before`, if nothing else is said.
-    """
+    settings: Json
+    sources: tuple[str, ...]
+    keep: int
+    what: str
+    environment: dict[str, str]
+    seconds: float | None
+
+
+def provenance_of(
+    conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
+) -> Provenance:
+    """Return the provenance of a conversion. As many generations are kept as of the dataset
+    `before`, if nothing else is said."""
     options, keep = conversion.options, 0 if before is None else before.manifest.keep
     recipe, environment = conversion.recipe, {"python": platform.python_version()}
     environment |= {"numpy": np.__version__, "pyarrow": pa.__version__}
@@ -70,19 +79,19 @@ def manifest_facts(
         name, _, number = version.rpartition(" ")
         environment[name] = number
     what = "append" if options.append else "update"
-    return {
-        "settings": conversion.request.recorded_settings(recipe),
-        "sources": inputs.sources,
-        "keep": keep if options.keep_generations is None else options.keep_generations,
-        "what": "convert" if before is None else what,
-        "environment": environment,
-        "seconds": None if seconds is None else round(seconds, 3),
-    }
+    return Provenance(
+        settings=conversion.request.recorded_settings(recipe),
+        sources=tuple(inputs.sources),
+        keep=keep if options.keep_generations is None else options.keep_generations,
+        what="convert" if before is None else what,
+        environment=environment,
+        seconds=None if seconds is None else round(seconds, 3),
+    )
 
 
 def write_dataset(
     job: DatasetJob,
-    closing: Json,
+    provenance: Provenance,
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
@@ -101,9 +110,9 @@ def write_dataset(
     changes = changes_of(job)
     with_empty = changes is not None and not changes.anew
     own, outcome_of, lines = _outcomes(job, before, with_empty)
+    settings = provenance.settings
     if own is not job:
-        planned = {split.name: split.shards for split in job.splits}
-        closing = {**closing, "settings": {**closing["settings"], PLANNED: planned}}
+        settings = {**settings, PLANNED: {split.name: split.shards for split in job.splits}}
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
     first_frames = 0
 
@@ -114,11 +123,13 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
-    closing = {**closing, "sources": tuple(closing["sources"])}
-    what, states = closing.pop("what"), (job.files, job.beside, pruned)
-    facts = join_markers(own, closing["settings"], done, lines, None, True, *states)
+    facts = join_markers(own, settings, done, lines, None, True, job.files, job.beside, pruned)
     made = Manifest(
-        **closing,
+        settings=settings,
+        sources=provenance.sources,
+        keep=provenance.keep,
+        environment=provenance.environment,
+        seconds=provenance.seconds,
         **facts,
         kind=own.recipe.kind,
         shards=own.shards,
@@ -135,7 +146,7 @@ def write_dataset(
     if before is not None and changes is not None:
         numbers = (changes.added, changes.removed, changes.changed)
     there = None if before is None else before.manifest
-    write_manifest(own, made.with_generation(there, what, *numbers))
+    write_manifest(own, made.with_generation(there, provenance.what, *numbers))
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"

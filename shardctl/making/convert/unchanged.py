@@ -33,6 +33,7 @@ from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unl
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import sha256_of
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
 from shardctl.transforms.recipe import Recipe
 
@@ -189,9 +190,12 @@ def _have(files: pa.Table, part: bytes) -> bool:
 
 
 def find_unwalked(
-    request: ConvertRequest, manifest: Manifest, changed: Changed | None = None
+    request: ConvertRequest,
+    folder: LocalFolder,
+    manifest: Manifest,
+    changed: Changed | None = None,
 ) -> UnwalkedInputs | None:
-    """Return the inputs of the dataset of a manifest if it is certain, without a new list, that it
+    """Return the inputs of the dataset in a folder, by its manifest, if it is certain, without a new list, that it
     is what would be made.
 
     With `changed`, which gets what came, went or changed, they are the inputs as they are now,
@@ -213,8 +217,8 @@ def find_unwalked(
     if recipe is None:
         return None
     try:
-        state = UpdateState(request.folder, manifest.update)
-        files = open_checked_table(request.folder, FILES)
+        state = UpdateState(folder, manifest.update)
+        files = open_checked_table(folder, FILES)
         if state.digest_beside or len(state.mtime_ns) != files.num_rows:
             return None
         found = UnwalkedInputs(

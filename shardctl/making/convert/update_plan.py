@@ -19,7 +19,14 @@ from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.convert.columns import names_left_out, refuse_partitions
-from shardctl.making.convert.conversion_plan import Material, layout_before_functions
+from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.conversion_plan import (
+    discovery_of,
+    layout_before_functions,
+    shards_of,
+    splitting_of,
+    trial_job,
+)
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import Matching, PreviousDataset, match_files, write_reused
@@ -37,11 +44,10 @@ from shardctl.making.plan.plan import (
 from shardctl.making.plan.splits import Draw, Splitting, look_inside
 from shardctl.making.shards.job import DatasetJob
 from shardctl.sources.formats import is_json
-from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 
 FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built
@@ -72,38 +78,42 @@ class UpdatePlan:
     kept: list[int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateMaterial(Material):
-    """What the plan of an update is made from."""
+@dataclass(frozen=True)
+class UpdatePlanner:
+    """Plans how a conversion of these `inputs` brings the dataset `before` up to date."""
 
+    conversion: Conversion
+    inputs: Inputs
     before: PreviousDataset
 
     def plan(self) -> UpdatePlan | str:
         """Compare the sources with the dataset, and plan what is to be built; or return why all
-        shards must be made again, as the end of a sentence. Raises InputError."""
-        listing, before, discovery = self.listing, self.before, self.discovery
+        shards must be made again, as the end of a sentence. Notices are added to the list of the
+        inputs. Raises InputError."""
+        conversion, listing, before = self.conversion, self.inputs.listing, self.before
+        discovery, rules = discovery_of(conversion, listing), conversion.rules
         if listing.whole != (before.manifest.records is None):
             return "the files are of another form"
-        if self.recipe.compares_texts or self.recipe.duplicates.mode != "keep":
+        if conversion.recipe.compares_texts or conversion.recipe.duplicates.mode != "keep":
             return "duplicates are looked for among all inputs"
         if listing.digest_beside != before.state.digest_beside:
             return "files that say what is read of others have changed"
-        splitting = self.splitting()
+        splitting = splitting_of(conversion, listing)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.draw:
             return "the splits are made in another way"
         labelling = self._labelling_of_records()
         if labelling is None:
-            labelling = label_files(listing, self.rules, splitting, self.recipe, None)
-        files = self.folder / f"now-{FILES}"
+            labelling = label_files(listing, rules, splitting, conversion.recipe, None)
+        files = self.inputs.scratch / f"now-{FILES}"
         write_files(files, listing, labelling)
         now = open_table(LocalFolder(files.parent), files.name)
         for name, what in (("label", "labels"), ("columns", "values of a labels file")):
             there = name in now.column_names and now[name].null_count < now.num_rows
             if name in before.files.column_names and not there:
                 raise DatasetError(
-                    f"{before.folder.shown()}: its samples have {what}, but the sources no longer "
-                    "have any; bring the labels file or folder back, or use --overwrite"
+                    f"{before.folder.shown()}: the sources have lost their {what}; bring the "
+                    "labels file or folder back, or use --overwrite"
                 )
         if why := self._other_columns(labelling):
             return why
@@ -118,10 +128,10 @@ class UpdateMaterial(Material):
         moved = now_of[~stays]
         fresh[moved[moved >= 0]] = True
         units = discovery.find_units(fresh)
-        look_inside(listing, self.rules.split, splitting)
+        look_inside(listing, rules.split, splitting)
         if not listing.whole and (why := self._other_types(discovery, units, splitting)):
             return why
-        planner = Planner(units, splitting, self.rules.shuffle, fresh)
+        planner = Planner(units, splitting, rules.shuffle, fresh)
         return self._plan(
             matching, draw, files, old, self._rows_of_old(old, units), planner, splitting.names
         )
@@ -129,9 +139,9 @@ class UpdateMaterial(Material):
     def _labelling_of_records(self) -> Labelling | None:
         """Return where labels of records came from when the dataset was made, None if it was not
         the records themselves."""
-        if self.listing.whole or self.listing.side is not None:
+        if self.inputs.listing.whole or self.inputs.listing.side is not None:
             return None
-        if self.recipe.joins:
+        if self.conversion.recipe.joins:
             return Labelling()
         roles = self.before.layout.roles
         names = {
@@ -147,7 +157,10 @@ class UpdateMaterial(Material):
                 by_field=True,
                 declared={n: of for n, of in names.items() if n != LABEL},
             )
-        if self.recipe.label_source in fields.names or self.rules.labels.mode == "none":
+        if (
+            self.conversion.recipe.label_source in fields.names
+            or self.conversion.rules.labels.mode == "none"
+        ):
             return Labelling(names.get(LABEL), declared=names)
         return None
 
@@ -156,39 +169,44 @@ class UpdateMaterial(Material):
         differ, "" for nothing."""
         before = self.before.layout
         reading = self.before.reading
-        job = self.job(reading.fields, reading.by_field)
-        now = layout_before_functions(job, labelling, self.listing)
+        job = trial_job(self.conversion, self.inputs, reading.fields, reading.by_field)
+        now = layout_before_functions(job, labelling, self.inputs.listing)
         if now.classes != before.classes:
             others = sorted(set(now.classes or ()).symmetric_difference(before.classes or ()))
             why = f"{some(others)} came or went" if others else "their order changed"
             return f"the classes have other numbers, as {why}"
-        columns = job_files_schema(self.listing)
+        columns = job_files_schema(self.inputs.listing)
         known = [
             schema.field("columns").type if "columns" in schema.names else None
             for schema in (columns, self.before.files.schema)
         ]
         same = known[0] == known[1] and _fits(
-            now, before, exactly=not self.recipe.sample_transforms
+            now, before, exactly=not self.conversion.recipe.sample_transforms
         )
         return "" if same else "the columns, or what is known of them, are others"
 
     def _other_types(self, discovery: Discovery, units: Units, splitting: Splitting) -> str:
         """Say which other types, or labels that were not there, the new records need; "" for
         none."""
-        reading, fields = self.recipe.reading, self.before.reading.fields
+        reading, fields = self.conversion.recipe.reading, self.before.reading.fields
         types = None
-        if len(units) and self.recipe.typed_fields is None:
+        if len(units) and self.conversion.recipe.typed_fields is None:
             types = discovery.find_types(units, False)
         if types is None:
             return ""
         assert fields is not None, "files of many records have columns"
         found, before = types.found(), {f.name: f.type for f in fields}
-        refuse_partitions(self.listing, self.rules.labels.mode, found.names)
-        self.listing.notices += names_left_out(types, self.before.layout, self.recipe)
+        refuse_partitions(self.inputs.listing, self.conversion.rules.labels.mode, found.names)
+        self.inputs.listing.notices += names_left_out(
+            types, self.before.layout, self.conversion.recipe
+        )
         plain = pa.schema([f.remove_metadata() for f in fields])
         joined = Types.of_schema(plain, reading.label).join(types)
         mixed = set(joined.mixed())
-        chosen, as_json = self.recipe.chosen_fields, {f.name for f in fields if is_json(f)}
+        chosen, as_json = (
+            self.conversion.recipe.chosen_fields,
+            {f.name for f in fields if is_json(f)},
+        )
         for f in joined.found():
             new = found.field(f.name).type if f.name in found.names else None
             if f.name not in before:
@@ -210,7 +228,14 @@ class UpdateMaterial(Material):
                 return f"new files give other names to the classes of {printable(name)}"
         if self.before.reading.by_field:
             labels = (
-                label_files(self.listing, self.rules, splitting, self.recipe, types).classes or ()
+                label_files(
+                    self.inputs.listing,
+                    self.conversion.rules,
+                    splitting,
+                    self.conversion.recipe,
+                    types,
+                ).classes
+                or ()
             )
             new_labels = sorted(set(labels) - set(self.before.layout.classes or ()))
             if new_labels:
@@ -230,7 +255,7 @@ class UpdateMaterial(Material):
         if splitting.of_file is not None:
             there &= splitting.of_file[np.maximum(now, 0)] == split
         same = there & matching.same[np.maximum(now, 0)]
-        stays = there if self.listing.whole else same
+        stays = there if self.inputs.listing.whole else same
         return now, shard, stays, stays & ~same, of_shard
 
     def _plan(
@@ -246,6 +271,7 @@ class UpdateMaterial(Material):
         """Put the rows that stay, and the new ones of the planner, into shards. `files` is the path
         of the job's table of files."""
         before, manifest = self.before, self.before.manifest
+        options = self.conversion.options
         samples = manifest.samples / max(1, manifest.inputs)  # of an input
         size = manifest.bytes / max(1, manifest.samples)
         _, shard_of, stays, changed, of_shard = old
@@ -265,13 +291,16 @@ class UpdateMaterial(Material):
             number_of[mine] = first + np.arange(len(mine))
             total = int(records[mine].sum()) + new
             # so many has a shard where all of them are converted anew
-            full = max(1, -(-total // self.shards_of(round(total * samples), size)))
+            expected = round(total * samples)
+            full = max(
+                1, -(-total // shards_of(expected, size, options, self.conversion.recipe.joins))
+            )
             takers, ends = list[int](), [0]
             for number, shard in enumerate(mine, first):
                 # Those that have lost all records of theirs, and the last one, take new ones. None
                 # does where inputs are appended, whose old ones may be gone.
                 room = full - int(records[shard])
-                has_room = room > (1 - FULL) * full and not self.options.append
+                has_room = room > (1 - FULL) * full and not options.append
                 if has_room and ends[-1] < new and (not records[shard] or shard == mine[-1]):
                     takers.append(number)
                     ends.append(min(new, ends[-1] + room))
@@ -311,15 +340,15 @@ class UpdateMaterial(Material):
         )
         job = DatasetJob(
             Path(),
-            self.roots,
-            self.recipe,
+            self.inputs.bases,
+            self.conversion.recipe,
             before.layout,
             tuple(splits),
             before.reading.fields,
             before.reading.by_field,
             draw,
-            self.rules.shuffle,
-            parts=self.parts,
+            self.conversion.rules.shuffle,
+            parts=self.inputs.parts,
             beside=before.state.digest_beside,
             updates=before.digest,
             kept_records=int(in_shard[is_kept].sum()),
@@ -337,7 +366,7 @@ class UpdateMaterial(Material):
             columns = np.stack([split_of, number_in, first, counts, in_shard, before_it], axis=1)
             write_shards(folder, array("q", columns.tobytes()))
             built = np.where(is_kept, -1, np.arange(len(shards)))
-            write_reused(folder, before, self.recipe, built[of], of_old)
+            write_reused(folder, before, self.conversion.recipe, built[of], of_old)
 
         return UpdatePlan(job, write, matching, of_old, all_kept)
 
@@ -355,9 +384,9 @@ class UpdateMaterial(Material):
         if changed.any():  # files that are one record each
             changed = changed[stays]
             sizes = plan["size"].to_numpy().copy()
-            sizes[changed] = self.listing.table["size"].to_numpy()[now[changed]]
+            sizes[changed] = self.inputs.listing.table["size"].to_numpy()[now[changed]]
             columns["size"] = column_of(sizes)
-        if units.faults and self.listing.whole:
+        if units.faults and self.inputs.listing.whole:
             faults = [units.faults.get(file) for file in now.tolist()]
             errors, messages = (
                 pa.array([getattr(fault, name, None) for fault in faults], pa.string())

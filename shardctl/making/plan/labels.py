@@ -28,11 +28,11 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, some
+from shardctl.sources.label_table import LABEL_COLUMN, LabelTable
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
 from shardctl.system.files import read_named
-from shardctl.system.text import composed, counted, first_repeated, printable
+from shardctl.system.text import composed, counted, first_repeated, printable, some
 from shardctl.transforms.recipe import Recipe
 
 LABEL = "label"
@@ -127,7 +127,7 @@ def _all_labels(
     if types is not None and rules.labels.mode == "auto" and (names := disputed(types.named)):
         raise InputError(
             f"the files give different names to the classes of {some(names)}; convert each "
-            "file into its own dataset, or keep the numbers with --labels none"
+            "alone, or keep the numbers with --labels none"
         )
     labelling = _main_label(listing, rules, by_folder, types, field)
     if (pinned := rules.labels.classes) is not None:
@@ -220,7 +220,7 @@ def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[lis
     classes = in_order(set(names) - {""})
     if mode == "folder" and not classes:
         raise InputError(
-            "no input is in a folder that could be its class; use --labels none or a labels file"
+            "no input is in a folder that could be its class; use --labels none or a file"
         )
     if mode == "auto" and len(classes) < 2:
         if classes:
@@ -242,8 +242,8 @@ def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str])
     lie = f"{inputs} beside {len(classes):,} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
-            f"{lie} would have no label. Move or remove these files, or use --labels folder to "
-            "leave their labels empty, or --labels none"
+            f"{lie} would have no label. Move these files, or use --labels folder, which leaves "
+            "them without, or --labels none"
         )
     listing.note("no-class-folder", inputs=lie)
 
@@ -380,8 +380,7 @@ def read_classes(place: str) -> tuple[str, ...]:
     names = tuple(map(composed, names))
     if not all(names) or first_repeated(names) is not None or not names:
         raise InputError(
-            f"{shown}: it takes a text file with one class in each line, each once, or a dataset "
-            "with classes"
+            f"{shown}: it takes a text file with each class on one line, or a dataset with classes"
         )
     return names
 
@@ -417,7 +416,7 @@ def pin(
         raise InputError("--classes: the inputs have no names of classes")
     numbers = _numbers(found, pinned)
     if fixed and (numbers != np.arange(len(found))).any():
-        raise InputError("--classes: the files number their classes themselves, in another order")
+        raise InputError("--classes: the files number their classes in another order")
     side = listing.side
     if side is not None and side.classes is not None:
         column = pa.array(numbers).take(side.columns[LABEL_COLUMN].combine_chunks())

@@ -14,17 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Array, Numbers, column_of
+from shardctl.format.arrays import Array, Numbers, column_of, hash_names
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
 from shardctl.sources import label_table
-from shardctl.sources.annotations import (
-    Inputs,
-    hint_of_format,
-    read_annotations,
-)
+from shardctl.sources.annotations import Inputs, hint_of_format, read_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
 from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
@@ -38,7 +34,7 @@ from shardctl.sources.files import SourceRoot, begins_ahead, resolved
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading, without_compression
 from shardctl.sources.kinds import Form, SampleKind, is_unnamed
-from shardctl.sources.label_table import LabelTable, said_of_names, some
+from shardctl.sources.label_table import LabelTable, said_of_names
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import (
@@ -54,7 +50,7 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored, name_of, parent_of, path_below, within
 from shardctl.system.machine import collector_waits
-from shardctl.system.text import counted, first_repeated, printable
+from shardctl.system.text import counted, first_repeated, printable, some
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
 
@@ -80,8 +76,8 @@ class Appending:
         self._files, self._mtime_ns, self._form = files, mtime_ns, form
         if rule.mode == "file" or rule.annotations or "columns" in files.column_names:
             raise InputError(
-                "--append cannot tell what labels files and annotations say of inputs that it does "
-                "not look at; use --update"
+                "--append cannot tell what labels files and annotations say of earlier inputs; "
+                "use --update"
             )
         self.sources = list(sources)
         self._given: list[tuple[int, str, SourceRoot]] = []
@@ -96,7 +92,7 @@ class Appending:
             if any(map(is_hidden, filter(None, below.split("/")))):
                 raise InputError(
                     f"{printable(root.text)}: is in a hidden folder of "
-                    f"{printable(self.sources[found])}; give it another name"
+                    f"{printable(self.sources[found])}; rename it"
                 )
             self._given.append((found, below, root))
 
@@ -137,8 +133,7 @@ class Appending:
                 yield form, file
             elif (last.size, last.mtime_ns) != (file.size, file.mtime_ns):
                 raise InputError(
-                    f"{printable(file.opened)}: has changed since it was converted, and --append "
-                    "only adds; use --update"
+                    f"{printable(file.opened)}: has changed, and --append only adds; use --update"
                 )
             last = file
 
@@ -222,23 +217,23 @@ def list_files(
     if repeated:
         keys = "1 key appears" if repeated == 1 else f"{repeated:,} keys appear"
         raise InputError(
-            f"{keys} twice, among them {some(few)}: a key is the path below its source; give the "
-            "folder that contains all sources as the only one"
+            f"{keys} twice, among them {some(few)}: keys are paths below their source; give the "
+            "folder that contains all sources"
         )
     side_files = others.side_files
     if rule.files:
         side_files = [_explicit_side_file(file, roots) for file in rule.files]
     if side_files and known is not None:
         raise InputError(
-            f"{printable(side_files[0][0])}: labels files name all inputs, and --append looks at "
+            f"{printable(side_files[0][0])}: labels files name all inputs, and --append reads "
             "new ones alone; use --update"
         )
     if side_files:
         _read_labels(listing, side_files, rule, reading)
     elif rule.drop:
         raise UsageError(
-            f"--drop-columns {','.join(rule.drop)}: it takes columns of a labels file, and there "
-            "is none; --fields names the fields of records to keep"
+            f"--drop-columns {','.join(rule.drop)}: there is no labels file; --fields names the "
+            "fields of records to keep"
         )
     if rule.annotations:
         _annotate(listing, rule, path.parent)
@@ -334,8 +329,7 @@ def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
     twice = first_repeated(names)
     if twice is not None:
         raise InputError(
-            f"the labels file and the annotations both give {twice}; use --drop-columns {twice}, "
-            "or one of them"
+            f"the labels file and the annotations both give {twice}; --drop-columns {twice} helps"
         )
     if rule.mode == "folder" and "label" in names:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
@@ -428,11 +422,11 @@ def _listing_batch(
         group.append(number)
     if len(forms) > 1 and {Form.ONE, Form.MANY} <= forms.keys():
         raise InputError(
-            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that "
-            f"are one record each ({printable(forms[Form.ONE])}), which have different fields; "
-            "convert them into two datasets"
+            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and of one "
+            f"each ({printable(forms[Form.ONE])}), which have other fields; convert them into "
+            "two datasets"
         )
-    hashes = label_table.hash_names(paths)
+    hashes = hash_names(paths)
     errors, messages = (
         [getattr(fault, name, None) for fault in faults] if any(faults) else faults
         for name in ("error", "message")
@@ -462,8 +456,8 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         return f"{shown}: {nothing}; nothing to convert"
     if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
         return (
-            f"{shown}: is a dataset of shardctl already: `shardctl inspect` shows it; to make it "
-            "again, give its sources"
+            f"{shown}: is a dataset of shardctl already (`shardctl inspect` shows it); to make "
+            "it again, give its sources"
         )
     held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
     among = "" if is_file else f" among its {counted(ignored.total(), 'file')} ({held})"
@@ -483,9 +477,7 @@ def idle_roots(count: int, used: Array) -> list[int]:
 
 def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
     """Raise InputError for a source that gives nothing beside others."""
-    raise InputError(
-        f"{why_nothing([root], kind, ignored)}. To convert the other sources, leave this one out"
-    )
+    raise InputError(f"{why_nothing([root], kind, ignored)}. Leave this source out")
 
 
 def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None:
@@ -537,7 +529,7 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
         example = f"({some(listing.paths_at(unnamed[:100]))})"
         if not rule.lenient:
             raise InputError(
-                f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty"
+                f"{what} {example}; add rows, or use --lenient-labels to leave them empty"
             )
         listing.note("inputs-without-row", what=f"{what} {example}")
     return rows

@@ -13,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Hashes, Numbers
+from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names
 from shardctl.making.notices import notice
-from shardctl.sources import label_table
 from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
+from shardctl.system.arguments import contradiction
 from shardctl.system.locations import name_of, normal, within
 
 CHUNK_ROWS = 65536
@@ -82,10 +81,7 @@ class LabelRule:
         others = [text for text, source in sources if source is None]
         words = [text for text in others if text in ("auto", "none", "folder")]
         if words and len(others) > 1:
-            raise UsageError(
-                f"--labels {others[0]} and --labels {others[1]} contradict each other; use one of "
-                "them"
-            )
+            raise contradiction(f"--labels {others[0]}", f"--labels {others[1]}")
         rule.check(annotations)
         mode = words[0] if words else "file" if others else "none" if annotations else "auto"
         return cls(
@@ -168,7 +164,7 @@ class Listing:
             return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
         batches = self.table.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS)
         paths = (batch.column(0).to_pylist() for batch in batches)
-        return np.concatenate([np.empty(0, np.uint64), *map(label_table.hash_names, paths)])
+        return np.concatenate([np.empty(0, np.uint64), *map(hash_names, paths)])
 
     @property
     def root_names(self) -> list[str]:

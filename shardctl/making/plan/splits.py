@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Bytes, Hashes, Numbers
+from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.sources.export_description import Description, described
-from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
+from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN
 from shardctl.sources.splits import (
     GroupRule,
     are_sets_of_one,
@@ -28,7 +28,7 @@ from shardctl.sources.splits import (
     split_word,
 )
 from shardctl.system.permutation import mix64
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 
@@ -37,6 +37,12 @@ MOST_SPLITS = 255
 
 TRAINING = 0
 """The row of splits.ROLES that has training data."""
+
+
+def check_split_name(name: object) -> None:
+    """Raise UsageError for what cannot be the name of a split."""
+    if not isinstance(name, str) or not is_split_name(name):
+        raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,7 @@ class SplitRule:
                     f"split {text!r} is not of the form train=0.9,val=0.1, and not one of "
                     f"{', '.join(MODES)}"
                 ) from None
-            if not is_split_name(name):
-                raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
+            check_split_name(name)
         if len({name for name, _ in shares}) < len(shares):
             raise UsageError(f"split {text!r} names a split twice")
         if (
@@ -211,8 +216,8 @@ def _divided(listing: Listing, by: str, base: str) -> Splitting:
         if len(without):
             raise InputError(
                 f"{shown} names no split for {counted(len(without), 'input')} "
-                f"({some(listing.paths_at(without[:100]))}); add it, or use --split none or "
-                "--split train=0.9,val=0.1"
+                f"({some(listing.paths_at(without[:100]))}); add it, or use another --split, "
+                "such as none"
             )
         return _splitting(names, pa.array(of_input), by)
     if by == "source":
@@ -291,14 +296,14 @@ def _found(listing: Listing) -> str:
     if len(sources) > 1 and by_source:
         if by_top:
             raise InputError(
-                f"the sources ({some(sources)}) and the files or folders in them "
-                f"({some(_sorted(by_top))}) are both named as splits; choose --split source or folder"
+                f"both the sources ({some(sources)}) and what is in them "
+                f"({some(_sorted(by_top))}) are named as splits; choose --split source or folder"
             )
         others = [name for name in sources if name not in by_source]
         if others:
             raise InputError(
-                f"of the sources {some(_sorted(by_source))} is named as a split, but "
-                f"{some(others)} is not. Use --split source, or --split none for one split"
+                f"the source {some(_sorted(by_source))} is named as a split, and {some(others)} "
+                "is not; use --split source or --split none"
             )
         return "source"
     if by_top:
@@ -306,8 +311,8 @@ def _found(listing: Listing) -> str:
     _refuse_deeper(listing)
     if listing.told and not listing.told_sets[0] and listing.told_sets[2]:
         raise InputError(
-            f"no line of {listing.told.shown} is the name of an input. Write one name a line, "
-            "or use --split none"
+            f"no line of {listing.told.shown} is the name of an input; write one a line, or use "
+            "--split none"
         )
     return "none"
 
@@ -359,13 +364,13 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
         rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
-            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder. Move "
-            "such files into one, or use --split none for one split"
+            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; "
+            "move such files into one, or use --split none"
         )
     raise InputError(
         f"{roots}: {splits}, but these beside them are not: "
-        f"{some([other for other in others if other])}. Use --split folder to make each a split, "
-        "--split none for one split, or move the others away"
+        f"{some([other for other in others if other])}. Use --split folder (each is a split) or "
+        "--split none, or move the others away"
     )
 
 
@@ -381,8 +386,8 @@ def _refuse_deeper(listing: Listing) -> None:
     if len({word.role for word in words}) > 1:
         example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
         raise InputError(
-            f"folders or files further down are named as splits ({example}), but splits must be "
-            "right below a source; give their folder as the source, or use --split none"
+            f"folders or files further down are named as splits ({example}); give the folder "
+            "right above them as the source, or use --split none"
         )
 
 
@@ -404,7 +409,7 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
             if not rule.shares:
                 raise InputError(
                     f"{lie}, and a tar is in one split. Unpack the tars, make one of each split, "
-                    "or use --split none for only one split"
+                    "or use --split none"
                 )
             listing.warnings.append(notice("splits-divided", what=lie, rule=rule))
 
@@ -419,8 +424,7 @@ def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
     if len(rows):
         raise InputError(
             f"{shown} puts {counted(len(rows), 'input')} into another split than the {placed.by} "
-            f"that it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split "
-            f"{by} or --split {placed.by}"
+            f"({some(listing.paths_at(rows[:100]))}); choose --split {by} or --split {placed.by}"
         )
 
 
@@ -459,8 +463,7 @@ def _told(listing: Listing, by: str) -> _Told:
     column = side.columns[SPLIT_COLUMN]
     if not pa.types.is_string(column.type):
         raise InputError(
-            f"{side.shown}: the column split holds {column.type}, not names of splits; --split "
-            "none keeps it as a column"
+            f"{side.shown}: its split is {column.type}, not names; --split none keeps the column"
         )
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
 
@@ -479,8 +482,7 @@ def _of_lists(listing: Listing) -> _Told:
     input twice."""
     if listing.told is None:
         raise InputError(
-            "--split lists: no data.yaml, COCO files or lists such as train.txt and test.txt name "
-            "the splits"
+            "--split lists: no data.yaml, COCO files or lists such as train.txt name the splits"
         )
     sets, said, _ = listing.told_sets
     number = np.full(len(listing), -1, np.int64)
@@ -490,8 +492,8 @@ def _of_lists(listing: Listing) -> _Told:
             other = list(sets)[number[twice[0]]]
             raise InputError(
                 f"{listing.told.shown}: {counted(len(twice), 'input')} "
-                f"({some(listing.paths_at(twice[:100]))}) in two splits,"
-                f" {other} and {name}; correct it, or use --split none for only one split"
+                f"({some(listing.paths_at(twice[:100]))}) in two splits, {other} and {name}; "
+                "correct it, or use --split none"
             )
         number[own] = place
     listing.notices += [each for each in said if each not in listing.notices]
@@ -511,7 +513,7 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
         )
     if len(present) > MOST_SPLITS:
         raise InputError(
-            f"--split {by}: {len(present):,} are too many for splits; there can be {MOST_SPLITS:,}"
+            f"--split {by}: {len(present):,} are too many; there can be {MOST_SPLITS:,}"
         )
     places = {name: place for place, name in enumerate(present)}
     of_name = np.array([places.get(name, 0) for name in names], np.uint8)
@@ -525,8 +527,8 @@ def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:
     columns = side.columns.column_names if side else []
     if named is not None and named not in columns:
         raise InputError(
-            f"--group {named}: no labels file has this column ({some(columns) or 'none'}); a "
-            "regular expression has (…) in it"
+            f"--group {named}: no labels file has this column ({some(columns) or 'none'}), and a "
+            "regular expression has (…)"
         )
     values = side.columns[named] if side is not None and named is not None else None
     if values is not None:

@@ -27,11 +27,11 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
-from shardctl.making.convert.conversion import Conversion, Inputs, discover
+from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.convert.request import ConvertRequest
-from shardctl.making.convert.run import material_of, with_types
+from shardctl.making.convert.run import with_types
 from shardctl.making.convert.targets import Target
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
@@ -39,9 +39,8 @@ from shardctl.making.plan.labels import write_files
 from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
-from shardctl.making.shards.job import Job
+from shardctl.making.shards.job import Job, Probe
 from shardctl.making.shards.marker import read_marker
-from shardctl.making.shards.scan import Probe
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
@@ -133,17 +132,18 @@ def make_preview(
     chosen.check()
     roots, split = tuple(check_sources(src)), SplitRule.parse(chosen.split)
     with scratch_folder() as scratch, progress_of(progress) as shown:
-        request = ConvertRequest(roots, LocalFolder(scratch / "out"), given, chosen, split)
+        target = Target(LocalFolder(scratch / "out"))
+        request = ConvertRequest(roots, target.folder.root, given, chosen, split)
         engine = local_engine(chosen.workers, chosen.limits(), on_line)
         try:
             listener = ConversionProgress(shown).listener()
-            conversion = Conversion(request, listener, engine, Target(request.folder))
+            conversion = Conversion(request, listener, engine, target)
             # inputs are compared for no duplicates: that takes a look at all of them
             checked = replace(conversion.recipe, duplicates=KEEP_ALL)
             if checked.kind != "image":
                 raise UsageError(
-                    f"a preview is for images, and the kind of these inputs is {checked.kind}; "
-                    "convert and inspect them"
+                    f"a preview is for images, and these are {checked.kind}; convert and inspect "
+                    "them"
                 )
             if checked.store is not None and checked.store.name == "none":
                 functions = checked.sample_transforms
@@ -153,10 +153,12 @@ def make_preview(
                     "store none: the images are shown as your functions get them"
                 )
             conversion.recipe = checked
+            if not checked.sample_transforms:
+                conversion.engine = cast("Engine", _Unprobed(engine))
             is_open = given.get("variants") is None and checked.random
             variants = VARIANTS if is_open else checked.variants
-            trial = _Trial(conversion, discover(conversion, scratch), variants, shown)
-            return with_types(lambda all_types: trial.run(inputs, keys, all_types), "call it again")
+            trial = _Trial(conversion, list_inputs(conversion, scratch), variants, shown)
+            return with_types(lambda all_types: trial.run(inputs, keys, all_types))
         finally:
             engine.close()
 
@@ -173,10 +175,8 @@ class _Trial:
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        recipe, material = self.conversion.recipe, material_of(self.conversion, self.inputs)
-        if not recipe.sample_transforms:
-            material = replace(material, engine=cast("Engine", _Unprobed(material.engine)))
-        draft = plan_conversion(material, all_types)
+        recipe = self.conversion.recipe
+        draft = plan_conversion(self.conversion, self.inputs, all_types)
         total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]
@@ -209,7 +209,7 @@ class _Trial:
             file, record = pc.index(paths, path).as_py(), int(number) if number.isdecimal() else -1
         place = draft.planner.place_of(file, record) if file >= 0 and record >= 0 else None
         if place is None:
-            first = printable(str(paths[0].as_py()))
+            first = printable(paths[0].as_py())
             raise InputError(
                 f"there is no input with the key {printable(key)}; a key is a path such as {first}"
                 + ("" if draft.listing.whole else "#1, with the number of a record")

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
 from shardctl.inspection.pages.page import (
+    STATIC,
     absolute,
     bars,
     command,
@@ -27,7 +29,6 @@ from shardctl.inspection.pages.page import (
     tiles,
 )
 from shardctl.inspection.pages.pictures import (
-    PICTURES_STYLE,
     Picture,
     caption,
     counted_objects,
@@ -194,28 +195,8 @@ CAPTIONS = 5
 _TYPES = {"JPEG": "jpeg", "PNG": "png", "WEBP": "webp", "GIF": "gif"}
 """Formats that every browser shows."""
 
-_STYLE = f"""<style>{PICTURES_STYLE}
-body {{ max-width: 100rem; overflow-wrap: anywhere; }}
-.input h2 {{ margin: 1.8rem 0 .5rem; overflow-wrap: anywhere; }} .input h2 span {{ font-weight: 400; font-size: .85rem; }}
-.row {{ display: grid; grid-template-columns: repeat(2, minmax(0, 20rem)); gap: .6rem; align-items: start; }}
-.row figure.source {{ grid-column: 1 / -1; }}
-@media (min-width: 40rem) {{ .row figure.source {{ grid-column: auto; }} }}
-@media (min-width: 40rem) {{ .row {{ grid-template-columns: repeat(min(4, var(--columns)), minmax(0, 20rem)); }} }}
-@media (min-width: 64rem) {{ .row {{ grid-template-columns: repeat(var(--columns), minmax(0, 20rem)); }} }}
-.row figure {{ padding: .4rem; }} .row figure.source {{ outline: 2px solid var(--rule); }}
-.row img {{ display: block; width: 100%; max-height: 20rem; object-fit: contain; }}
-.row img.small {{ image-rendering: pixelated; }} .stack {{ display: grid; }} .stack img {{ grid-area: 1 / 1; }}
-.row figcaption {{ font-weight: 400; font-size: .8rem; overflow-wrap: anywhere; }} .row figcaption b {{ font-weight: 600; }}
-.row i {{ display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }}
-#marks:not(:checked) ~ * .drawn {{ display: none; }}
-#marks ~ .switch {{ position: sticky; top: 0; z-index: 1; background: var(--paper); padding: .5rem 1.25rem;
-  margin: 1rem -1.25rem 0;
-  border-bottom: 1px solid var(--rule); cursor: pointer; display: block; }}
-#marks {{ position: absolute; opacity: 0; }} #marks:focus-visible ~ .switch {{ outline: 2px solid var(--link); }}
-#marks ~ .switch::before {{ content: "☐ "; }} #marks:checked ~ .switch::before {{ content: "☑ "; }}
-.depth-1 {{ padding-left: 1.2rem; }} .depth-2 {{ padding-left: 2.4rem; }} .depth-3 {{ padding-left: 3.6rem; }}
-.reject {{ background: var(--panel); border-radius: .5rem; padding: .6rem .8rem; max-width: 40rem; }}
-</style>"""
+_OWN_STYLE = Path(__file__).with_name("page.css").read_text("utf-8")
+_STYLE = f"<style>{STATIC['pictures.css']}\n{_OWN_STYLE}</style>"
 
 
 def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") -> str:
@@ -232,9 +213,7 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
     rows = [_row(each) for each in preview.inputs]
     notes = [f"Note: {notice}" for notice in preview.notices]
     if any(ANEW in row.text for row in rows):
-        notes.append(
-            f"{ANEW}: the page has a copy of this image. All others have the bytes that are stored."
-        )
+        notes.append(f"{ANEW}: a copy. All other images have the bytes that are stored.")
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),

@@ -29,11 +29,10 @@ from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
 from shardctl.system.files import write_atomically
 from shardctl.system.folders import FolderHere, LocalFolder
-from shardctl.system.locations import is_url
+from shardctl.system.locations import here_only, is_url
 from shardctl.system.progress import progress_of
 from shardctl.system.store_lease import probe
 from shardctl.system.stores import client_of, forget_clients
-from shardctl.system.text import printable
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
 
@@ -63,11 +62,8 @@ def repair(
         heard = listener or Listener.showing(shown)
         Options(workers=workers).check()
         given = tuple(root.recorded for root in check_sources(sources)) if sources else ()
-        if drop_lost and is_url(path):
-            raise UsageError(
-                f"{printable(str(path))}: --drop-lost needs a folder; copy the dataset to one, "
-                "repair it there, and copy it back"
-            )
+        if drop_lost:
+            here_only(path, "--drop-lost")
         with open_location(path, "blocks") as place:
             here = place.folder.local
             if place.lone:

@@ -73,7 +73,7 @@ def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
     if not ours and _proven_sums(folder) is not None:
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and "
-            f"{CHECKSUMS}; put the right one there, or remove it, so that repair rebuilds it"
+            f"{CHECKSUMS}; bring the right one back, or remove it, and repair again"
         )
 
 
@@ -83,8 +83,8 @@ def refuse_shard(folder: FolderHere) -> None:
     with contextlib.suppress(OSError):
         if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
             raise DatasetError(
-                f"{folder.shown(MANIFEST)}: an Arrow file, not a manifest; give it its own name back, "
-                "then repair again"
+                f"{folder.shown(MANIFEST)}: an Arrow file, not a manifest; rename it, then "
+                "repair again"
             )
 
 
@@ -336,6 +336,5 @@ def refuse_folders(folder: Folder, manifest: Manifest) -> None:
         found = folder.stat(name)
         if found is not None and found.kind == "folder":
             raise DatasetError(
-                f"{folder.shown(name)}: a folder in the place of a file; move it away, then repair "
-                "again"
+                f"{folder.shown(name)}: a folder, not a file; move it away, then repair again"
             )

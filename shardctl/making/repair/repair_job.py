@@ -104,9 +104,7 @@ def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> La
         said = found.fields()
         fields = {column: said[column] for column in found.columns.names if column in said}
         return Layout.from_json(found.kind, fields, found.columns)
-    raise DatasetError(
-        f"no shard is left, nor {SHARDS}, to tell the columns; convert again with --overwrite"
-    )
+    raise DatasetError(f"neither a shard nor {SHARDS} is left; convert again with --overwrite")
 
 
 # --- by the dataset's own plan ---
@@ -250,7 +248,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
         name for name in numbered if name in there
     ] != list(made.shards):
         raise DatasetError(
-            "its sources do not give the same splits and shards now; convert again with --overwrite"
+            "its sources give other splits and shards now; convert again with --overwrite"
         )
     write_files(folder / FILES, listing, labelling)
     _link(dataset, folder, made.recipe.tables)

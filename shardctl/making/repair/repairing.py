@@ -123,8 +123,8 @@ class Repair:
             name = of_shards[0]
             why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}). Its samples may still exist, "
-                "so that --drop-lost does not remove them; bring back its disk, or move it away"
+                f"{self.dataset.shown(name)}: cannot be read ({why}), and may still be whole, so "
+                "that --drop-lost keeps it; bring back its disk, or move it away"
             )
         self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
         self.held.check()
@@ -184,7 +184,7 @@ class Repair:
     def _mend_written(self) -> None:
         """Repair a dataset of samples that had no source: its tables can be made from its
         shards."""
-        what = "shardctl.write made its samples, of no source; write the dataset again"
+        what = "shardctl.write made its samples; write the dataset again"
         lost = sorted(self.damaged & set(self.names))
         self.unrepaired += [Unrepaired(name, what) for name in lost]
 
@@ -243,8 +243,7 @@ class Repair:
                 )
             if not all(manifest.fingerprint_parts.values()):
                 self.notices.append(
-                    f"{MANIFEST} has lost the fingerprint of the inputs: for convert it is not up to "
-                    "date"
+                    f"{MANIFEST} has lost the fingerprint: for convert it is not up to date"
                 )
         return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
 
@@ -326,15 +325,14 @@ class Repair:
             return
         if self.doubtful:
             raise DatasetError(
-                f"{MANIFEST} was damaged, so that it is not certain that the sources are where it says: "
-                f"{_listed(self.doubtful)}; {SAY_WHERE}"
+                f"{MANIFEST} was damaged, and may name wrong sources: {_listed(self.doubtful)}; "
+                f"{SAY_WHERE}"
             )
         if not self.manifest.sources:
             raise DatasetError(f"the manifest does not say where the sources are; {SAY_WHERE}")
         if strange := self.manifest.strange_sources():
             raise DatasetError(
-                "the manifest names sources as no conversion records them: "
-                f"{_listed(strange)}; {SAY_WHERE}"
+                f"the manifest has impossible sources: {_listed(strange)}; {SAY_WHERE}"
             )
         self.listener.reading(self.manifest.sources)
 
@@ -423,9 +421,9 @@ class Repair:
         if lost:
             count = sum(entry.samples for entry in lost)
             what = (
-                f"{count} of its samples cannot be made again, for instance {printable(lost[0].key)}: "
-                f"{printable(lost[0].reason)}; --drop-lost removes them, --source says where the "
-                "sources are now"
+                f"{count} of its samples cannot be made again, for instance "
+                f"{printable(lost[0].key)}: {printable(lost[0].reason)}; --drop-lost removes "
+                "them, --source says where sources are now"
             )
         elif name in self.damaged:
             what = self._differs()

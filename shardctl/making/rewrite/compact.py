@@ -19,7 +19,7 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
 from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.making.convert.conversion_plan import SMALLEST_SHARD_ROWS, shards_of
+from shardctl.making.convert.conversion_plan import shards_of
 from shardctl.making.convert.targets import refuse_lost_files
 from shardctl.making.options import Options
 from shardctl.making.rewrite.commit import (
@@ -116,7 +116,7 @@ def _check_space(old: SourceDataset, plan: list[_Shard]) -> None:
     read = {number for shard in plan if shard.kept is None for number in shard.of}
     need, free = sum(old.table[number].bytes for number in read), free_bytes(old.root)
     if need > free:
-        shown = printable(str(old.root))
+        shown = printable(old.root)
         raise StorageError(
             f"{shown}: compacting needs about {format_bytes(need)}, and {format_bytes(free)} are "
             "free"
@@ -141,8 +141,8 @@ def _planned(old: SourceDataset) -> list[_Shard]:
     """Return all new shards, in the order of the dataset."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: its samples are packed shard by shard; convert the "
-            "sources again with --overwrite"
+            f"{printable(old.root)}: its samples are packed shard by shard; convert again "
+            "with --overwrite"
         )
     limits = {
         name: old.manifest.settings[name]
@@ -154,7 +154,7 @@ def _planned(old: SourceDataset) -> list[_Shard]:
         atoms = _atoms(old, split, facts.name)
         weights = atoms[:, 3]
         size = facts.bytes / max(1, facts.samples)
-        count = shards_of(facts.samples, size, Options(**limits), SMALLEST_SHARD_ROWS)
+        count = shards_of(facts.samples, size, Options(**limits), of_blocks=False)
         ends = np.cumsum(weights)
         of = (ends - weights + 1) * count - 1
         of = np.minimum(of // max(1, int(weights.sum())), count - 1)
@@ -175,8 +175,8 @@ def _atoms(old: SourceDataset, split: int, name: str) -> Numbers:
             units = old.stored.units(shard)
             if not units.in_order:
                 raise UsageError(
-                    f"{printable(str(old.root))}: its records were shuffled within their shards; "
-                    "convert the sources again with --overwrite"
+                    f"{printable(old.root)}: its records were shuffled in their shards; "
+                    "convert again with --overwrite"
                 )
             shards = np.full(len(units), shard)
             columns = (shards, units.first_row, units.samples, units.records, units.number)

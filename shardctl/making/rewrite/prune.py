@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_tables import ShardUnits, possible_names
 from shardctl.format.manifest import folder_of, kept_generations
@@ -37,11 +37,10 @@ from shardctl.making.rewrite.commit import (
     with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
-from shardctl.sources.label_table import hash_names, some
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
 from shardctl.system.progress import counting
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(str(old.root))}: each sample is made of several records; remove the record "
+            f"{printable(old.root)}: each sample is made of several records; remove those "
             "from the source, and convert again"
         )
     wanted = set(keys or ())
@@ -161,7 +160,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     before = {pruned_reject(source, record).key for source, record in pruned}
     missing = tuple(sorted(wanted - found - before))
     if missing and not has_them:
-        shown = printable(str(old.root))
+        shown = printable(old.root)
         raise InputError(f"{shown}: no sample has the key {some(missing)}")
     return _Chosen(rows, found, missing, tuple(kept if has_them else ()))
 
@@ -323,7 +322,7 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(str(old.root))}: its keys are values of a field, and {why}; remove the records "
+        f"{printable(old.root)}: its keys are values of a field, and {why}; remove them "
         "from the source, and convert again"
     )
 

@@ -28,7 +28,7 @@ from shardctl.making.shards.inputs import (
 from shardctl.making.shards.job import BuildAgain, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.making.shards.records import read_fitting, read_unit, sample_of, samples_of
-from shardctl.making.shards.rows import RejectedRecord, ShardBuild, UnitOutcome, record_of_jpegs
+from shardctl.making.shards.rows import RejectedRecord, ShardInMaking, UnitOutcome, record_of_jpegs
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
@@ -51,7 +51,7 @@ class Maker:
     """Makes the samples of each record of the shard's units by itself, as the recipe says, and has
     them written. Other makers have some records wait for others."""
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         self._build, self._images = build, build.images
 
     @property
@@ -148,7 +148,7 @@ class BatchMaker(Maker):
     """Makes samples by the batch transforms of a recipe; where there are none, records become
     samples as they are."""
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         super().__init__(build)
         job = build.job
         self._pipeline = BatchPipeline(
@@ -257,7 +257,7 @@ class ModelMaker(Maker):
     becomes of them.
     """
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         super().__init__(build)
         self._slot_records = build.job.recipe.records_together
         self._together = ModelBatcher(build.pipeline, self._on)
@@ -352,7 +352,7 @@ class ShardBuilder:
     none were, the unit is read in the other way at once.
     """
 
-    def __init__(self, build: ShardBuild) -> None:
+    def __init__(self, build: ShardInMaking) -> None:
         self._build, self._job, self._images = build, build.job, build.images
         self._progress, self._hints = build.progress, build.hints
         self._inputs_before = 0
@@ -575,15 +575,17 @@ class ShardBuilder:
             check_digest(self._job, planned, digest.intdigest())
         return digest.intdigest()
 
-    def finish(self) -> ShardMarker:
-        """Write all samples that still wait, and return what is in the shard: its file has no size
-        and no SHA-256 before it is closed. Raises InputError."""
+    def finish(self) -> None:
+        """Write all samples that still wait. Raises InputError."""
         self.maker.finish()
-        build, rows = self._build, self._build.rows
-        rows.flush()
-        blocks = build.shard.finish()
+        self._build.rows.flush()
+        self._blocks = self._build.shard.finish()
+
+    def marker(self, size: int, sha256: str) -> ShardMarker:
+        """Return what is in the shard, once its file is closed."""
+        build, rows, blocks = self._build, self._build.rows, self._blocks
         return ShardMarker(
-            facts=ShardFacts(sum(blocks), 0, build.shard.raw_bytes, "", blocks),
+            facts=ShardFacts(sum(blocks), size, build.shard.raw_bytes, sha256, blocks),
             inputs=build.inputs,
             rejected=build.rejected,
             shapes=tuple(sorted(build.shapes)),

@@ -42,9 +42,8 @@ from shardctl.sources.boxes import (
     why_wrong,
 )
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
-from shardctl.sources.label_table import some
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 MOST_CLASSES = 64
 """Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a
@@ -132,8 +131,8 @@ def inspect_first_records(
         job = replace(job, fields=with_said(job.fields, FRAME, frames))
     notices += _said_of_boxes(job, look)
     warnings = [
-        f"{printable(name)}: its masks are {masks[name].lossy}, which changes numbers near borders; "
-        "write them as PNG and convert again"
+        f"{printable(name)}: its masks are {masks[name].lossy}, which changes numbers; write "
+        "them as PNG and convert again"
         for name in are_masks
         if masks[name].lossy is not None
     ]
@@ -307,7 +306,7 @@ def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
     used = bool(job.recipe.moving) or look.rule.boxes != "keep" or look.rule.frame != "auto"
     if job.fields is not None and used and look.with_boxes and look.shares == look.with_boxes:
         raise InputError(
-            f"{why_shares('the records')}, or keep the objects as they are with --unmoved {OBJECTS}"
+            f"{why_shares('the records')}, or keep the objects with --unmoved {OBJECTS}"
         )
     # those of labels files are counted where they are read
     degenerate = look.degenerate if job.fields is not None else 0

@@ -1,5 +1,5 @@
 """What a worker must know to build any shard of a conversion: a folder with job.json, the tables,
-and what is made of them."""
+and what is made of them; what it is asked, and what it answers to a probe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shardctl.format.arrays import Numbers, rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, Json, is_file_name, shard_name
 from shardctl.format.roles import RESERVED_FIELDS, Objects
-from shardctl.format.tables import UNIT_FIELDS, open_table
+from shardctl.format.tables import UNIT_FIELDS, Reject, open_table
 from shardctl.making.plan.plan import NOT_KEPT, SplitPlan
 from shardctl.making.plan.splits import Draw
 from shardctl.sources.annotations.base import AnnotationRule
@@ -230,6 +230,37 @@ class ShardTask:
     trial: int | None = None
     on: bool = False
     suspect: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few records pushed through the recipe showed: the final layout, and what a sample
+    costs.
+
+    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
+    `record_bytes` (0: not known), becomes `samples_per_record` and takes `record_seconds`, beside
+    the `unit_seconds` that it takes to read a unit of many; a shard without samples has
+    `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    counts them by stage and error, and `examples` has the first one of each. `notices` say which
+    fields are no longer what they were, because of a user's function, and what the first records
+    show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
+    of masks and objects, by the names that fields have in records.
+    """
+
+    layout: Layout
+    sample_bytes: float = 0.0
+    record_bytes: float = 0.0
+    shard_bytes: int = 0
+    record_seconds: float = 0.0
+    unit_seconds: float = 0.0
+    samples_per_record: float = 1.0
+    records: int = 0
+    rejected: int = 0
+    notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    frames: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from shardctl.images.codecs.image import look_at_gray
 from shardctl.making.shards.builder import ShardBuilder
 from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.making.shards.inputs import prefetched_units
-from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
+from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, Probe, RetryHints
 from shardctl.making.shards.records import TableImages, records_of, sample_of
-from shardctl.making.shards.rows import ShardBuild
-from shardctl.making.shards.scan import Probe
+from shardctl.making.shards.rows import ShardInMaking
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import counted
 from shardctl.transforms.pipeline.functions import MadeSample
@@ -70,7 +69,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
-    build = ShardBuild(
+    build = ShardInMaking(
         job,
         PlannedShard(0, "probe", 0, 0, 0, 0),
         progress,
@@ -82,9 +81,11 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     builder = ShardBuilder(build)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
-    done = builder.finish()
-    rows = done.facts.rows
+    builder.finish()
     finishing = time.monotonic() - started
+    size = int(sink.getvalue().size)
+    done = builder.marker(size, "")
+    rows = done.facts.rows
     records = max(1, build.inputs)
     # more are padding in the blocks of a few records than in those of a shard
     padding, packed = (
@@ -100,7 +101,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     reasons, examples = count_reasons(rejects)
     return Probe(
         layout=job.layout,
-        sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
+        sample_bytes=(size - empty) / max(1, rows),
         record_bytes=0.0
         if job.fields is not None
         else fmean(planned.unit.size for planned in units),
@@ -226,8 +227,8 @@ def _with_own_fields(
             continue
         what = "a column of objects" if isinstance(role, Objects) else "a mask"
         notices.append(
-            f"{name} is no longer {what}, because {setters[name]} made it {result[name].type}: no "
-            "loader moves it with its image; return the type that it had"
+            f"{name} is no longer {what}, because {setters[name]} made it {result[name].type}; "
+            "return the type that it had"
         )
     layout = Layout.by_name(
         job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles

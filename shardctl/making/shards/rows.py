@@ -225,10 +225,9 @@ class UnitOutcome:
     digest: int | None = None
 
 
-class ShardBuild:
-    """A shard that is being built: its job, what the plan says of it, the slot that says what is
-    worked on, what is known beforehand; where its samples are made and go; and the unit that is
-    worked on, with its outcome.
+class ShardInMaking:
+    """A shard that is being built, and the unit that is worked on, with its outcome. A ShardBuilder
+    adds the units.
 
     `reject` is given each reject, `look` each image before it is decoded. `images` finds those of
     the records of tables, where they have some.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.format.layout import Layout
 from shardctl.format.names import Json
-from shardctl.format.tables import Reject
 from shardctl.making.shards.inputs import ReadRequest, prefetched
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import (
@@ -204,34 +202,3 @@ def read_some(
 def _unit_of(part: ByteRange) -> Unit:
     assert part.unit is not None, "units are read, and not pieces"
     return Unit(*part.unit)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What a few records pushed through the recipe showed: the final layout, and what a sample
-    costs.
-
-    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
-    `record_bytes` (0: not known), becomes `samples_per_record` and takes `record_seconds`, beside
-    the `unit_seconds` that it takes to read a unit of many; a shard without samples has
-    `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
-    counts them by stage and error, and `examples` has the first one of each. `notices` say which
-    fields are no longer what they were, because of a user's function, and what the first records
-    show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
-    of masks and objects, by the names that fields have in records.
-    """
-
-    layout: Layout
-    sample_bytes: float = 0.0
-    record_bytes: float = 0.0
-    shard_bytes: int = 0
-    record_seconds: float = 0.0
-    unit_seconds: float = 0.0
-    samples_per_record: float = 1.0
-    records: int = 0
-    rejected: int = 0
-    notices: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    frames: dict[str, str] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
-    examples: tuple[Reject, ...] = ()

@@ -23,7 +23,7 @@ from shardctl.making.shards.job import BuildAgain, Job, RetryHints, ShardTask
 from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, write_marker
 from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.probing import probe_records
-from shardctl.making.shards.rows import ShardBuild
+from shardctl.making.shards.rows import ShardInMaking
 from shardctl.making.shards.scan import ExamineTask, run_task
 from shardctl.system.files import StreamedFile, naming_the_path, replacing
 from shardctl.system.folders import LocalFolder
@@ -83,7 +83,7 @@ def _build(
         sink = files.enter_context(replacing(job.shard_path(shard), StreamedFile))
         # made for the first of them
         rejects = cache(lambda: files.enter_context(replacing(path)))
-        build = ShardBuild(
+        build = ShardInMaking(
             job,
             job.planned_shard(shard),
             progress,
@@ -94,15 +94,15 @@ def _build(
         builder = ShardBuilder(build)
         _add_all(build, builder, reporter)
         reporter.count(build)
-        done = builder.finish()
+        builder.finish()
         reporter.count(build)
-        if not done.rejected:
+        if not build.rejected:
             with naming_the_path(path):
                 path.unlink(missing_ok=True)  # of an earlier attempt
-    return replace(done, facts=replace(done.facts, bytes=sink.tell(), sha256=sink.sha256))
+    return builder.marker(sink.tell(), sink.sha256)
 
 
-def _divided(build: ShardBuild) -> tuple[list[PreviousUnits], Numbers]:
+def _divided(build: ShardInMaking) -> tuple[list[PreviousUnits], Numbers]:
     """Return what a shard takes from the dataset before, and the units that are made anew, by their
     rows of the plan: (units,)."""
     job, place = build.job, build.planned
@@ -116,7 +116,7 @@ def _divided(build: ShardBuild) -> tuple[list[PreviousUnits], Numbers]:
     return taken, place.first_unit + np.flatnonzero(anew)
 
 
-def _add_all(build: ShardBuild, builder: ShardBuilder, reporter: _Reporter) -> None:
+def _add_all(build: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) -> None:
     """Add the units of a shard: what the dataset before has of them as it is there, and what is
     made of the others."""
     job = build.job
@@ -150,7 +150,7 @@ def try_units(
     """
     place = job.planned_shard(shard)
     sink = pa.MockOutputStream()
-    build = ShardBuild(job, place, progress, hints, sink, lambda reject: None)
+    build = ShardInMaking(job, place, progress, hints, sink, lambda reject: None)
     builder = ShardBuilder(build)
     slot, (_, units) = builder.maker.slot_of(first), _divided(build)
     end = place.first_unit + place.units if on else slot.stop
@@ -170,7 +170,7 @@ class _Reporter:
         self._records = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
 
-    def count(self, build: ShardBuild, records: int = 0, size: int = 0) -> None:
+    def count(self, build: ShardInMaking, records: int = 0, size: int = 0) -> None:
         """Add a unit."""
         self._build = build
         self._records += records

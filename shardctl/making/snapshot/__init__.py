@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
 
-LEAVING = "waiting for rank 0 to begin; if it does not, this process makes the dataset"
+LEAVING = "waiting for rank 0 to begin, else this process makes the dataset"
 
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
@@ -134,11 +134,10 @@ def snapshot(
     ).changed(update=False, moved_from=())
     if stored and request.options.keep_generations is not None:
         raise UsageError(
-            "keep_generations= is for folders; on a store the dataset that was replaced last stays"
+            "keep_generations= is for folders; a store keeps only the dataset that was replaced last"
         )
-    there = dst if stored else request.folder.root
-    shown = str(dst) if stored else request.folder.text
-    log = ProgressLog(shown, progress and listener is None)
+    there = request.destination
+    log = ProgressLog(str(there), progress and listener is None)
     make = partial(
         _Snapshot,
         may_update=truth("update", update),
@@ -149,20 +148,19 @@ def snapshot(
         log=log,
         listener=listener or log.listener(),
     )
-    if stored:
+    if isinstance(there, str):
         from shardctl.making.convert.targets.store import place_on_store  # an extra
 
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
-        with place_on_store(str(dst)) as store:
-            make(replace(request, folder=store.folder), target=store, store=store).settle()
+        with place_on_store(there) as store:
+            make(request, target=store, store=store).settle()
     else:
-        target = Target(LocalFolder(request.folder.root))
-        made = make(replace(request, folder=target.folder), target=target, store=None)
+        made = make(request, target=Target(LocalFolder(there)), store=None)
         if not wait and made.manifest() is None:
-            return PartialDataset(request.folder.root, in_background(made.settle))
+            return PartialDataset(there, in_background(made.settle))
         made.settle()
         if not wait:  # one that may have to be brought up to date is not read before it is
-            return PartialDataset(request.folder.root, in_background(lambda: None))
+            return PartialDataset(there, in_background(lambda: None))
     return open_dataset(there, cache=cache, cache_limit=cache_limit)
 
 
@@ -205,7 +203,7 @@ class _Snapshot:
             before = self.manifest()
             verdict: Verdict = "anew" if before is None else self._verdict(before)
             if before is not None and verdict == "up-to-date":
-                refuse_many_rejects(self.request.folder, before, self.request.options.max_rejects)
+                refuse_many_rejects(self.target.folder, before, self.request.options.max_rejects)
                 return
             if self._make(before, verdict):
                 return
@@ -231,7 +229,7 @@ class _Snapshot:
         else:
             if self.store is not None:
                 self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-            if find_unwalked(self.request, manifest) is not None:
+            if find_unwalked(self.request, self.target.folder, manifest) is not None:
                 return "up-to-date"
             request = self.request.changed(explain=True, metrics=())
             explanation = run(request, Listener(), self.target).explanation
@@ -244,7 +242,7 @@ class _Snapshot:
                 if verdict == "update"
                 else "overwrite=True makes it again, `shardctl convert --explain` shows the difference"
             )
-            shown = self.request.folder.shown()
+            shown = self.target.folder.shown()
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
         return "anew" if verdict == "update" and not self.may_update else verdict
 

@@ -42,6 +42,11 @@ from shardctl.system.text import lacks, printable
 
 T = TypeVar("T")
 
+
+def _too_early(what: str) -> UsageError:
+    return UsageError(f"{what} needs the complete dataset: wait() first")
+
+
 LOOK_SECONDS = 0.05
 """Seconds between looks whether another shard is finished."""
 
@@ -106,9 +111,7 @@ class FinishedPart(Shards):
         opening = super()._open_now
         opened = _again_if_moved(lambda: opening(shard, opener, fields))
         if opened.identity[0] != self._inodes[shard]:
-            raise DatasetError(
-                f"{printable(str(self.root))}: replaced while it was read; open it again"
-            )
+            raise DatasetError(f"{printable(self.root)}: replaced while it was read; open it again")
         return opened
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
@@ -152,7 +155,7 @@ class ShardWatcher:
             opened = open_dataset(self._target, self._split)
             if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
                 raise DatasetError(
-                    f"{printable(str(self._target))}: was updated while it was read; start the epoch "
+                    f"{printable(self._target)}: was updated while it was read; start the epoch "
                     "again"
                 )
             shards = opened._selection.shards
@@ -170,9 +173,7 @@ class ShardWatcher:
             splits = [(split["name"], split["shards"]) for split in record["splits"]]
             names = [name for name, _ in splits]
             if self._split is not None and self._split not in names:
-                raise UsageError(
-                    f"{printable(str(self._target))}: {lacks('split', self._split, names)}"
-                )
+                raise UsageError(f"{printable(self._target)}: {lacks('split', self._split, names)}")
             shards = [(name, shard_name(name, n)) for name, count in splits for n in range(count)]
             self._left = [
                 (number, shard)
@@ -258,7 +259,7 @@ class PartialDataset:
         if not self.is_complete:
             if self._making.done():
                 self._making.result()
-            raise UsageError(f"{what} needs the complete dataset: use wait() first")
+            raise _too_early(what)
         if self._opened is None:
             self._opened = self.wait()
         return self._opened
@@ -289,7 +290,7 @@ class PartialDataset:
         """
         for name in ("repeat", "processes", "bucket"):
             if options.get(name) not in (None, 1):
-                raise UsageError(f"{name}= needs the complete dataset: use wait() first")
+                raise _too_early(f"{name}=")
         given = {"rank": rank, "world_size": world_size, **options}
         dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()

@@ -48,6 +48,7 @@ from shardctl.making.commit.generations import settle
 from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.making.options import check_if_running
 from shardctl.making.paths import check_destination, check_writable
+from shardctl.making.plan.splits import check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema, roles_of
 from shardctl.making.write.writer import (
@@ -62,13 +63,12 @@ from shardctl.making.write.writer import (
     named,
     new_folder,
     part_of,
-    refuse_bad_names,
     refuse_repeated,
     write_samples,
 )
 from shardctl.system import file_lease
+from shardctl.system.arguments import contradiction, whole_number
 from shardctl.system.arguments import names as names_of
-from shardctl.system.arguments import whole_number
 from shardctl.system.files import naming_the_path, remove_tree, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
@@ -178,9 +178,9 @@ def write(
     given = WriteSchema(names, schema, classes, store, compression, roles_of(roles), limits)
     if is_url(dst):
         raise UsageError(
-            f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it"
+            f"{printable(dst)}: shardctl.write writes to folders; write to one, and upload it"
         )
-    target = check_destination(Path(dst), [])
+    target = check_destination(dst, [])
     check_writable(target)
     _refuse_existing(target, overwrite)
     waiting: Callable[[str], None] | None = (lambda owner: None) if if_running == "wait" else None
@@ -211,8 +211,9 @@ def _calls(
     given = samples if parts is None else parts
     if isinstance(given, Mapping):
         if split is not None:
-            raise UsageError("split= and a dict of splits contradict each other; use one of them")
-        refuse_bad_names(list(given))
+            raise contradiction("split=", "a dict of splits")
+        for name in given:
+            check_split_name(name)
         streams = [(Splits((name,)), each) for name, each in given.items()]
     elif parts is not None:
         streams = [(streams[0][0], parts)]
@@ -221,11 +222,11 @@ def _calls(
             isinstance(each, str | bytes) or not isinstance(each, Iterable) for _, each in streams
         ):
             raise UsageError(
-                "parts= is a list of arguments of the function, or a dict of such lists by split"
+                "parts= is a list of arguments of the function, or of such lists by split"
             )
         if not callable(samples):
             raise UsageError(
-                "with parts=, samples is a function that yields the samples of a part; it is "
+                "with parts=, samples is a function that yields those of a part; it is "
                 f"{describe(samples)}"
             )
         made = [Part(each, which) for which, several in streams for each in several]
@@ -233,9 +234,7 @@ def _calls(
             raise UsageError("parts= is empty; give an argument for each call")
         return samples, made
     if not streams:
-        raise UsageError(
-            "there is no split; give an iterable of samples, or a dict with one for each split"
-        )
+        raise UsageError("there is no split; give samples, or a dict of samples by split")
     if not workers:
         return streams
     if not all(is_indexed(each) for _, each in streams):
@@ -253,7 +252,7 @@ def _calls(
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
     if not overwrite and (target / MANIFEST).exists():
-        raise DatasetError(f"{printable(str(target))}: holds a dataset; overwrite=True replaces it")
+        raise DatasetError(f"{printable(target)}: holds a dataset; overwrite=True replaces it")
 
 
 def _write_at_once(
@@ -412,7 +411,7 @@ class Part:
         if self.first is not None:
             return ""
         shown = (
-            printable(str(self.given))
+            printable(self.given)
             if isinstance(self.given, str | Path | int)
             else describe(self.given)
         )
@@ -505,7 +504,7 @@ class PartsJob:
             not all(map(is_file_name, names))
             or not {each["split"] for each in record["splits"]} <= self._splits
         ):
-            marker = printable(str(self.folder.marker(_name(number))))
+            marker = printable(self.folder.marker(_name(number)))
             raise DatasetError(f"{marker}: not written by shardctl; delete it, and call again")
         for shape in record["shapes"]:
             fields.remember(tuple(shape))
@@ -559,8 +558,8 @@ def workers_for(job: PartsJob, workers: int) -> Iterator[Do]:
             return pool.run([(method, *task) for task in tasks])
         except Ended:
             raise WorkerError(
-                "a process ended in the middle of a part: it was killed (out of memory?), or its "
-                "code ended it"
+                "a process ended within a part: it was killed (out of memory?), or its code "
+                "ended it"
             ) from None
 
     try:
@@ -581,7 +580,7 @@ def make_and_join(job: PartsJob, fields: Fields, do: Do, goes_on: bool) -> list[
         do(PartsJob.make_part, left)
     except (KeyboardInterrupt, ShardctlError) as error:
         done = sum(map(job.is_done, range(len(job.parts))))
-        said = "the same call begins anew: nothing tells whether its code is the same"
+        said = "the same call begins anew, as its code may differ"
         if goes_on:
             parts = counted(len(job.parts), "part")
             said = f"{done:,} of {parts} done; the same call goes on with the others"

@@ -66,19 +66,17 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
     UsageError."""
     roles: dict[str, Role] = {}
     if given is not None and not isinstance(given, Mapping):
-        raise UsageError(
-            f"roles must be a dict such as {{'objects': 'objects'}}; it is {describe(given)}"
-        )
+        raise UsageError(f"roles is a dict such as {{'objects': 'objects'}}, not {describe(given)}")
     for name, said in (given or {}).items():
         facts = {"role": said} if isinstance(said, str) else said
-        shown = printable(str(name))
+        shown = printable(name)
         if not isinstance(facts, Mapping):
             raise UsageError(f"roles: {shown} must be a name or a dict; it is {describe(said)}")
         usual = USUAL.get(str(facts.get("role")))
         if usual is None or name in OWN:
             raise UsageError(
-                f"roles: {shown} cannot be {facts.get('role')!r}; other fields than "
-                f"{', '.join(OWN)} can be objects, mask or tokens"
+                f"roles: {shown} cannot be {facts.get('role')!r}; fields but {', '.join(OWN)} "
+                "can be objects, mask or tokens"
             )
         try:
             roles |= Roles.from_json({name: {**usual, **facts}}).by_name
@@ -134,7 +132,7 @@ def objects_value(
     for member, items in lists.items():
         if not isinstance(items, list | None):
             raise UnfitValue(
-                f"a dict whose {member} is {describe(items)}, and no list with an item per object"
+                f"a dict whose {member} is {describe(items)}, not a list with an item per object"
             )
     areas = lists.get("area")
     if areas is not None:  # one that is not known is NaN where it is read
@@ -205,15 +203,15 @@ def mask_value(
             and value.size
         ):
             raise InputError(
-                f"{who}: its mask is {describe(value)}; it must be a uint8 or uint16 array (height, "
-                "width), or the bytes of an image file"
+                f"{who}: its mask is {describe(value)}, not a uint8 or uint16 array (height, "
+                "width) or the bytes of an image"
             )
         values, target = value, io.BytesIO()
         PilImage.fromarray(np.ascontiguousarray(values)).save(target, "PNG")
         data = target.getvalue()
     if values.dtype.itemsize * 8 > role.bits:
         raise InputError(
-            f"{who}: its mask has 16 bits; say so: roles={{…: {{'role': 'mask', 'bits': 16}}}}"
+            f"{who}: its mask has 16 bits; give roles={{…: {{'role': 'mask', 'bits': 16}}}}"
         )
     if size is not None and (values.shape[1], values.shape[0]) != size:
         shown = f"{values.shape[1]}x{values.shape[0]}"
@@ -303,7 +301,7 @@ class Fields:
                 type_ = ENCODED_IMAGE
                 if said not in (None, type_):
                     raise UsageError(
-                        f"roles: {printable(name)} is a mask, of type {type_}; the schema says {said}"
+                        f"roles: {printable(name)} is a mask, of type {type_}, and the schema says {said}"
                     )
             elif name == "label" and given.classes:
                 type_ = pa.int64()
@@ -382,7 +380,7 @@ class Fields:
                 if self._schema is not None
                 else "the first samples lack; give a schema"
             )
-            raise InputError(f"{who} has a field {printable(str(odd[0]))}, which {known}")
+            raise InputError(f"{who} has a field {printable(odd[0])}, which {known}")
         others = list(self.layout.columns)[1:]
         return key, *(self._value(field, sample, key, who) for field in others)
 
@@ -449,7 +447,7 @@ class Fields:
 def _refuse_no_sample(sample: Any, number: int) -> None:
     if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
         raise InputError(
-            f"sample {number:,} is {describe(sample)}; it must be a dict, such as {{'label': 1}}"
+            f"sample {number:,} is {describe(sample)}, not a dict such as {{'label': 1}}"
         )
     if not sample:
         raise InputError(f"sample {number:,} is an empty dict; give it fields")
@@ -463,8 +461,8 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
     )
     if not fits or value.ndim != 3 or value.shape[2] != 3 or not value.size:
         raise InputError(
-            f"{who}: its image is {describe(value)}; it must be a uint8 array (height, width, 3), "
-            "or in all samples the bytes of an image file"
+            f"{who}: its image is {describe(value)}; all are uint8 arrays (height, width, 3), or "
+            "the bytes of image files"
         )
 
 
@@ -494,6 +492,6 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
             kinds.setdefault(f"{type(values[number])} {own}", here)
     which = " and ".join(list(kinds.values())[:2])
     raise InputError(
-        f"the field {printable(name)} has values of several types, {which}; give a schema, or make "
-        "them one type"
+        f"the field {printable(name)} has values of several types, {which}; give a schema, or "
+        "one type"
     )

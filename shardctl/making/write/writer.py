@@ -21,7 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, ShardctlError, UsageError
-from shardctl.format.arrays import Hashes, Numbers
+from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
@@ -32,11 +32,9 @@ from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.making.plan.splits import Draw, SplitRule
+from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
-from shardctl.sources.label_table import hash_names
-from shardctl.sources.splits import is_split_name
 from shardctl.system.files import (
     FileFacts,
     StreamedFile,
@@ -61,7 +59,7 @@ class Splits:
     def parse(cls, text: str) -> Splits:
         """Read the name of a split, or shares such as train=0.9,val=0.1. Raises UsageError."""
         if not isinstance(text, str) or "=" not in text:
-            refuse_bad_names([text])
+            check_split_name(text)
             return cls((text,))
         rule = SplitRule.parse(text)
         return cls(tuple(name for name, _ in rule.shares), Draw.of(rule, 0))
@@ -69,13 +67,6 @@ class Splits:
     def of(self, key: str) -> str:
         """Return the split of a sample: that of a file of this name in a conversion with seed 0."""
         return self.names[int(self.draw.of_files(hash_names([key]))[0]) if self.draw else 0]
-
-
-def refuse_bad_names(names: Sequence[object]) -> None:
-    """Raise UsageError for what cannot be the name of a split."""
-    bad = [name for name in names if not isinstance(name, str) or not is_split_name(name)]
-    if bad:
-        raise UsageError(f"split name {bad[0]!r} must be made of letters, digits, _ and .")
 
 
 @dataclass(frozen=True)
@@ -446,7 +437,7 @@ def named(
         except Exception as error:  # whatever a person's code raises
             raise InputError(
                 f"{where}sample {number:,}: making it raised {type(error).__name__}: "
-                f"{printable(str(error))}"
+                f"{printable(error)}"
             ) from error
         yield own(_sample(element, names, f"{where}sample {number:,}"))
         number += 1
@@ -514,7 +505,5 @@ def part_of(make: Callable[[Any], Iterable[Any]], part: Any) -> Iterable[Any]:
     """Yield what a function makes of one part. It is called when the first sample is wanted."""
     made = make(part)
     if made is None:
-        raise ValueError(
-            "the function of the parts returned None; it yields samples, or returns an iterable"
-        )
+        raise ValueError("the function of the parts returned None, not samples")
     yield from elements_of(made)

@@ -50,10 +50,7 @@ def parse_source(text: str) -> Source | None:
                 f"{form} annotations have no option {name!r}; use --labels {form}:PATH"
             )
         if name == "ignore" and not (value.isdecimal() and int(value) <= 65535):
-            raise UsageError(
-                f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in "
-                "masks+ignore=255:DIR"
-            )
+            raise UsageError(f"masks+ignore={value}: it is 0 to 65535, as in masks+ignore=255:DIR")
     if not found["path"] and form != "captions":  # they may be beside the images
         raise UsageError(f"--labels {text}: it needs a path, {form}:PATH")
     return Source(form, normal(found["path"]) if found["path"] else "", tuple(options))
@@ -83,8 +80,7 @@ def hint_of_format(file: str) -> str:
         near = similar(word, FORMATS)
         meant = f", perhaps {near[0]}" if near else ""
         return (
-            f"if {printable(word)} should be a format of annotations{meant}: the formats are "
-            f"{', '.join(FORMATS)}"
+            f"{printable(word)} is no format of annotations{meant}: these are {', '.join(FORMATS)}"
         )
     try:
         begin = begin_of(file, LOOKED_AT)

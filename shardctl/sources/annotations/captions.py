@@ -33,11 +33,11 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.files import is_folder, local_copy, resolved
-from shardctl.sources.label_table import FILE_COLUMNS, some
+from shardctl.sources.label_table import FILE_COLUMNS
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import ordinary, sha256_of
 from shardctl.system.locations import name_of, parent_of
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 
 SUFFIXES = (".txt", ".json")
 
@@ -110,7 +110,7 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
             if not all(own):
                 if len(columns) != 2 or not _NUMBER.search(columns[0]):
                     raise InputError(
-                        f"{shown}: its first line has no {NAMES[0]} and {TEXTS[0]}, and no NAME#NUMBER"
+                        f"{shown}: its first line has neither {NAMES[0]} and {TEXTS[0]} nor NAME#NUMBER"
                     )
                 of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
             name, text = map(columns.index, own) if all(own) else (0, 1)

@@ -357,16 +357,15 @@ class Evidence:
             raise InputError(
                 f"{name}: EXIF turns some images, and the sizes in the annotations disagree: "
                 f"{counted(stored, 'image')} fit the stored image ({printable(self.stored[0])}), "
-                f"{upright:,} the upright one ({printable(self.upright[0])}); give "
-                "--annotation-frame stored or upright, which rejects the others"
+                f"{upright:,} the upright one ({printable(self.upright[0])}); --annotation-frame "
+                "stored or upright rejects the others"
             )
         if not unclear:
             return ()
         why = "as others say" if stored or upright else "--annotation-frame stored changes that"
         return (
             f"{name}: EXIF turns {counted(unclear, 'image')}{among} whose size does not tell the "
-            "frame; the annotations are taken as those of the "
-            f"{'stored' if stored else 'upright'} image ({why})",
+            f"frame; annotations are of the {'stored' if stored else 'upright'} image ({why})",
         )
 
 

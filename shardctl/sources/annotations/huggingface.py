@@ -72,7 +72,7 @@ def without_category(schema: pa.Schema, shown: str) -> list[str]:
     if not _items_in(schema) or named_category(schema) is not None:
         return []
     return [
-        f"{shown}: objects has bbox and no list of categories ({' or '.join(CATEGORIES)}): a plain "
+        f"{shown}: objects has bbox and no categories ({' or '.join(CATEGORIES)}): a plain "
         "column, whose boxes stay"
     ]
 

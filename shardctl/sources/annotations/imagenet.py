@@ -16,10 +16,9 @@ from shardctl.errors import InputError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, reading, stem
 from shardctl.sources.files import exists, is_folder, local_copy
-from shardctl.sources.label_table import some
 from shardctl.system.files import read_bytes
 from shardctl.system.locations import join, name_of, parent_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")
 """A line for each class: its number in WordNet, and words."""
@@ -71,8 +70,8 @@ def read(
     missing = [row for row, number in enumerate(found) if number is None]
     if len(missing) == len(found):
         raise InputError(
-            f"{printable(given)}: no image has a class of ImageNet: a folder or a name such as "
-            f"n01440764, or a line in a list ({some(inputs.paths_at([0]))})"
+            f"{printable(given)}: no image has a class of ImageNet (n01440764): a folder, a "
+            f"name, or a line in a list ({some(inputs.paths_at([0]))})"
         )
     said = [
         f"{len(missing):,} of {counted(len(found), 'input')} without a class of ImageNet "
@@ -110,8 +109,8 @@ def _words(shown: str, there: dict[str, str], lines_of: LinesOf) -> dict[str, st
             rest = rest.partition(" ")[2].replace("_", " ")
         if not _WNID.fullmatch(wnid) or not rest or wnid in words:
             raise InputError(
-                f"{printable(there[name])}, line {number}: each line needs a WordNet number such "
-                "as n01440764, once in the file, and words"
+                f"{printable(there[name])}, line {number}: each line needs another WordNet "
+                "number such as n01440764, and words"
             )
         words[wnid] = rest.strip()
     return words
@@ -125,7 +124,7 @@ def _truth(numbers: dict[str, int], there: dict[str, str], lines_of: LinesOf) ->
         return {}
     if of_list == TRUTH and NUMBERED not in there:
         raise InputError(
-            f"{printable(there[TRUTH])}: put {NUMBERED} beside it, which says what its numbers are"
+            f"{printable(there[TRUTH])}: put {NUMBERED} beside it, which names its numbers"
         )
     by_id, truth = dict[str, int](), dict[str, int]()
     for _, line in lines_of(NUMBERED) if of_list == TRUTH else ():

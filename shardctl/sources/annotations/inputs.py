@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Array, Bools, Hashes, Numbers
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers, hash_names
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
-from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
@@ -36,7 +35,7 @@ from shardctl.system.locations import (
     within,
 )
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted, printable, some
 
 NAMES = ("classes.txt", "obj.names")
 """Files that have the names of the classes, one in a line from 0 on."""
@@ -202,8 +201,8 @@ class Finder:
             at = int(np.argmax(is_other))
             raise InputError(
                 f"{shown}: {printable(names[at].as_py())} leads only to "
-                f"{printable(self._inputs.paths_at([rows[at]])[0])}, which is of another split by "
-                "its name; rename one"
+                f"{printable(self._inputs.paths_at([rows[at]])[0])}, of another split by its "
+                "name; rename one"
             )
         rows[is_other] = -1
         rows[~is_exact & np.isin(rows, rows[is_exact])] = -1  # another name leads to it as it is
@@ -452,7 +451,7 @@ def none_among_inputs(shown: str, names: Texts) -> InputError:
     """Return what is wrong with a file whose images are all other ones."""
     example = some(names.slice(0, 3).to_pylist())
     return InputError(
-        f"{shown}: none of its images is among the inputs (it names {example}); give their folder"
+        f"{shown}: no image of it is among the inputs (it names {example}); give their folder"
     )
 
 
@@ -571,5 +570,5 @@ def told_by_lists(files: Iterable[str]) -> ToldSplits | None:
             places.setdefault(name, []).append(file)
     if {"train", "val"} <= set(places):
         places.pop("trainval", None)
-    shown = some([printable(str(each)) for own in places.values() for each in own])
+    shown = some([printable(each) for own in places.values() for each in own])
     return ToldSplits(shown, places) if places else None

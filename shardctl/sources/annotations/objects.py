@@ -20,9 +20,8 @@ import pyarrow as pa
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
 from shardctl.sources.annotations.inputs import Rows
-from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 OBJECTS = "objects"
 ANNOTATED = "shardctl.annotated"
@@ -219,7 +218,7 @@ def are_shares(boxes: npt.ArrayLike) -> bool:
 
 def why_shares(shown: str) -> str:
     """Return why boxes that are shares are refused. `shown` is where they are."""
-    return f"{shown}: all boxes of objects are shares of the size, 0 to 1; make them pixels"
+    return f"{shown}: all boxes are shares of the size, 0 to 1; make them pixels"
 
 
 def others_in(
@@ -249,7 +248,7 @@ def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[s
         parts.append(f"{counted(degenerate, 'box has', 'boxes have')} no area")
     done = {
         "keep": "kept as they are (--boxes-outside clip or drop changes that)",
-        "clip": "cut at the edge of the image, and dropped where nothing is left",
+        "clip": "cut at the edge of the image, dropped if nothing is left",
         "drop": "dropped",
     }
     return [f"{' and '.join(parts)}; {done[rule.boxes]}"] if parts else []

@@ -18,11 +18,10 @@ from shardctl.sources.annotations.base import Faults, fault
 from shardctl.sources.annotations.inputs import FOLDERS, NAMES, Inputs, reading, stem
 from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
-from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within
-from shardctl.system.text import composed, counted, format_bytes, printable
+from shardctl.system.text import composed, counted, format_bytes, printable, some
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
@@ -87,15 +86,14 @@ def names_of_classes(
             if not name or name in names[: number - 1]:
                 wrong = f"repeats {printable(name)}" if name else "is blank"
                 raise InputError(
-                    f"{printable(file)}, line {number}: it {wrong}, and each line is the name of "
-                    "one class"
+                    f"{printable(file)}, line {number}: it {wrong}, not the name of one class"
                 )
         lists[file] = tuple(names)
     for one, other in pairwise(lists):
         if lists[one] != lists[other]:
             raise InputError(
-                f"{printable(one)} and {printable(other)} have other classes, or in another order; "
-                "make them the same"
+                f"{printable(one)} and {printable(other)} have different classes; make them the "
+                "same"
             )
     return next(iter(lists.values()), None) or None
 
@@ -151,7 +149,7 @@ def refuse_no_match(
     if not matched:
         one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
         raise InputError(
-            f"{printable(folder)}: none of the {len(found):,} {what} has the name of an input of "
+            f"{printable(folder)}: none of the {len(found):,} {what} is called as an input of "
             f"its split ({one}; an input is {other})"
         )
 

@@ -23,10 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Hashes
+from shardctl.format.arrays import Hashes, hash_names
 from shardctl.sources.annotations.inputs import NAMES, YAML, stem
 from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
-from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import common, follow, join, name_of, parent_of, path_below
@@ -168,9 +167,7 @@ _EACH = (
 )
 """The formats with a file for each image: its ending, how it begins, and what is said of it."""
 
-_TO_WRITE = (
-    ", and nothing uses it: write it as COCO, or as a CSV file with the columns file_name and label"
-)
+_TO_WRITE = ", and nothing uses it: write it as COCO, or CSV with file_name and label"
 _OF_YOLO = re.compile(rb"(?ms)(?=.*^names\s*:).*^(train|val|path)\s*:")
 _OF_COCO = re.compile(rb'(?s)\A\s*\{.*("annotations"\s*:\s*\[\s*\{|"image_id")')
 _MEMBERS_OF_COCO = re.compile(rb'"(category_id|caption)"|"categories"\s*:\s*\[')
@@ -249,17 +246,17 @@ def refuse_nested_records(files: Iterable[FoundFile], images: Images) -> None:
             source = file.opened if inside else images.roots[file.root].text
             command = f"`shardctl convert {shlex.quote(printable(source))} DST"
             way = (
-                f"images in lists or in texts are not read as samples yet, and {command}` converts "
-                "the records without them"
+                f"images in lists or texts are not read, and {command}` converts the records "
+                "without them"
                 if nested
-                else f"{command} --image-field {shlex.quote(printable(path[0]))}` makes a sample of "
-                "each record, if its paths lead to the images from its folder on"
+                else f"{command} --image-field {shlex.quote(printable(path[0]))}` makes a sample "
+                "of each record, if its paths lead from its folder on"
             )
             place = printable(".".join(path).replace(".[]", "[]"))
             raise InputError(
                 f"{printable(file.opened)}: its records name images of the source ({place}: "
-                f"{printable(image)}), and nothing uses them; {way}, and --labels none the images "
-                "alone"
+                f"{printable(image)}), and nothing uses them; {way}; --labels none takes the "
+                "images alone"
             )
 
 

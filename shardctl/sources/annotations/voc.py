@@ -111,8 +111,8 @@ def read(
     notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
     if at_zero:
         notices.append(
-            f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from "
-            f"1: if these files count from 0, use --labels voc+{ZERO_BASED}:PATH"
+            f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts from 1: if "
+            f"these count from 0, use --labels voc+{ZERO_BASED}:PATH"
         )
     return writer.finish(
         rows,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.format.roles import Objects
 from shardctl.images.defaults import TASKS
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
@@ -40,11 +40,10 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.files import exists, is_folder, resolved
-from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import join, name_of, normal, parent_of, path_below
-from shardctl.system.packages import to_install
-from shardctl.system.text import composed, printable
+from shardctl.system.packages import needed
+from shardctl.system.text import composed, printable, some
 
 SPLITS = ("train", "val", "test", "minival")
 
@@ -164,7 +163,7 @@ def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], 
         folder = unread(roots[row].as_py(), parent_of(image))
         if folder and exists(labels := join(folder, f"{stem(name_of(image))}.txt")):
             raise InputError(
-                f"{shown}: names no folder that has {printable(image)}, whose labels are "
+                f"{shown}: names no folder with {printable(image)}, whose labels are "
                 f"{printable(labels)}; add it"
             )
 
@@ -242,8 +241,8 @@ def _places(
         raise ValueError(f"{count + 1} numbers, and {takes}{pose}")
     if count == 8 and task is None:
         raise InputError(
-            f"{shown}: nine numbers may be a polygon of four points or a turned box; say "
-            "which they are: --yolo-task segment or --yolo-task obb"
+            f"{shown}: nine numbers may be a polygon of four points or a turned box; give "
+            "--yolo-task segment or --yolo-task obb"
         )
     points = []
     if task == "pose" or count == 4:
@@ -287,12 +286,7 @@ def stray_share(places: Sequence[float], lengths: Sequence[float]) -> float | No
 
 def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     """Read a data.yaml. Raises InputError."""
-    try:
-        import yaml  # an extra, and most conversions have no YOLO files
-    except ImportError:
-        raise InstallError(
-            f"a data.yaml is read by PyYAML: pip install {to_install('yolo')}"
-        ) from None
+    yaml = needed("yaml", "yolo", "a data.yaml")
     shown = printable(file)
     with reading(file):
         data = read_small(file)
@@ -316,14 +310,12 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     names = _names_of(said.get("names"), shown)
     if names is not None and said.get("nc", str(len(names))) != str(len(names)):
         raise InputError(
-            f"{shown}: nc is {printable(str(said['nc']))}, and there are {len(names):,} names"
+            f"{shown}: nc is {printable(said['nc'])}, and there are {len(names):,} names"
         )
     points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
     task = rule.task or said.get("task") or ("pose" if points else None)
     if task is not None and task not in TASKS:
-        raise InputError(
-            f"{shown}: the task {printable(str(task))} is not one of {', '.join(TASKS)}"
-        )
+        raise InputError(f"{shown}: the task {printable(task)} is not one of {', '.join(TASKS)}")
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
     given = said.get("kpt_names")
@@ -440,9 +432,7 @@ def _folders_of(
     folders = list(filter(is_folder, folders))
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
-        raise InputError(
-            f"{shown}: no folder of labels was found by its train, val and test{named}"
-        )
+        raise InputError(f"{shown}: its train, val and test lead to no folder of labels{named}")
     outer = [
         folder
         for folder in folders

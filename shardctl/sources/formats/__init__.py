@@ -181,8 +181,7 @@ may begin with PAR1."""
 
 _OTHERS = frozenset(
     (
-        ".xml,.html,.htm,.yaml,.yml,.toml,.ini,.py,.sh,.log,.pdf,.zip,.db,.mat,.pkl,.jpg,"
-        ".jpeg,.png,.gif,.webp,.bmp,.tif,.tiff,.mp3,.mp4,.wav,.so,.o,.c,.h"
+        ".xml,.html,.htm,.yaml,.yml,.toml,.ini,.py,.sh,.log,.pdf,.zip,.db,.mat,.pkl,.jpg,.jpeg,.png,.gif,.webp,.bmp,.tif,.tiff,.mp3,.mp4,.wav,.so,.o,.c,.h"
     ).split(",")
 )
 """Endings of files that are none of these formats: they are not opened to see what they are."""

@@ -201,7 +201,7 @@ class Delimited(TextFormat):
                 raise Rejection(
                     "read",
                     "header",
-                    "its first row has the names that --columns gives; leave out --columns, so that it is the header (above data, write a row of names)",
+                    "its first row has the names that --columns gives; leave out --columns (above data, write a row of names)",
                 )
             return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
@@ -374,8 +374,7 @@ def unclosed(place: int) -> Rejection:
     return Rejection(
         "decode",
         "unclosed-quote",
-        f'a quote (") at byte {place} of the row is never closed, up to the end of the '
-        "file; "
+        f'a quote (") at byte {place} of the row is never closed, up to the end of the file; '
         "close it",
     )
 

@@ -12,10 +12,10 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from shardctl.errors import InstallError, Rejection, UsageError
+from shardctl.errors import Rejection, UsageError
 from shardctl.sources.formats.base import BOMS, DETECT, OTHER_ENCODING, looks_wide, unmarked_wide
 from shardctl.sources.values import is_utf8
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.text import did_you_mean, printable
 
 UNDECODED = b"\xff"
@@ -57,8 +57,7 @@ has."""
 
 _COMMON = tuple(
     (
-        "utf-8,utf-16,utf-32,latin-1,cp1252,ascii,gbk,gb2312,gb18030,big5,shift_jis,cp932,"
-        "euc_jp,euc_kr"
+        "utf-8,utf-16,utf-32,latin-1,cp1252,ascii,gbk,gb2312,gb18030,big5,shift_jis,cp932,euc_jp,euc_kr"
     ).split(",")
 )
 """Encodings that a message suggests."""
@@ -214,12 +213,7 @@ def detect(data: bytes, whole: bool = True) -> str:
     UTF-32, escape sequences, whether all is UTF-8; else charset-normalizer judges the lines with
     bytes over 127. Raises Rejection (stage `decode`) if it finds none, InstallError.
     """
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError as error:
-        raise InstallError(
-            f"--encoding detect needs charset-normalizer: pip install {to_install('detect')}"
-        ) from error
+    from_bytes = needed("charset_normalizer", "detect", "--encoding detect").from_bytes
     found = marked_encoding(data)
     if found:
         return found
@@ -353,8 +347,7 @@ _SCRIPTS = (
     Script(
         (("gb18030", "GBK (Chinese)"),),
         frozenset(
-            "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多"
-            "经么去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日，。、“”"
+            "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日，。、“”"
         ),
         0.4,
         known=("gb2312", 0xB0, 0xD7),
@@ -362,8 +355,7 @@ _SCRIPTS = (
     Script(
         (("big5", "Big5 (Chinese)"), ("big5hkscs", "Big5-HKSCS (Chinese)")),
         frozenset(
-            "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自之年過發後作裡用道行所然家種事成方多"
-            "經麼去法學如都同現當沒動面起看定天分還進好小部其些主樣理心她本前開但因只從想實日，。、「」"
+            "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自之年過發後作裡用道行所然家種事成方多經麼去法學如都同現當沒動面起看定天分還進好小部其些主樣理心她本前開但因只從想實日，。、「」"
         ),
         0.4,
         known=("big5", 0xA4, 0xC6),

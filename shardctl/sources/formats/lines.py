@@ -48,6 +48,13 @@ Ends = Sequence[Any]
 begins and ends that is rejected, 1, and why."""
 
 
+def too_long(size: int, limit: int) -> Rejection:
+    """Return why a line of this many bytes is rejected."""
+    most = format_bytes(limit)
+    message = f"a line of {size} bytes, and at most {most} are read as one record; divide it"
+    return Rejection("read", "too-large", message)
+
+
 class GridFile(TextFile):
     """A seekable UTF-8 file of a text format, over which lies a grid of cells of `unit_bytes`.
 
@@ -151,9 +158,7 @@ class LineFile(GridFile):
 
     def too_large(self, size: int) -> Rejection:
         """Return why a line is rejected."""
-        limit = format_bytes(self.longest)
-        message = f"a line of {size} bytes, and at most {limit} are read as one record; divide it"
-        return Rejection("read", "too-large", message)
+        return too_long(size, self.longest)
 
     def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None

@@ -150,7 +150,7 @@ class MdsShard(Container):
             raise Rejection(
                 "read",
                 "bad-columns",
-                f"its columns cannot be read ({printable(str(error))}); it is damaged, get it again",
+                f"its columns cannot be read ({printable(error)}); it is damaged, get it again",
             ) from None
         return found
 
@@ -204,7 +204,7 @@ class MdsShard(Container):
                 raise Rejection(
                     "decode",
                     "bad-value",
-                    f"its {printable(column.name)} is not as it should be ({printable(str(error))}); get the shard again",
+                    f"its {printable(column.name)} is not as it should be ({printable(error)}); get the shard again",
                 ) from None
             at += size
         return record

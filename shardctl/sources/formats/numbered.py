@@ -231,7 +231,7 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
             return pa.date32()
     raise refused(
         "unknown-type",
-        f"{what} has the type {printable(str(dtype))[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
+        f"{what} has the type {printable(dtype)[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
     )
 
 

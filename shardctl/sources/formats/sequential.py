@@ -36,7 +36,7 @@ from shardctl.sources.formats.encodings import (
     resolve,
     undecoded,
 )
-from shardctl.sources.formats.lines import HEAD_BYTES
+from shardctl.sources.formats.lines import HEAD_BYTES, too_long
 from shardctl.system.files import ordinary
 from shardctl.system.text import counted, format_bytes
 
@@ -292,9 +292,9 @@ class _Records(TextStream):
         Where its end can be found only by holding all of it, such as that of a quoted field, what
         follows is not read either.
         """
-        limit = format_bytes(self._record_bytes)
         # not every line feed ends a record, even after a quote
         if self._form.complete(b'"\n') != 2:
+            limit = format_bytes(self._record_bytes)
             message = (
                 f"a record of more than {limit}; it and what follows it in the file is not read"
             )
@@ -314,8 +314,7 @@ class _Records(TextStream):
             return None  # the file is cut within it
         self.passed += 1
         self.offset += size
-        message = f"a line of {size} bytes, and at most {limit} are read as one record; divide it"
-        fault = Rejection("read", "too-large", message)
+        fault = too_long(size, self._record_bytes)
         return _Part(UNDECODED + b"\n", checksum.digest(), 1, array("q"), fault)
 
     def _pass_bytes(self, size: int) -> array[int]:

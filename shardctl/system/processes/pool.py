@@ -170,9 +170,9 @@ class Pool:
             possible = len(self._workers)
             wanted = counted(self._fewest, "worker process", "worker processes")
             raise WorkerError(
-                f"this process may not open enough files for {wanted}: each takes "
-                f"{FILES_PER_WORKER}, and there is room for"
-                f" {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn shows it)"
+                f"this process may not open enough files for {wanted} ({FILES_PER_WORKER} each), "
+                f"but for {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn "
+                "shows it)"
             )
 
     def _new_worker(self, place: int) -> _Worker:

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from shardctl.errors import UsageError
 from shardctl.system.locations import SCHEMES, URL
+from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import package
 from shardctl.system.text import printable
 
 
@@ -23,8 +23,7 @@ def refuse_half_url(text: str) -> None:
         scheme, colon, rest = text.partition("//")
     if colon and scheme in SCHEMES and not rest.startswith("//") and not os.path.lexists(text):
         raise UsageError(
-            f"{printable(text)}: is not a URL, and would be a folder here; write "
-            f"{scheme}://{printable(rest.lstrip('/'))}"
+            f"{printable(text)}: is not a URL; write {scheme}://{printable(rest.lstrip('/'))}"
         )
 
 
@@ -37,8 +36,8 @@ def parts_of(url: str) -> tuple[str, str, str]:
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
         raise UsageError(
-            f"{printable(url)}: is not the URL of an object store; those begin with "
-            f"{schemes}; download or copy all else to a folder first"
+            f"{printable(url)}: is not the URL of an object store ({schemes}); download or copy "
+            "all else to a folder"
         )
     bucket, _, prefix = match[2].partition("/")
     if not bucket:
@@ -57,7 +56,7 @@ def open_store(url: str) -> Store:
     """
     scheme, bucket, prefix = parts_of(url)
     name = SCHEMES[scheme]
-    package("obstore", url, name)
+    needed("obstore", name, url)
     store: Store = importlib.import_module(f"shardctl.system.stores.{name}").connect(bucket, prefix)
     return store
 

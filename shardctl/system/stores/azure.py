@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from obstore.store import AzureStore
 
 from shardctl.errors import StoreError
+from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, client_options, package, switched_on
+from shardctl.system.stores.client import Cloud, client_options, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
@@ -71,5 +72,5 @@ def _credentials(url: str) -> dict[str, Any]:
     if any(os.environ.get(name) for name in _OWN) or switched_on("AZURE_SKIP_SIGNATURE"):
         return {}
     return {
-        "credential_provider": package("obstore.auth.azure", url, "azure").AzureCredentialProvider()
+        "credential_provider": needed("obstore.auth.azure", "azure", url).AzureCredentialProvider()
     }

@@ -6,11 +6,9 @@ import math
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from shardctl.errors import InstallError, UsageError
-from shardctl.system.packages import to_install
+from shardctl.errors import UsageError
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:
@@ -122,15 +120,3 @@ def _seconds(name: str, usual: float, least: float) -> float:
 def switched_on(name: str) -> bool:
     """Return whether a variable of the environment says yes, in the words that obstore knows."""
     return os.environ.get(name, "").lower() in ("1", "true", "on", "yes", "y")
-
-
-def package(module: str, what: str, extra: str) -> Any:
-    """Return a module of a package that may not be installed; raises InstallError, which says for
-    `what` it is needed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InstallError(
-            f"{printable(what)} needs a package that cannot be imported ({error}): pip install "
-            f"{to_install(extra)}"
-        ) from None

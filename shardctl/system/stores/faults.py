@@ -79,7 +79,7 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
     where = printable(where)
     doing = f"{where}: {_DOING[action]}"
     if code in _NO_BUCKET:
-        return StoreError(f"{where}: there is no such {cloud.bucket}; make it, or correct the name")
+        return StoreError(f"{where}: there is no such {cloud.bucket}; make it, or correct it")
     if code in _EXPIRED:
         return StoreError(f"{doing} failed: the credentials have expired ({code}); {cloud.renew}")
     if code == "RequestTimeTooSkewed":
@@ -90,8 +90,7 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
         )
     if code in _ELSEWHERE or status in ("301", "307") or "incorrectly configured region" in text:
         return StoreError(
-            f"{doing} failed: the {cloud.bucket} is somewhere else; set {cloud.address} to where "
-            "it is"
+            f"{doing} failed: the {cloud.bucket} is elsewhere; set {cloud.address} to it"
         )
     if code == "InvalidObjectState":
         return NotPermittedError(
@@ -112,20 +111,17 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
         # The answer to the end of an upload was lost: obstore then aborts it, and is told that
         # there is none.
         return BrokenAnswerError(
-            f"{doing} failed: the upload had ended before it was complete, again and again; try "
-            "again later"
+            f"{doing} failed: the upload ended too early, again and again; try later"
         )
     # Of a request that is made again after its answer broke off, obstore tells the number alone.
     if isinstance(error, FileNotFoundError) or (action in ("read", "copy") and status == "404"):
         return NoSuchKeyError(f"{where}: there is no such object")
     if kind == "PreconditionError" or (action == "read" and status == "412"):
-        return ObjectChangedError(
-            f"{where}: has changed since it was first read; start again with the new object"
-        )
+        return ObjectChangedError(f"{where}: has changed since it was first read; start again")
     if kind == "InvalidPathError":
         return StoreError(
-            f"{doing} failed: the name of an object there cannot be used ({_short(error)}); rename "
-            "or delete it"
+            f"{doing} failed: the name of an object there cannot be used ({_short(error)}); "
+            "rename it"
         )
     if any(sign in text for sign in _SENSELESS):
         return WrongAnswerError(f"{doing} failed: {_short(error)}, twice; {WRONG_ADVICE}")
@@ -142,14 +138,11 @@ def _unanswered(
     if status.startswith("5") or status in ("408", "429"):
         return UnansweredError(
             f"{doing} failed: {cloud.name} is overloaded or out of order "
-            f"({' '.join(filter(None, (status, code)))}),"
-            f" and still was after some retries; try again later, or set {RETRY} to more seconds"
+            f"({' '.join(filter(None, (status, code)))}), again and again; try later, or set "
+            f"{RETRY} to more seconds"
         )
     if "BadScheme" in text:
-        return UnansweredError(
-            f"{doing} failed: the address begins with http://, which is not allowed; set "
-            f"{cloud.plain}"
-        )
+        return UnansweredError(f"{doing} failed: http:// is not allowed; set {cloud.plain}")
     if "TimedOut" in text or "kind: Timeout" in text:
         kind = StandstillError if _ONE_TRY.search(text) else UnansweredError
         return kind(

@@ -10,8 +10,9 @@ from obstore.exceptions import PreconditionError
 from obstore.store import GCSStore
 
 from shardctl.errors import StoreError
+from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, client_options, package, switched_on
+from shardctl.system.stores.client import Cloud, client_options, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def _credentials(url: str) -> dict[str, Any]:
     kinds of them."""
     if any(os.environ.get(name) for name in _OWN) or switched_on("GOOGLE_SKIP_SIGNATURE"):
         return {}
-    google = package("google.auth", url, "gcs")
-    provider = package("obstore.auth.google", url, "gcs").GoogleCredentialProvider
+    google = needed("google.auth", "gcs", url)
+    provider = needed("obstore.auth.google", "gcs", url).GoogleCredentialProvider
     try:
         found, _ = google.default(scopes=[_SCOPE])
     except google.exceptions.GoogleAuthError as error:

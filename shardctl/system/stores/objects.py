@@ -266,9 +266,7 @@ class Objects:
                 return None
             time.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise fault or UnansweredError(
-            f"{self._where(key)}: writing was refused {CONDITION_TRIES} times, although nobody "
-            "else has written it; try again"
-            " later"
+            f"{self._where(key)}: writing was refused {CONDITION_TRIES} times; try again later"
         )
 
     def _try_to_write(self, key: str, data: bytes, version: str | None) -> str | None:
@@ -313,8 +311,8 @@ class Objects:
                     continue
                 if entry.name <= last:
                     raise StoreError(
-                        f"{self._where(folder)}: this store does not list objects in the order of "
-                        "their names; use another"
+                        f"{self._where(folder)}: this store does not list objects in order; use "
+                        "another"
                     )
                 last = entry.name
                 if entry.name.startswith(prefix) and entry.name > after:
@@ -441,8 +439,7 @@ class Objects:
         client would change it."""
         if key.startswith("/") or key.endswith("/") or "//" in key:
             raise StoreError(
-                f"{self._where(key)}: has an empty part between two /, which shardctl cannot read; "
-                "rename the object"
+                f"{self._where(key)}: has an empty part between two /; rename the object"
             )
         return "/".join(filter(None, (self._prefix, key)))
 
@@ -467,7 +464,7 @@ def _check_readable(path: Path) -> None:
             pass
     except OSError as error:
         raise StorageError(
-            f"{printable(str(path))}: cannot be read ({error.strerror or error})"
+            f"{printable(path)}: cannot be read ({error.strerror or error})"
         ) from error
 
 
@@ -514,6 +511,6 @@ def note_use() -> None:
     _users.add(os.getpid())
     if len(_users) > 1:
         raise StoreError(
-            "this process was forked from a process that had used an object store; start them by "
-            "spawn or forkserver, or fork before the first use"
+            "this process was forked from one that had used an object store; use spawn or "
+            "forkserver, or fork before"
         )

@@ -9,8 +9,9 @@ from typing import Any
 from obstore.store import S3Store
 
 from shardctl.errors import StoreError
+from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, client_options, package, switched_on
+from shardctl.system.stores.client import Cloud, client_options, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 S3 = Cloud(
@@ -61,10 +62,10 @@ def _credentials(url: str) -> dict[str, Any]:
     and SSO."""
     if any(os.environ.get(name) for name in _OWN) or switched_on("AWS_SKIP_SIGNATURE"):
         return {}
-    provider = package(
-        "obstore.auth.boto3", f"{url} with no AWS_ACCESS_KEY_ID", "s3"
+    provider = needed(
+        "obstore.auth.boto3", "s3", f"{url} with no AWS_ACCESS_KEY_ID"
     ).Boto3CredentialProvider
-    exceptions = package("botocore.exceptions", url, "s3")
+    exceptions = needed("botocore.exceptions", "s3", url)
     try:
         return {"credential_provider": provider(ttl=RENEWAL)}
     except (ValueError, exceptions.BotoCoreError) as error:

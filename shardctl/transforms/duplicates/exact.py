@@ -207,7 +207,7 @@ class DuplicatesTable:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if not reader.schema.equals(SCHEMA):
                 raise DatasetError(
-                    f"{printable(str(path))}: does not have the columns that `shardctl help "
+                    f"{printable(path)}: does not have the columns that `shardctl help "
                     "format` gives it"
                 )
             self._batches = [
@@ -216,14 +216,14 @@ class DuplicatesTable:
             for batch in self._batches:
                 batch.validate()
                 if any(column.null_count for column in batch.columns):
-                    raise DatasetError(f"{printable(str(path))}: a value is missing in it")
+                    raise DatasetError(f"{printable(path)}: a value is missing in it")
             self._firsts = [
                 (batch["file"][0].as_py(), batch["record"][0].as_py())
                 for batch in self._batches
                 if batch.num_rows
             ]
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DatasetError(f"{printable(str(path))}: cannot be read ({error})") from error
+            raise DatasetError(f"{printable(path)}: cannot be read ({error})") from error
 
     def of(self, file: int, numbers: Numbers) -> list[Array]:
         """Return what is dropped of records of a file, given by their numbers, (n,) and increasing:

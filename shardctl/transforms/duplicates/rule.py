@@ -52,9 +52,8 @@ class DuplicateRule:
                 if LEAST_SIMILARITY <= threshold <= 1:
                     return cls(mode, threshold=threshold)
         raise UsageError(
-            "duplicates must be keep or exact, for images similar or similar:BITS, with 0 to "
-            f"{MOST_DISTANCE}, for texts near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or "
-            f"paragraph; it is {text!r}"
+            f"duplicates must be keep, exact, similar, similar:BITS (0 to {MOST_DISTANCE}), "
+            f"near, near:SHARE ({LEAST_SIMILARITY} to 1), line or paragraph; it is {text!r}"
         )
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ _TURN = Span(-0.5, 0.5, alone="around")
 _BACKEND = setting(
     Word(*BACKENDS),
     "numpy",
-    "What computes it: numpy, or pillow (the hue as torchvision does it to Pillow images).",
+    "What computes it: numpy, or pillow (the hue as in torchvision).",
 )
 _ALWAYS, _HALF = (setting(PROBABILITY, p, "Probability of doing it.") for p in (1.0, 0.5))
 

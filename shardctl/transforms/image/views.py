@@ -82,7 +82,7 @@ class Padding(ImageTransform, step="pad"):
     size: Size | None = setting(
         Sides(pair=True),
         None,
-        "WIDTHxHEIGHT that the canvas has at least; the image is at its centre.",
+        "Least WIDTHxHEIGHT of the canvas; the image is at its centre.",
     )
     fill: Colour = setting(COLOUR, BLACK, "Colour of the margin.")
 

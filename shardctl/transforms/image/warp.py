@@ -37,7 +37,7 @@ NEAREST, BILINEAR = (
     for how in ("nearest", "bilinear")
 )
 FILL = setting(COLOUR, BLACK, "Colour of what lies outside of the image.")
-_EXPAND = setting(Flag(), False, "Make the output large enough to hold all of the image.")
+_EXPAND = setting(Flag(), False, "Make the output large enough for all of the image.")
 _TURN = setting(Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n.")
 
 
@@ -211,8 +211,7 @@ class Perspective(ImageTransform, step="perspective"):
 
     corners: tuple[float, ...] = setting(
         NumberList(8, -4.0, 5.0),
-        help="Where the corners go: x and y of the top left, top right, bottom right, bottom left, "
-        "as shares of the size.",
+        help="Where the corners go, from the top left clockwise: x and y as shares of the size.",
     )
     interpolation: str = BILINEAR
     fill: Colour = FILL

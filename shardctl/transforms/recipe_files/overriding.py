@@ -12,6 +12,7 @@ from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
+from shardctl.system.arguments import contradiction
 from shardctl.system.text import printable
 from shardctl.transforms.recipe_files.reading import load_recipe, read_toml
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
@@ -32,7 +33,7 @@ def recipe_with_options(
     for name, option in STEP_OPTIONS.items():
         option.check(name, given.get(name, option.default))
     is_file = isinstance(recipe, str | Path)
-    file = printable(str(recipe)) if is_file else "the recipe"
+    file = printable(recipe) if is_file else "the recipe"
     joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
     joined |= {key: given[key] for key in RECIPE_OPTIONS if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:
@@ -43,7 +44,7 @@ def recipe_with_options(
     if chats and given.get("tokenizer") is None and "tokenize_chat" not in names:
         raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
     if not steps and given.get("crop") and given.get("random_crop"):
-        raise UsageError("--crop and --random-crop contradict each other; use one of them")
+        raise contradiction("--crop", "--random-crop")
     more = [parse_step_option(text) for text in given.get("steps") or ()]
     made = [step for step in more if step["name"] in TOKEN_STEPS]
     for name, shortcut in SHORTCUTS.items():
@@ -64,9 +65,7 @@ def recipe_with_options(
                 shown = "" if value is True else f" {printable(text)}"
                 who = f"--{name.replace('_', '-')}{shown}: {file} has"
                 if same:
-                    raise UsageError(
-                        f"{who} {len(same)} steps {step}; change the one that is meant in it"
-                    )
+                    raise UsageError(f"{who} {len(same)} steps {step}; change it there")
                 there = ", ".join(dict.fromkeys(map(str, names)))
                 setting = "".join(f" {key}={each}" for key, each in settings.items())
                 raise UsageError(
@@ -117,8 +116,7 @@ def parse_step_option(text: str) -> Json:
     head = _NAME.match(text)
     if head is None or text[head.end() : head.end() + 1] == "=":
         raise UsageError(
-            f"{shown}: write the name of a step, then its settings, as in --step 'color_jitter "
-            "brightness=0.4'"
+            f"{shown}: write a step and its settings, as in --step 'color_jitter brightness=0.4'"
         )
     if head[1] not in TRANSFORMS:
         raise UsageError(f"{shown}: {unknown_step(head[1])}")

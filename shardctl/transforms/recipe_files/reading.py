@@ -159,7 +159,7 @@ class RecipeFile:
     def read(cls, path: Path) -> RecipeFile | Problem:
         """Read a file, or a ready recipe by its @NAME; a Problem if it is no TOML, or no text in
         UTF-8. Raises UsageError, InputError if it cannot be read."""
-        shown = printable(str(path))
+        shown = printable(path)
         try:
             data = read_named(recipe_file(path))
             text = data.decode("utf-8-sig")
@@ -337,7 +337,7 @@ def recipe_schema() -> Json:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "shardctl recipe",
-        "description": "What is done to every input of a dataset, and how the result is stored.",
+        "description": "What is done to each input of a dataset, and how it is stored.",
         "type": "object",
         "properties": Recipe.properties(),
         "additionalProperties": False,

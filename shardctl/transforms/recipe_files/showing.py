@@ -24,7 +24,7 @@ def show_recipe(root: Path) -> Json:
     `convert` that are no part of a recipe. `misfits` says what this version of shardctl would
     refuse.
     """
-    shown = printable(str(root))
+    shown = printable(root)
     manifest = Manifest.load(LocalFolder(root))
     recipe = {
         key: value for key, value in manifest.recipe.items() if value is not None and value != []

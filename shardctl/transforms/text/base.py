@@ -64,8 +64,7 @@ def require_text(given: pa.Schema, who: str) -> None:
     if place >= 0:
         is_there = f"the field {TEXT} is {given.field(place).type}"
     raise InputError(
-        f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names the "
-        "field of texts"
+        f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names them"
     )
 
 

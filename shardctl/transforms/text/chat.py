@@ -85,8 +85,8 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
             raise SettingError("user and assistant name two fields of one chat; give both")
         if not isinstance(self.opened, WithOffsets):
             raise SettingError(
-                f"the tokenizer {self.tokenizer} does not say where its tokens begin in a text; a "
-                "tokenizer.json, tiktoken and bytes do",
+                f"the tokenizer {self.tokenizer} does not say where tokens begin in a text; use "
+                "a tokenizer.json, tiktoken or bytes",
                 "tokenizer",
             )
         try:
@@ -99,8 +99,8 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
         for token in ("<|im_start|>", "<|im_end|>") if self.template == BUILT_IN else ():
             if token not in self.opened.special:
                 raise SettingError(
-                    f"the tokenizer has no special token {token}, which the template chatml "
-                    "writes; use a template of your own",
+                    f"the tokenizer has no special token {token}, which chatml writes; use a "
+                    "template of your own",
                     "template",
                 )
         self._template  # noqa: B018 - compiled once, and kept
@@ -123,7 +123,7 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             how = "give auto, chatml, or the path of a FILE.jinja"
             raise InputError(
-                f"chat template {printable(str(path))}: it cannot be read ({reason}); {how}"
+                f"chat template {printable(path)}: it cannot be read ({reason}); {how}"
             ) from None
 
     def keep(self, digest: str | None) -> None:

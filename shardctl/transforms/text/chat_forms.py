@@ -103,7 +103,7 @@ def form_of(names: Collection[str]) -> Form | None:
 def which_chats() -> str:
     """Say which records are chats."""
     known = ", ".join(" and ".join(form.needs) for form in FORMS)
-    return f"chats have the fields {known}, or those that user and assistant name"
+    return f"chats have {known}, or those that user and assistant name"
 
 
 def chat_of(form: Form, record: Values) -> tuple[list[dict[str, Any]], list[Any] | None]:

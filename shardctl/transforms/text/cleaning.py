@@ -73,8 +73,7 @@ class ControlCharacters(TextTransform, step="control_characters"):
     formats: bool = setting(
         Flag(),
         False,
-        "Remove format characters (Cf) too, such as byte order marks. Emoji and Indic scripts need "
-        "some.",
+        "Remove format characters (Cf) too, some of which emoji and Indic scripts need.",
     )
 
     def changed(self, texts: pa.Array) -> pa.Array:
@@ -177,7 +176,7 @@ class Html(TextTransform, step="html"):
     become characters."""
 
     tags: bool = setting(
-        Flag(), True, "Take the tags out; false: only make character references characters."
+        Flag(), True, "Take tags out; false: only make character references characters."
     )
 
     def prepare(self) -> None:

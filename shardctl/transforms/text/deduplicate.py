@@ -50,8 +50,7 @@ class Deduplicate(BatchTransform, step="deduplicate"):
     threshold: float = setting(
         Number(LEAST_SIMILARITY, 1),
         SIMILARITY,
-        "For near: documents are alike if this share of their 5-word sequences is the same, or "
-        "more.",
+        "For near: documents with this share of equal 5-word sequences are alike.",
     )
 
     def __post_init__(self) -> None:

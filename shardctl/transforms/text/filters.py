@@ -130,29 +130,29 @@ class FilterC4(TextStep, step="filter_c4"):
     endings: tuple[str, ...] = setting(
         NAMES,
         (".", "?", "!", '"', "”"),
-        "A line must end with one of these, and not with an ellipsis (...).",
+        "A line must end with one of these, and no ellipsis (...).",
     )
     min_line_words: int = setting(
-        COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3."
+        COUNT, 5, "Fewest words of a line; another version of the paper, and datatrove: 3."
     )
     min_sentences: int = setting(
-        COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5."
+        COUNT, 3, "Fewest sentences left of a text; that version, and datatrove: 5."
     )
     max_word_length: int = setting(
-        COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper)."
+        COUNT, 1000, "Lines with a longer word are removed (in the code, not the paper)."
     )
     line_phrases: tuple[str, ...] = setting(
         NAMES,
         ("javascript", *POLICY),
-        "A line with one of these is removed, in any case. The paper has javascript alone.",
+        "Lines with one of these are removed, in any case; in the paper javascript alone.",
     )
     text_phrases: tuple[str, ...] = setting(
         NAMES,
         ("lorem ipsum", "{"),
-        "A text with one of these is rejected, in any case: add words that you do not want.",
+        "Texts with one of these are rejected, in any case.",
     )
     citations: bool = setting(
-        Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not in the paper)."
+        Flag(), True, "Remove [1], [edit] and [citation needed] (in the code, not the paper)."
     )
 
     def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
@@ -220,11 +220,11 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
     max_duplicate_line_chars: float = setting(
         PROBABILITY,
         0.1,
-        "The share of the characters in duplicate lines must be under this. The code has 0.01, not "
-        "the paper's 0.1.",
+        "The share of characters in duplicate lines must be under this: 0.01 in the code, 0.1 "
+        "in the paper.",
     )
     max_newlines: float = setting(
-        Number(0.0), 0.3, "Most newlines per word (in the code, not in the paper)."
+        Number(0.0), 0.3, "Most newlines per word (in the code, not the paper)."
     )
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
@@ -286,14 +286,14 @@ class FilterGopher(TextFilter, step="filter_gopher"):
         PROBABILITY, 0.9, "Largest share of lines that start with a bullet."
     )
     bullets: tuple[str, ...] = setting(
-        NAMES, ("•", "-"), "What a bullet is. The paper does not say; datatrove has these."
+        NAMES, ("•", "-"), "What a bullet is, as in datatrove; the paper does not say."
     )
     max_ellipsis_lines: float = setting(
         PROBABILITY, 0.3, "Largest share of lines that end with an ellipsis."
     )
     min_alphabetic: float = setting(PROBABILITY, 0.8, "Least share of words with a letter.")
     min_stop_words: int = setting(
-        COUNT, 2, "How many of stop_words a text must have, each counted once; 0 for any language."
+        COUNT, 2, "How many different stop_words a text must have; 0 for any language."
     )
     stop_words: tuple[str, ...] = setting(
         NAMES,
@@ -408,15 +408,15 @@ class FilterGopherRepetition(TextFilter, step="filter_gopher_repetition"):
         PROBABILITY, 0.3, "Largest share of paragraphs that are duplicates."
     )
     max_duplicate_line_chars: float = setting(
-        PROBABILITY, 0.2, "Largest share of the characters that are in duplicate lines."
+        PROBABILITY, 0.2, "Largest share of characters in duplicate lines."
     )
     max_duplicate_paragraph_chars: float = setting(
-        PROBABILITY, 0.2, "Largest share of the characters that are in duplicate paragraphs."
+        PROBABILITY, 0.2, "Largest share of characters in duplicate paragraphs."
     )
     top_ngrams: tuple[float, ...] = setting(
         NumberList(3, 0.0, 1.0),
         (0.2, 0.18, 0.16),
-        "Largest share of the characters in the most common 2-, 3- and 4-gram.",
+        "Largest share of characters in the most common 2-, 3- and 4-gram.",
     )
     duplicate_ngrams: tuple[float, ...] = setting(
         NumberList(6, 0.0, 1.0),

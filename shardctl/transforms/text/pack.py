@@ -83,15 +83,13 @@ class Pack(BatchTransform, step="pack"):
     stride: int = setting(
         Whole(0, 1 << 20),
         0,
-        "With method none: tokens that a piece repeats of the one before. The column loss_mask is "
-        "0 there, so that each counts"
-        " once.",
+        "With method none: tokens that a piece repeats of the one before, with 0 in loss_mask: "
+        "each counts once.",
     )
     eos: bool | int = setting(
         END_TOKEN,
         True,
-        "The token that ends every document that does not end with it. true: the EOS of the "
-        "tokenizer, false: none.",
+        "The token that ends every document. true: the EOS of the tokenizer, false: none.",
     )
     pad: int | None = setting(
         Whole(0, MOST_TOKEN),
@@ -269,8 +267,8 @@ def _token_type(given: pa.Schema) -> pa.DataType:
         if place >= 0:
             found = f"the field {TOKENS} is {given.field(place).type}"
         raise InputError(
-            f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; put the step "
-            "tokenize before it (--tokenizer FILE)"
+            f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; tokenize "
+            "before it (--tokenizer FILE)"
         )
     return pa.uint16() if given.field(place).type.value_type == pa.uint16() else pa.uint32()
 

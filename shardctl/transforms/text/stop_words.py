@@ -145,8 +145,8 @@ def stop_words(language: str, who: str) -> frozenset[str]:
     known = sorted(stopwordsiso.langs())
     if language not in known:
         raise SettingError(
-            f"there are no stop words of the language {language!r}; give one of the {len(known)} "
-            "codes such as en, de, fr or zh",
+            f"there are no stop words of {language!r}; give one of the {len(known)} codes such "
+            "as en, de, fr or zh",
             "language",
         )
     return _plain(stopwordsiso.stopwords(language))
@@ -170,7 +170,7 @@ class Segment(TextTransform, step="segment"):
 
     language: str = setting(Word(*LANGUAGES), "zh", "The language.")
     new_words: bool = setting(
-        Flag(), True, "Find words that are not in the dictionary too (a hidden Markov model)."
+        Flag(), True, "Find words outside of the dictionary too (a hidden Markov model)."
     )
     separator: str = setting(Text(), " ", "What is put between words.")
 

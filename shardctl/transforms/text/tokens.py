@@ -47,8 +47,7 @@ class TokenStep(BatchTransform):
     engine: str = setting(
         Word(*CHOICES),
         AUTO,
-        "By what a tokenizer.json is done. auto: the fastest that gives the same tokens as "
-        "tokenizers.",
+        "What runs a tokenizer.json. auto: the fastest with the same tokens as tokenizers.",
     )
     eos: str | None = setting(
         Text(), None, "Token that ends a document. Default: as the tokenizer says."
@@ -57,7 +56,7 @@ class TokenStep(BatchTransform):
     dtype: str = setting(
         Word("auto", "uint16", "uint32"),
         "auto",
-        "Type of the tokens. auto: uint16 for up to 65,536 different ones.",
+        "Type of the tokens. auto: uint16 for up to 65,536.",
     )
     digest: str | None = setting(
         Text(),
@@ -75,10 +74,10 @@ class TokenStep(BatchTransform):
         step.check(folder if kept else None)
         found = digest_of_files(step.files) if step.files else None
         if kept and found != self.digest:
-            where = printable(str(Path(folder or ".") / self.tokenizer))
+            where = printable(Path(folder or ".") / self.tokenizer)
             raise InputError(
-                f"{where}: this is not the tokenizer of the recipe: the SHA-256 of its files is "
-                f"{str(found)[:12]}…, and not {str(self.digest)[:12]}…"
+                f"{where}: this is not the tokenizer of the recipe: its SHA-256 is "
+                f"{str(found)[:12]}…, not {str(self.digest)[:12]}…"
             )
         step.keep(found)
         return step
@@ -129,8 +128,7 @@ class TokenStep(BatchTransform):
         if number is None:
             special = ", ".join(list(self.opened.special)[:10]) or "none"
             raise SettingError(
-                f"{role} names the token {name!r}, which the tokenizer does not have; its special "
-                f"tokens are {special}",
+                f"{role} names the token {name!r}, and the tokenizer has {special}",
                 role,
                 owner=self.name,
             )
@@ -169,7 +167,7 @@ class Tokenize(TokenStep, step="tokenize"):
     exact: bool = setting(
         Flag(),
         False,
-        "Reject texts that the tokens do not give back exactly; this decodes every one.",
+        "Reject texts that the tokens do not give back exactly; decodes all.",
     )
 
     def schema(self, given: pa.Schema) -> pa.Schema:
@@ -232,6 +230,6 @@ class Tokenize(TokenStep, step="tokenize"):
             return ()
         back = self.opened.decode(self.opened.encode(pa.array([text], pa.string())).ids)
         return (
-            f"the tokenizer {self.tokenizer} does not give every text back exactly: {text!r:.40} "
-            f"comes back as {back!r:.40} (exact = true rejects such texts)",
+            f"the tokenizer {self.tokenizer} does not give every text back: {text!r:.40} becomes "
+            f"{back!r:.40} (exact = true rejects such texts)",
         )

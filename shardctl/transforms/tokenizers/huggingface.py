@@ -137,8 +137,7 @@ class HuggingFace(Tokenizer):
                     f"{found}; pip install {to_install(found.extra)}" if found.extra else str(found)
                 )
                 raise UsageError(
-                    f"{self._where}: the engine {name} cannot be used: {why}; engine = auto takes "
-                    "one that can"
+                    f"{self._where}: the engine {name} cannot be used: {why}; set engine = auto"
                 )
         return None
 
@@ -470,4 +469,4 @@ def open_file(where: Path, engine: str) -> HuggingFace:
     it. Raises OSError."""
     near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
     beside = {path.name: path.read_bytes() for path in near if path.is_file()}
-    return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
+    return HuggingFace(where.read_bytes(), beside, printable(where), engine)

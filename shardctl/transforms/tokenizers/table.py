@@ -23,8 +23,8 @@ from shardctl.transforms.tokenizers.sentencepiece import SentencePiece
 
 FILES: Mapping[str, Callable[[Path, str], Tokenizer]] = {
     huggingface.FILE: huggingface.open_file,
-    sentencepiece.FILE: lambda where, _: SentencePiece(where.read_bytes(), printable(str(where))),
-    plain.FILE: lambda where, _: Words(where.read_bytes(), printable(str(where))),
+    sentencepiece.FILE: lambda where, _: SentencePiece(where.read_bytes(), printable(where)),
+    plain.FILE: lambda where, _: Words(where.read_bytes(), printable(where)),
     tiktoken.FILE: lambda where, _: tiktoken.open_file(where),
 }
 """What opens the file of a tokenizer, given with an engine, by its name in a dataset: a folder that
@@ -91,7 +91,7 @@ def _named(spec: str, folder: Path) -> Tokenizer | None:
 def _file(where: Path) -> tuple[Path, str]:
     """Return the file of a tokenizer, or that which makes a folder one, and the name that such files
     have. Raises InputError."""
-    shown = f"tokenizer {printable(str(where))}"
+    shown = f"tokenizer {printable(where)}"
     if where.is_dir():
         there = next((name for name in FILES if (where / name).is_file()), None)
         if there is None:
@@ -166,9 +166,7 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
     """
     main, shown = main_tokens(roles), folder.shown()
     if main is None:
-        raise DatasetError(
-            f"{shown}: has no tokens, and so no tokenizer; convert texts with --tokenizer FILE"
-        )
+        raise DatasetError(f"{shown}: has no tokens; convert texts with --tokenizer FILE")
     role = main[1]
     if role.tokenizer is None:
         raise DatasetError(f"{shown}: does not say which tokenizer made its tokens")

@@ -14,22 +14,13 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache, partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, Rejection, first_line
 from shardctl.system.packages import needed
 
-CHATML = """\
-{%- for message in messages %}
-{%- set said = message['content'] if message['content'] is string else message['content'] | join('', 'text') %}
-{{- '<|im_start|>' + message['role'] + '\\n' }}
-{%- if message['role'] == 'assistant' %}
-{%- generation %}{{ said + '<|im_end|>' }}{% endgeneration %}
-{%- else %}
-{{- said + '<|im_end|>' }}
-{%- endif %}
-{{- '\\n' }}
-{%- endfor %}"""
+CHATML = Path(__file__).with_name("chatml.jinja").read_text("utf-8").rstrip()
 """The built-in template: <|im_start|>ROLE, a line end, the content, <|im_end|>, a line end. The
 loss counts what an assistant says, and the <|im_end|> after it.
 """

@@ -163,7 +163,7 @@ def open_file(where: Path) -> Tiktoken:
 
     Raises OSError.
     """
-    shown = printable(str(where))
+    shown = printable(where)
     if where.name != FILE:
         return Tiktoken(where.stem, where.read_bytes(), shown)
     try:

@@ -75,7 +75,7 @@ def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(tmp_path, 
     if overwrite:  # then what is in `old` is taken for the export that had to give way
         export(dataset, out, "mds")
     there = mine(tmp_path / "out.partial" / name)
-    with pytest.raises(StorageError, match=r"out\.partial: .*does not come from an export"):
+    with pytest.raises(StorageError, match=r"out\.partial: .*is not of an export"):
         export(dataset, out, "parquet", overwrite=overwrite)
     assert there.read_text() == MINE
     assert [path for path in (tmp_path / "out.partial").rglob("*") if path.is_file()] == [there]
@@ -155,7 +155,7 @@ def test_what_comes_in_the_very_last_moment_stays_too(tmp_path, out, overwrite):
     made, there = mine(staging.files / "made"), mine(out / "thesis.txt")
     with pytest.raises(
         StorageError,
-        match=r"out: (cannot write here|a file appeared that does not come from an export)",
+        match=r"out: (cannot write here|a file appeared that is not of an export)",
     ):
         staging.publish(out, overwrite)
     assert (made.read_text(), there.read_text()) == (MINE, MINE)

@@ -103,7 +103,7 @@ def test_a_class_that_is_called_as_a_split_is_none(tmp_path):
 def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked, out):
     mine = (out / FORMS[out.name]).with_name("mine.jpg")
     mine.write_bytes(b"mine")
-    with pytest.raises(StorageError, match=r"does not come from an export \(.*mine\.jpg\)"):
+    with pytest.raises(StorageError, match=r"is not of an export \(.*mine\.jpg\)"):
         shardctl.export(marked, out, out.name, workers=0, overwrite=True)
     mine.unlink()
     # a list to which somebody has added a file does not make it one of the export
@@ -120,7 +120,7 @@ def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked, out):
 def test_folders_may_be_deeper_than_python_calls_itself(marked, tmp_path):
     subprocess.run(["mkdir", "-p", tmp_path / "out" / "/".join(["d"] * 1100)], check=True)
     try:
-        with pytest.raises(StorageError, match=r"does not come from an export \(d\)"):
+        with pytest.raises(StorageError, match=r"is not of an export \(d\)"):
             shardctl.export(marked, tmp_path / "out", "files", workers=0, overwrite=True)
     finally:
         subprocess.run(["rm", "-r", tmp_path / "out"], check=True)

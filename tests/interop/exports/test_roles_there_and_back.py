@@ -367,6 +367,6 @@ def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp
     for name in ("one", "other"):
         export(tmp_path / name, out / name, "parquet")
     with pytest.raises(
-        InputError, match=r"exports, and their shardctl.json differ in mask; convert each"
+        InputError, match=r"exports that differ in mask \(shardctl.json\); convert each"
     ):
         convert(out, tmp_path / "back", split="none")

@@ -133,7 +133,7 @@ def reading_of(library: str, processes: int, epoch: Callable[[], Iterable[Batch]
     if processes:
         how = f"{processes} worker process{'es' if processes > 1 else ''} of PyTorch's DataLoader"
     else:
-        how = "one process, as PyTorch, whose DataLoader has more, is not installed"
+        how = "one process, as PyTorch is not installed"
     return Reading(library, how, max(1, processes), processes > 0, epoch)
 
 

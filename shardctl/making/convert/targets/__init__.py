@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError
 from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
 from shardctl.making.commit import generations, publish, staging
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.paths import check_destination, check_writable
+from shardctl.making.paths import check_writable
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
-from shardctl.sources.files import SourceRoot
 from shardctl.system import file_lease
 from shardctl.system.file_lease import Waiting
 from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB
-from shardctl.system.locations import is_url
 from shardctl.system.processes.pool import Pool
 from shardctl.system.text import printable
 
 
 @contextmanager
-def open_target(dst: str | Path, roots: Sequence[SourceRoot]) -> Iterator[Target]:
-    """Yield the place of a path or of a URL, for a dataset that is made from these sources.
-
-    Raises UsageError, StorageError, DatasetError, InstallError if it cannot be one.
-    """
-    if not isinstance(dst, str | Path) or not str(dst):
-        raise UsageError(f"the destination is a path; it is {dst!r}")
-    if is_url(dst):
+def open_target(destination: str | Path) -> Iterator[Target]:
+    """Yield the place of a path or of a URL. Raises StoreError, InstallError."""
+    if isinstance(destination, str):
         from shardctl.making.convert.targets.store import place_on_store  # an extra
 
-        with place_on_store(str(dst)) as place:
+        with place_on_store(destination) as place:
             place.look_at_jobs()
             yield place
     else:
-        yield Target(LocalFolder(check_destination(Path(dst), roots)))
+        yield Target(LocalFolder(destination))
 
 
 class WriteLease(Protocol):
@@ -128,9 +121,8 @@ class Target:
         write. Raises DatasetError for a job that puts its shards elsewhere."""
         if job.url:
             raise DatasetError(
-                f"{printable(str(job.folder / JOB))}: this job is for a dataset on a store "
-                f"({printable(job.url)}), and the dataset is on this machine; delete the job's "
-                "folder, and run the same command again"
+                f"{printable(job.folder / JOB)}: this job is for a store "
+                f"({printable(job.url)}); delete its folder, and run the same command again"
             )
 
     def fetch_done(self, job: DatasetJob, chosen: Bools) -> None:
@@ -183,7 +175,7 @@ class Target:
             if found is not None:
                 (new / MANIFEST).unlink()  # the next try makes the tables once more
                 raise DatasetError(
-                    f"{printable(str(new))}: {found.message}; the dataset is as it was before"
+                    f"{printable(new)}: {found.message}; the dataset is as it was before"
                 )
             if Manifest.load(LocalFolder(new)).keep:
                 generations.keep(self.folder.root)
@@ -220,7 +212,7 @@ def refuse_lost_files(root: Path, manifest: Manifest) -> None:
         sizes = zip(table.names, table.sizes.tolist(), strict=True)
         lost += [name for name, size in sizes if there.get(name) != size]
     if lost:
-        shown, more = printable(str(root)), f" ({len(lost):,} files in all)" * (len(lost) > 1)
+        shown, more = printable(root), f" ({len(lost):,} files in all)" * (len(lost) > 1)
         raise DatasetError(
             f"{shown}: {printable(lost[0])} is missing or damaged{more}; run "
             f"`shardctl repair {shown}`"

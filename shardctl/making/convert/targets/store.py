@@ -347,9 +347,8 @@ class StoreTarget(Target):
             or not job.base.startswith(job.folder.name[:12])
         ):
             raise DatasetError(
-                f"{printable(self.url)}/{state_folder(job.folder)}{JOB}: this job would write its "
-                "shards into the folder of"
-                " another dataset; delete all objects beside it, and run the same command again"
+                f"{printable(self.url)}/{state_folder(job.folder)}{JOB}: this job is of another "
+                "dataset; delete all objects beside it, and run the same command again"
             )
         for entry in self._store.children(state_folder(job.folder))[1]:
             path = job.folder / entry.name.rpartition("/")[2]
@@ -460,8 +459,8 @@ class StoreTarget(Target):
             version = self._store.replace(MANIFEST, data, self._version)
         if version is None:
             raise BusyError(
-                f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run "
-                "the same command again"
+                f"{printable(self.url)}: another dataset was put there meanwhile; run the same "
+                "command again"
             )
         self._version = version
         # who has taken over meanwhile completes this, and may have begun another job

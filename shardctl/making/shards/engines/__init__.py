@@ -29,8 +29,7 @@ def check(text: str, workers: int | str) -> None:
         raise UsageError(f"the engine is {metavar()}; it is {text!r}")
     if not ENGINES[name] and workers == 0:
         raise UsageError(
-            f"the engine {name} works in processes of other machines; give 1 worker or more, or "
-            "the engine local"
+            f"the engine {name} needs processes; give 1 worker or more, or the engine local"
         )
 
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.making.shards import WORKER
-from shardctl.making.shards.job import Job, RetryHints, ShardTask
+from shardctl.making.shards.job import Job, Probe, RetryHints, ShardTask
 from shardctl.making.shards.marker import WorkDone
-from shardctl.making.shards.scan import ExamineTask, Found, PrePlanTask, Probe, run_task
+from shardctl.making.shards.scan import ExamineTask, Found, PrePlanTask, run_task
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
@@ -281,9 +281,9 @@ class CrashPolicy:
         first = printable(self.job.planned_at(death.place).key())
         raise WorkerError(
             f"a worker process {limit if death.overtime else death} every time "
-            f"{_names_of(self.job.recipe.models)} was called with several inputs, from {first} on, "
-            "not with each alone; nothing was committed. Set batch lower, or use fewer --workers, a "
-            "higher --worker-memory or --input-timeout"
+            f"{_names_of(self.job.recipe.models)} was called with several inputs, from {first} "
+            "on, not with each alone; nothing was committed. Use a lower batch, fewer "
+            "--workers, a higher --worker-memory or --input-timeout"
         )
 
     def _refuse_silent(self, task: ShardTask, death: Death, limit: str) -> NoReturn:

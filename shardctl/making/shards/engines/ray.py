@@ -40,7 +40,7 @@ from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import SIGN, WorkDone, fetch_job
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
-from shardctl.system.packages import to_install
+from shardctl.system.packages import needed
 from shardctl.system.processes.pool import Limits, OnLine, most_workers, raise_faults
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import counted, printable
@@ -91,13 +91,10 @@ def start(
     address = address or os.environ.get("RAY_ADDRESS", "")
     if "://" in address or address.startswith("//"):  # --engine ray://HOST
         raise UsageError(
-            f"{printable(address)}: Ray Client cannot be used; run this on a machine of the cluster, "
-            "with the address of its head (ray:HOST:6379)"
+            f"{printable(address)}: Ray Client cannot be used; run this in the cluster, with the "
+            "address of its head (ray:HOST:6379)"
         )
-    try:
-        import ray  # noqa: F401 - an extra
-    except ImportError:
-        raise InstallError(f"the engine ray needs Ray: pip install {to_install('ray')}") from None
+    needed("ray", "ray", "the engine ray")
     return RayCluster(address, workers, limits, on_line)
 
 
@@ -206,8 +203,8 @@ class RayCluster(LocalPool):
             there = ray.get_runtime_context().gcs_address
             if there != self._address:
                 raise UsageError(
-                    f"this process already uses the Ray cluster at {there}, not the one at "
-                    f"{printable(self._address)}; use the engine ray, without an address"
+                    f"this process already uses the Ray cluster at {there}, not "
+                    f"{printable(self._address)}; leave out the address"
                 )
 
     def _cancel(self) -> None:
@@ -522,8 +519,8 @@ def _job_of(order: BuildOrder, copies: ExitStack) -> Job:
         (folder / SIGN).write_text(order.sign)
     if not JobFolder(folder).is_begun():
         raise StorageError(
-            f"{printable(str(folder.parent.parent))}: this machine does not see the folder of the "
-            "dataset; write to a path that all nodes share"
+            f"{printable(folder.parent.parent)}: this machine does not see it; write to a "
+            "path that all nodes share"
         )
     job = Job.load(LocalFolder(folder))
     versions = deciding_versions(job.recipe)

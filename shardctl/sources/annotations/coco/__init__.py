@@ -49,10 +49,9 @@ from shardctl.sources.annotations.objects import (
     said_of_others_in,
 )
 from shardctl.sources.files import resolved
-from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
 from shardctl.system.locations import name_of, parent_of
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted, printable, some
 
 IMAGES_AT_ONCE = 4096
 """Images whose annotations are put together at a time."""
@@ -206,8 +205,8 @@ class _Merged:
             if not listed.all():
                 lost = some([str(number) for number in np.unique(images[~listed])[:3].tolist()])
                 notices.append(
-                    f"{file.shown}: {counted(int((~listed).sum()), what)} of images that the file "
-                    f"does not list (image_id {lost}); skipped"
+                    f"{file.shown}: {counted(int((~listed).sum()), what)} of images that it does "
+                    f"not list (image_id {lost}); skipped"
                 )
             wrong, _ = file.inputs_of(np.array(list(file.faults), np.int64))
             for row, why in zip(wrong.tolist(), file.faults.values(), strict=True):
@@ -234,8 +233,8 @@ class _Merged:
             if others := int((~same).sum()):
                 one = counted(others, "annotation has", "annotations have")
                 notices.append(
-                    f"{one} the id of another one of the same image in an earlier file, but "
-                    "another category or bbox: all are kept"
+                    f"{one} the id of another one of the image in an earlier file, with another "
+                    "category or bbox: all are kept"
                 )
         chosen = np.flatnonzero((main == np.arange(len(row))) & (row >= 0))
         chosen = chosen[np.argsort(row[chosen], kind="stable")]
@@ -344,9 +343,7 @@ def joined_categories(files: list[CocoFile]) -> tuple[Numbers, Objects, list[str
     ids = sorted(found)
     without = next((file for file in files if len(file.objects)), None)
     if not ids and without is not None:
-        raise InputError(
-            f"{without.shown}: it has annotations of objects, and no categories; add the list"
-        )
+        raise InputError(f"{without.shown}: it has objects and no categories; add the list")
     of_name = Counter(found[number]["name"] for number in ids)
     names = [
         name if of_name[name := found[number]["name"]] == 1 else f"{name} (id {number})"
