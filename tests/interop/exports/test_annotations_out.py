@@ -333,8 +333,7 @@ def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path, out):
 
 def test_splits_of_any_name_come_back_with_their_objects(tmp_path, out):
     splits = dict.fromkeys(("train", "val", "dev", "extra"), BOXES)
-    result = export(write_splits(tmp_path / "in", splits), out, "yolo")
-    assert any("names the splits dev, extra too" in note for note in result.notes)
+    export(write_splits(tmp_path / "in", splits), out, "yolo")
     data = f"yolo:{out / 'data.yaml'}"
     convert(out / "images", tmp_path / "back", labels=data, split="folder")
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
@@ -352,7 +351,7 @@ OWN = {"SHA256SUMS", "shardctl.json"}
 
 def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(tmp_path, out):
     write_splits(tmp_path / "in", {"train": BOXES, "Train": BOXES})
-    with pytest.raises(UsageError, match="the splits train, Train are the same to some"):
+    with pytest.raises(UsageError, match="the splits train, Train"):
         shardctl.export(tmp_path / "in", out, "coco")
 
 
