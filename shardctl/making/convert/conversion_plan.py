@@ -40,7 +40,7 @@ from shardctl.making.plan.labels import (
     write_files,
 )
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import Planner, SplitPlan
+from shardctl.making.plan.plan import Planner, SplitPlan, Units
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.job import DatasetJob, Job, Probe
 from shardctl.sources.annotations.huggingface import has_objects
@@ -207,27 +207,17 @@ def plan_conversion(
     splitting = splitting_of(conversion, listing)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
-    fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
-    if fields is not None and not listing.whole:
-        if FOLDER in fields.names and not labelling.by_field:
-            # as if a person had not chosen it: it has no classes
-            kept = [f for f in fields if f.name != FOLDER]
-            fields = pa.schema(kept, {CHOSEN: b"", **(fields.metadata or {})})
-        fields = recipe.with_json(fields)
-        fields = with_images(fields, recipe, listing)
-        if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
-            listing.note("field-split-kept")
-    fields = with_rule(fields, recipe, listing, rules.labels.annotation_rule)
-    job = trial_job(conversion, inputs, fields, labelling.by_field)
-    if apart := job.set_apart:
+    fields = _columns(types, labelling, listing, conversion)
+    trial = trial_job(conversion, inputs, fields, labelling.by_field)
+    if apart := trial.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
         listing.note("kept-under-another-name", names=names, others=others)
     if fields is not None and splitting.draw is not None:
         refuse_groups(fields, recipe, types)
     planner = Planner(units, splitting, rules.shuffle)
-    job = replace(job, layout=layout_before_functions(job, labelling, listing))
+    trial = replace(trial, layout=layout_before_functions(trial, labelling, listing))
     if rules.labels.classes is not None:
-        for field_name, role in job.layout.roles.by_name.items():
+        for field_name, role in trial.layout.roles.by_name.items():
             names_of = role.names if isinstance(role, Mask | Objects) else None
             if names_of not in (None, rules.labels.classes):
                 raise InputError(f"--classes: {printable(field_name)} has classes of its own")
@@ -235,22 +225,15 @@ def plan_conversion(
     if recipe.compares_texts:
         from shardctl.making.convert.duplicates import compare_texts  # the same
 
-        compared = compare_texts(job, listing, labelling, units, conversion.engine, comparing)
+        compared = compare_texts(trial, listing, labelling, units, conversion.engine, comparing)
         steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
-        job = replace(job, recipe=replace(recipe, transform=steps))
-    probe = _probe(conversion, listing, job, planner, labelling)
-    # what a record costs on average, given what those cost of which nothing is a repeat of others
-    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
-    samples, size = probe.samples_per_record * share, probe.sample_bytes
-    for each in compared:
-        texts, of_text = each.kept
-        samples, size = samples * texts, size * of_text
-    seconds = probe.record_seconds * share
-    probe = replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
+        trial = replace(trial, recipe=replace(recipe, transform=steps))
+    probe = _probe(conversion, listing, trial, planner, labelling)
+    probe = _corrected(probe, units, compared, listing, recipe)
     if fields is not None:
         if marked_masks(fields):
-            fields = with_bits(fields, probe.layout, job.renames)
-            masks = [job.renames.get(name, name) for name in marked_masks(fields)]
+            fields = with_bits(fields, probe.layout, trial.renames)
+            masks = [trial.renames.get(name, name) for name in marked_masks(fields)]
             if masks := [name for name in masks if name not in recipe.mask_fields]:
                 moved = "moved" if recipe.moving else "moved by the loader"
                 facts = {"names": some(masks), "moved": moved, "option": ",".join(masks)}
@@ -264,17 +247,12 @@ def plan_conversion(
         dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
         facts = {"what": "rejected", "rule": f"--duplicates {recipe.duplicates}"}
         listing.note("duplicates", dropped=dropped, count=count, **facts)
-    # Where large files make large samples, the few that were tried may be larger or smaller than
-    # most: the photos of `shardctl demo` were estimated at 1.4 times their size by these alone.
-    sample_bytes = probe.sample_bytes
-    if probe.record_bytes and not (recipe.store is not None and recipe.changes):
-        sample_bytes *= listing.total_bytes / len(listing) / probe.record_bytes
     splits = []
     for name, records, expected in zip(
         splitting.names, planner.records, planner.split_records, strict=True
     ):
         rows = round(expected * probe.samples_per_record)
-        shards = shards_of(rows, sample_bytes, conversion.options, recipe.joins)
+        shards = shards_of(rows, probe.sample_bytes, conversion.options, recipe.joins)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
@@ -291,7 +269,7 @@ def plan_conversion(
         )
         listing.note("encodings", found=", ".join(shown))
     listing.notices += [said for step in recipe.transform for said in step.notices()]
-    planned = DatasetJob(
+    job = DatasetJob(
         folder,
         inputs.bases,
         recipe,
@@ -303,14 +281,49 @@ def plan_conversion(
         rules.shuffle,
         parts=inputs.parts,
         beside=listing.digest_beside,
-        sample_bytes=sample_bytes,
+        sample_bytes=probe.sample_bytes,
         samples_per_record=probe.samples_per_record,
         record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
         shard_bytes=probe.shard_bytes,
         probed=probe.records,
         probe_rejects=probe.rejected,
     )
-    return ConversionPlan(listing, labelling, planner, planned, probe, compared)
+    return ConversionPlan(listing, labelling, planner, job, probe, compared)
+
+
+def _columns(
+    types: Types | None, labelling: Labelling, listing: Listing, conversion: Conversion
+) -> pa.Schema | None:
+    """Return the columns of the records, None for files of one record. Raises InputError."""
+    recipe, rules = conversion.recipe, conversion.rules
+    fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
+    if fields is not None and not listing.whole:
+        if FOLDER in fields.names and not labelling.by_field:
+            # as if a person had not chosen it: it has no classes
+            kept = [f for f in fields if f.name != FOLDER]
+            fields = pa.schema(kept, {CHOSEN: b"", **(fields.metadata or {})})
+        fields = with_images(recipe.with_json(fields), recipe, listing)
+        if SPLIT_COLUMN in fields.names and rules.split.mode == "auto":
+            listing.note("field-split-kept")
+    return with_rule(fields, recipe, listing, rules.labels.annotation_rule)
+
+
+def _corrected(
+    probe: Probe, units: Units, compared: Sequence[Compared], listing: Listing, recipe: Recipe
+) -> Probe:
+    """Return a probe with what records cost on average, where it tried none that is a repeat of
+    others, and files of another size than most."""
+    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
+    samples, size = probe.samples_per_record * share, probe.sample_bytes
+    for each in compared:
+        texts, of_text = each.kept
+        samples, size = samples * texts, size * of_text
+    # Where large files make large samples, the few that were tried may be larger or smaller than
+    # most: the photos of `shardctl demo` were estimated at 1.4 times their size by these alone.
+    if probe.record_bytes and not (recipe.store is not None and recipe.changes):
+        size *= listing.total_bytes / len(listing) / probe.record_bytes
+    seconds = probe.record_seconds * share
+    return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
 
 
 def _probe(
@@ -326,7 +339,8 @@ def _probe(
         some, run = min(some, PROBED_BY_STEPS), min(run, PROBED_BY_STEPS)
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
-    write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
+    files = planner.write_some(folder, some, run)
+    write_files(folder / FILES, listing, labelling, files)
     probe = conversion.engine.probe(job)
     if not is_failing(probe) or probe.records >= planner.inputs:
         return probe
@@ -337,7 +351,7 @@ def _probe(
         run = WIDE_SLOW_RUN if job.has_images or recipe.batch_transforms else WIDE_RUN
         files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
     write_files(folder / FILES, listing, labelling, files)
-    return conversion.engine.probe(replace(job))
+    return conversion.engine.probe(replace(job))  # which reads the new tables
 
 
 def is_failing(probe: Probe) -> bool:
