@@ -290,9 +290,11 @@ def decoded(opened: Opened, looks: Sequence[Look]) -> Image.Image:
     """
     least = None
     if not any(isinstance(look, View) and look.is_whole(opened.size) for look in looks):
-        scales = np.array([least_scale(look, DRAFT_MARGIN) for look in looks]).max(axis=0)
-        need = [math.ceil(scale * side) for scale, side in zip(scales, opened.size, strict=True)]
-        least = (need[1], need[0]) if opened.orientation >= 5 else (need[0], need[1])
+        # without numpy, which is out of the processor's caches after an image: 0.1 ms for each
+        across, down = zip(*(least_scale(look, DRAFT_MARGIN) for look in looks), strict=True)
+        width, height = opened.size
+        need = (math.ceil(max(across) * width), math.ceil(max(down) * height))
+        least = need[::-1] if opened.orientation >= 5 else need
     return upright(opened, least)
 
 
