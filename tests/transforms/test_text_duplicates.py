@@ -603,7 +603,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
 
 
 def test_a_table_that_contradicts_the_texts_is_refused(tmp_path):
-    row = dict.fromkeys(SCHEMA.names, [0]) | {"record": [1], "piece": [7]}
+    row = {name: [0] for name in SCHEMA.names} | {"record": [1], "piece": [7]}
     with pa.ipc.new_file(tmp_path / "duplicates-line.arrow", SCHEMA) as writer:
         writer.write_table(pa.table(row, SCHEMA))
     run = Deduplicate("line").begin(tmp_path, {})

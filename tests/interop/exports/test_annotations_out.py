@@ -333,7 +333,8 @@ def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path, out):
 
 def test_splits_of_any_name_come_back_with_their_objects(tmp_path, out):
     splits = dict.fromkeys(("train", "val", "dev", "extra"), BOXES)
-    export(write_splits(tmp_path / "in", splits), out, "yolo")
+    said = export(write_splits(tmp_path / "in", splits), out, "yolo").notes
+    assert "names dev, extra too, and YOLO looks for train, val and test" in str(said)
     data = f"yolo:{out / 'data.yaml'}"
     convert(out / "images", tmp_path / "back", labels=data, split="folder")
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
