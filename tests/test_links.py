@@ -294,7 +294,7 @@ def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_t
     before = state(here / "out")
     announced: list[Any] = []
     listener = Listener(announce=announced.append)
-    with pytest.raises(StorageError, match=r"train-00008\.arrow: not of a dataset, and the new one"):
+    with pytest.raises(StorageError, match=r"train-00008\.arrow: not of a dataset, and the new"):
         convert(
             *(here / "raw", here / "out"),
             update=True,

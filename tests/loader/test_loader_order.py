@@ -549,7 +549,7 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path):
         shardctl.mix(both, [1, 1]) for both in ([named, bare], [named, wrong], [bare, bare])
     )
     assert mix.classes is None
-    with pytest.raises(UsageError, match="names in one dataset, and not in .*bare.*columns="):
+    with pytest.raises(UsageError, match=r"in one dataset, and not in .*bare.*columns="):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
     with pytest.raises(DatasetError, match=r"key 'wrong1': label 5"):

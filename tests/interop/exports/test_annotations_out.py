@@ -301,6 +301,8 @@ def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
     result = export(before, out, "yolo", on_loss="drop")
     assert result.counts["train"] == {"samples": 5, "objects": 5}  # without the crowds
     assert "2 crowds" in lost_of(result, "objects")
+    for lost in ("id and the area of the objects", "ids, supercategories, skeleton of the"):
+        assert f"YOLO has no place for the {lost}" in str(result.notes)
     labels = {name for name in tree(out) if name.startswith("labels/")}
     assert labels == {
         f"labels/{name}.txt"
