@@ -90,6 +90,7 @@ def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_s
     assert (blocks - bound(windows(lengths, 2048).length, 2048)) / blocks < 0.01
     long = np.full(1000, 1025)
     assert best_fit(long, 2048).blocks == bound(long, 2048) == 1000
+    assert bound([9, 9, 8], 16) == 3, "8 fits beside no 9"
 
 
 @examples(40)

@@ -76,6 +76,19 @@ def test_places_are_those_of_the_image_whatever_the_size_of_the_picture(scale):
     assert abs(columns.min() - 60 * scale) <= 2
 
 
+def test_a_box_that_reaches_out_is_drawn_along_the_edge():
+    drawn = draw_objects(grey(), boxes([-1e6, -20, 2e6, 1e9]), Objects(), SIZE)
+    assert changed(grey(), drawn)[[50, 50, 0, 99], [0, 199, 150, 150]].all()
+    assert not changed(grey(), drawn)[20:80, 20:180].any()
+
+
+def test_a_small_box_is_not_covered_by_the_names_beside_it():
+    given_boxes = boxes([82, 4, 12, 12], [80, 0, 100, 100])  # the corner of a large one
+    drawn = changed(grey(), draw_objects(grey(), given_boxes, Objects(("a long name",)), SIZE))
+    assert not drawn[7:13, 85:91].any()
+    assert drawn[20:96, 98:177].any(), "they are written elsewhere"
+
+
 def test_colours_differ_and_are_always_the_same():
     assert len({colour_of(number) for number in range(256)}) == 256
 

@@ -257,6 +257,23 @@ def test_a_step_says_what_size_comes_out(name):
         assert done(scene(50, 40), given_step, seed=seed).shape == (*expected[::-1], 3)
 
 
+def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned():
+    """The first box lies just beside the crop: turned, its place is in a corner of the canvas."""
+    steps = {"name": "crop", "size": "100x100"}, {"name": "rotate", "angle": 45}
+    picture = picture_of(Image.new("RGB", (300, 100), (255, 255, 255)), *steps)
+    white = (np.asarray(picture.image)[..., 0] > 127).sum()
+    objects = {
+        "bbox": [[88, 44, 8, 12], [140, 40, 20, 20], [0, 0, 300, 100]],
+        "category": [0, 1, 2],
+        "area": [96.0, None, 30000.0],
+        "segmentation": [[], [], [[0, 0, 300, 0, 300, 100, 0, 100]]],
+    }
+    moved = moved_objects(objects, Motion.of((300, 100), picture.stages), Objects(), 0.0)
+    assert moved["category"] == [1, 2]
+    assert moved["bbox"][0] == pytest.approx([35.858, 35.858, 28.284, 28.284], abs=1e-3)
+    assert moved["area"] == [None, pytest.approx(white, rel=0.02)], "what is to be seen of it"
+
+
 def test_what_a_warp_makes_a_line_of_is_no_longer_marked():
     flat = Warp.of(View.whole((20, 10)), np.array([[1.0, 0, 0], [0, 0, 5], [0, 0, 1]]), (20, 10))
     motion = Motion.of((20, 10), [flat])

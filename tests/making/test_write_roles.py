@@ -64,6 +64,11 @@ def test_objects_and_masks_are_moved_with_the_image(out, cli):
     assert batch["things"][1] is None
     for number in (0, 2):
         assert np.array_equal(batch["mask"][number], MASKED[:, 1:15][:, ::-1])
+    for seed in range(4):
+        (batch,) = ds.loader(3, flip=0.5, seed=seed)
+        for image, mask in zip(batch["image"][::2], batch["mask"][::2], strict=True):
+            step = -1 if np.array_equal(image, PIXELS[:, ::-1]) else 1
+            assert np.array_equal(mask, MASKED[:, ::step])
     assert cli("verify", out).code == 0
 
 

@@ -77,7 +77,11 @@ def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
         (["00042", "00043"], "string", ["00042", "00043"], "00042"),
         (["1e+999", "1"], "string", ["1e+999", "1"], "1e+999"),
         ([" 1", "2"], "string", [" 1", "2"], " 1"),
-        (["true", "nan", "", "2024-01-02"], "string", ["true", "nan", "", "2024-01-02"], None),
+        (["1.9", "1.10"], "string", ["1.9", "1.10"], "1.10"),
+        *(
+            (cells, "string", cells, None)
+            for cells in (["true", "false"], ["nan"] * 2, [""] * 2, ["a", ""], ["2024-01-02"])
+        ),
     ],
 )
 def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(

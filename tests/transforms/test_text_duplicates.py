@@ -24,14 +24,17 @@ from json_lines import json_lines, texts_in
 from stopping import stopped_at
 
 import shardctl
-from shardctl.errors import DiskFullError, UsageError, WorkerError
+from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.making.convert import Listener, discover
 from shardctl.making.shards import hashes as text_hashes
 from shardctl.making.shards import task
 from shardctl.system.files import naming_the_path
+from shardctl.transforms.base import Records
 from shardctl.transforms.duplicates import exact, near
+from shardctl.transforms.duplicates.exact import SCHEMA
 from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.text.deduplicate import Deduplicate
 
 # --- pieces ---
 
@@ -597,6 +600,16 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
     result = repair(tmp_path / "out")
     assert result.status == "damaged"
     assert "give other duplicates" in result.unrepaired[0].message
+
+
+def test_a_table_that_contradicts_the_texts_is_refused(tmp_path):
+    row = {name: [0] for name in SCHEMA.names} | {"record": [1], "piece": [7]}
+    with pa.ipc.new_file(tmp_path / "duplicates-line.arrow", SCHEMA) as writer:
+        writer.write_table(pa.table(row, SCHEMA))
+    run = Deduplicate("line").begin(tmp_path, {})
+    records = Records(0, np.array([1]), pa.record_batch({"key": ["a#1"], "text": ["x\ny"]}))
+    with pytest.raises(DatasetError, match=r"duplicates-line\.arrow: contradicts the texts"):
+        list(run.apply(records, lambda row, rejection: None))
 
 
 @pytest.mark.parametrize(

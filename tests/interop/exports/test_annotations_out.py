@@ -301,6 +301,8 @@ def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
     result = export(before, out, "yolo", on_loss="drop")
     assert result.counts["train"] == {"samples": 5, "objects": 5}  # without the crowds
     assert "2 crowds" in lost_of(result, "objects")
+    for lost in ("id and the area of the objects", "ids, supercategories, skeleton of the"):
+        assert f"YOLO has no place for the {lost}" in str(result.notes)
     labels = {name for name in tree(out) if name.startswith("labels/")}
     assert labels == {
         f"labels/{name}.txt"
@@ -333,7 +335,8 @@ def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path, out):
 
 def test_splits_of_any_name_come_back_with_their_objects(tmp_path, out):
     splits = dict.fromkeys(("train", "val", "dev", "extra"), BOXES)
-    export(write_splits(tmp_path / "in", splits), out, "yolo")
+    said = export(write_splits(tmp_path / "in", splits), out, "yolo").notes
+    assert "names dev, extra too, and YOLO looks for train, val and test" in str(said)
     data = f"yolo:{out / 'data.yaml'}"
     convert(out / "images", tmp_path / "back", labels=data, split="folder")
     assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
