@@ -89,7 +89,7 @@ def test_what_cannot_be_advised_on_is_refused(photos):
         ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         ({"consumer_rate": -1}, "a consumer rate of -1"),
         ({"consumer": "resnet"}, "did you mean"),
-        ({"consumer": "mine:step"}, "presets only"),
+        ({"consumer": "mine:step"}, "takes presets"),
         ({"consumer_rate": 1000, "recipe": {"store": "raw"}}, "itself decides store"),
         ({"consumer_rate": 0.001}, "give a smaller batch_size$"),
         ({"consumer_rate": 1000, "bandwidth": "2Gb"}, "not clear"),

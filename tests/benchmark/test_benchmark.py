@@ -153,7 +153,7 @@ def test_an_empty_split_is_refused(photos, tmp_path, out):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 1, "seconds": 1}, "epochs and seconds contradict"),
+        ({"epochs": 1, "seconds": 1}, "--epochs and --seconds contradict"),
         ({"epochs": 0}, "0 epochs"),
         ({"runs": 0}, "0 runs"),
         ({"consumer_rate": 0}, "a consumer rate of 0"),
