@@ -57,7 +57,7 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     # without transforms the original bytes are a choice, and pixels need one size
     by_name = {choice.name: choice for choice in advised(photos).choices}
     assert by_name["source"].error is None
-    assert "names the size" in str(by_name["raw none"].error)
+    assert "one size of all images" in str(by_name["raw none"].error)
 
 
 @pytest.mark.thorough
