@@ -1,26 +1,22 @@
 """What `advise` recommends."""
 
 from __future__ import annotations
-
 import dataclasses
 import json
-import re
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
-from conftest import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from quick_measurements import quick  # noqa: F401 (a fixture)
-
+import re
 import shardctl
+import sys
+from conftest import examples
+from hypothesis import (given, strategies as st)
+from pathlib import Path
+from quick_measurements import quick
 from shardctl.benchmark import advice
-from shardctl.benchmark.network import Epoch, OverNetwork
-from shardctl.errors import InputError, UsageError
+from shardctl.benchmark.network import (Epoch, OverNetwork)
+from shardctl.errors import (InputError, UsageError)
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_files.showing import recipe_toml
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,7 +53,7 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     # without transforms the original bytes are a choice, and pixels need one size
     by_name = {choice.name: choice for choice in advised(photos).choices}
     assert by_name["source"].error is None
-    assert "names the size" in str(by_name["raw none"].error)
+    assert "one size of all images" in str(by_name["raw none"].error)
 
 
 @pytest.mark.thorough

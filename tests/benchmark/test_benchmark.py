@@ -15,7 +15,6 @@ from conftest import CROP, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
-from quick_measurements import quick  # noqa: F401 (a fixture)
 
 import shardctl
 from shardctl.benchmark.measure import BenchOptions, Listener, compare
@@ -153,7 +152,7 @@ def test_an_empty_split_is_refused(photos, tmp_path, out):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 1, "seconds": 1}, "epochs and --seconds contradict"),
+        ({"epochs": 1, "seconds": 1}, "--epochs and --seconds contradict"),
         ({"epochs": 0}, "0 epochs"),
         ({"runs": 0}, "0 runs"),
         ({"consumer_rate": 0}, "a consumer rate of 0"),
@@ -256,7 +255,7 @@ def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
     assert shardctl.bench(out, **BASELINE).baseline.rejected == 1
     for path in others:
         path.write_bytes(b"changed")
-    with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
+    with pytest.raises(InputError, match="have changed or are gone"):
         shardctl.bench(out, **BASELINE)
 
 
@@ -420,5 +419,5 @@ def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, ou
     found = shardctl.bench(out, **options).baseline
     assert (found.raw_samples_per_s > 0, found.rejected) == (True, 0)
     lines.write_text(lines.read_text().replace("demo", "else"))
-    with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
+    with pytest.raises(InputError, match="have changed or are gone"):
         shardctl.bench(out, **options)

@@ -288,7 +288,7 @@ def motion_of(mask: Any, size: tuple[int, int], resize: Any) -> Motion:
 
 def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path):
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
-    with pytest.raises(UsageError, match="flip: nothing says which keypoints"):
+    with pytest.raises(UsageError, match=r"flip: .* keypoints"):
         ds.loader(4, flip=True)
     (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
     assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]
@@ -408,7 +408,7 @@ def test_categories_of_a_mixture_are_matched_by_name(tmp_path):
         assert {int(number) for each in categories for number in each} - {-1} == {0, 2}
     for name, role, said in (
         ("other", Objects(CATEGORIES, keypoints=("tail",)), "keypoint 0 is 'nose'.*'tail'"),
-        ("bare", Objects(), "have names in one dataset, and not in"),
+        ("bare", Objects(), "names in one dataset, and not"),
     ):
         with pytest.raises(UsageError, match=said):
             shardctl.mix([one, write(tmp_path / name, [[]], role=role)], [1, 1]).loader(3)

@@ -549,7 +549,7 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path):
         shardctl.mix(both, [1, 1]) for both in ([named, bare], [named, wrong], [bare, bare])
     )
     assert mix.classes is None
-    with pytest.raises(UsageError, match=r"in one dataset, and not in .*bare.*columns="):
+    with pytest.raises(UsageError, match=r"not in .*bare; .*columns="):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
     with pytest.raises(DatasetError, match=r"key 'wrong1': label 5"):
@@ -594,13 +594,13 @@ def test_impossible_mixtures_are_refused(numbers):
         ((two, [1, float("nan")]), "finite"),
         ((two, [1, 0]), "above 0"),
         ((two, [1e308, 1e308]), "above 0"),
-        ((two, [1]), r"it has 2, and the weights \[1.0\]"),
+        ((two, [1]), "it has 2"),
         ((two, [1, 1], 0), "samples"),
         ((two, [1, 1], 2.5), "samples"),
         (([str(numbers)], [1]), "list of datasets"),
         ((ds, ds), "datasets takes a list"),
         (([ds[0]], [1]), "dict"),
-        (([], []), "it has 0, and the weights"),
+        (([], []), "it has 0"),
         (([ds, ds.limit(0)], [1, 1]), "without samples"),
     ):
         with pytest.raises(UsageError, match=said):

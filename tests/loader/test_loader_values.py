@@ -605,7 +605,7 @@ assert batch["key"] == ["a"] and skipping.stats().skipped == 1
 try:
     list(ds.loader(2, resize=512, threads=1))
 except shardctl.errors.DatasetError as error:
-    assert "key 'thin': image: resize makes 512x10240000 (width x height) of it, over the limit" in str(error), error
+    assert "key 'thin': image: resize makes 512x10240000 (width x height) of it" in str(error), error
 else:
     raise AssertionError("it was made")
 shardctl.write(out, [{"key": "thin", "image": png(1, 20_000)}], overwrite=True)
