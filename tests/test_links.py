@@ -294,7 +294,7 @@ def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_t
     before = state(here / "out")
     announced: list[Any] = []
     listener = Listener(announce=announced.append)
-    with pytest.raises(StorageError, match=r"train-00008\.arrow: not of a dataset, and the new"):
+    with pytest.raises(StorageError, match=r"train-00008\.arrow: not of a dataset"):
         convert(
             *(here / "raw", here / "out"),
             update=True,
@@ -367,7 +367,7 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     )
     (trash / "mine.txt").write_text("mine")
     check_unchanged(here, trash.name, ["up to date", "repair", "overwrite"])
-    with pytest.raises(StorageError, match=r"old/mine\.txt: this is not of the replaced dataset"):
+    with pytest.raises(StorageError, match=r"old/mine\.txt: .* the replaced dataset"):
         call("repair", here)
     (trash / "mine.txt").rename(here / "mine.txt")
     call("repair", here)
@@ -500,11 +500,11 @@ def test_a_cache_follows_no_link(here):
     (folder / "shards").symlink_to(here / "precious")
     assert cache.find(about.url, about.version) is None
     assert cache.clear() == ([], [])
-    with pytest.raises(StorageError, match="the cache needs this name; move away"):
+    with pytest.raises(StorageError, match="the cache needs this name"):
         cache.make(about, 100, bring)
     shutil.rmtree(folder)
     folder.symlink_to(here / "precious")
-    with pytest.raises(StorageError, match="the cache needs this name; move away"):
+    with pytest.raises(StorageError, match="the cache needs this name"):
         cache.make(about, 100, bring)
     assert cache.clear() == ([], [])
     folder.unlink()
