@@ -195,14 +195,14 @@ def test_an_empty_split_is_refused(photos, tmp_path, out):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 1, "seconds": 1}, "epochs and seconds contradict"),
+        ({"epochs": 1, "seconds": 1}, "--epochs and --seconds contradict"),
         ({"epochs": 0}, "nothing to measure in 0 epochs"),
         ({"runs": 0}, "0 runs are impossible"),
         ({"consumer_rate": 0}, "a consumer rate of 0 samples/s is impossible"),
         ({"consumer_rate": float("inf")}, "consumer_rate must be a number; it is inf"),
         (
             {"consumer_rate": 1, "consumer": "resnet50-a100"},
-            "consumer and consumer_rate contradict",
+            "--consumer and --consumer-rate contradict",
         ),
         ({"gpus": 0, "consumer_rate": 1}, "0 GPUs are impossible"),
         ({"gpus": 2, "consumer": "a:b"}, "a function stands for one GPU"),

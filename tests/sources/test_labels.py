@@ -487,7 +487,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
     with pytest.raises(
         InputError,
-        match=r"the inputs have too: text; rename it, .* drop_columns=",
+        match=r"the labels file and the inputs both have text; .* drop_columns=",
     ):
         notices_of(source, out)
     notices_of(source, out, drop_columns="text")
