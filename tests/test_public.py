@@ -61,20 +61,14 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path):
     (tmp_path / "callers.py").write_text(CALLERS)
     # Only the signatures are read, and not the code behind them, which takes half a minute.
     options = ["--cache-dir", str(tmp_path / "cache"), "--config-file=", "--follow-imports=skip"]
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        *options,
-        str(tmp_path / "callers.py"),
-        str(ROOT / "shardctl" / "__init__.pyi"),
-    ]
+    files = [str(tmp_path / "callers.py"), str(ROOT / "shardctl" / "__init__.pyi")]
+    environment = {"MYPYPATH": str(ROOT), "PATH": ""}
     found = subprocess.run(
-        command,
+        [sys.executable, "-m", "mypy", *options, *files],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"MYPYPATH": str(ROOT), "PATH": ""},
+        env=environment,
     )
     lines = [
         line.split(": ", 2)
@@ -87,14 +81,8 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: shardctl.convert("in", "out", coco="a"),
-            "convert has no argument 'coco'; help(shardctl.convert) lists all",
-        ),
-        (
-            lambda: shardctl.convert("in", "out", worker=4),
-            "convert has no argument 'worker'; did you mean workers?",
-        ),
+        (lambda: shardctl.convert("in", "out", coco="a"), "convert has no argument 'coco'"),
+        (lambda: shardctl.verify("out", levl="quick"), "'levl'; did you mean level?"),
         (
             lambda: shardctl.convert("in", "out", update=True, overwrite=True),
             "update=True and overwrite=True contradict",
@@ -103,43 +91,16 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path):
             lambda: shardctl.convert("in", "out", crop=1, random_crop=2),
             "crop and random_crop contradict each other",
         ),
-        (
-            lambda: shardctl.convert("in", "out", max_rejects="many"),
-            "max_rejects='many' is not a number of inputs",
-        ),
-        (
-            lambda: shardctl.convert("in", "out", filter_quality=["gofer"]),
-            "filter_quality must be gopher, c4 or fineweb",
-        ),
-        (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
-        (
-            lambda: shardctl.verify("out", levl="quick"),
-            "verify has no argument 'levl'; did you mean level?",
-        ),
-        (
-            lambda: shardctl.train_tokenizer("in", "t.json", special_tokens="<eos>"),
-            "special_tokens takes a list; it is '<eos>'",
-        ),
-        (
-            lambda: shardctl.train_tokenizer("in", "t.json", vocab_size="4k"),
-            "vocab_size must be a whole number; it is '4k'",
-        ),
-        (
-            lambda: shardctl.train_tokenizer("in", "t.json", max_bytes="much"),
-            "max_bytes: 'much' is not a size",
-        ),
-        (lambda: shardctl.open(3), "path must be a path or a URL; it has the type int"),
-        (lambda: shardctl.verify(["out"]), "path must be a path or a URL; it has the type list"),
-        (
-            lambda: shardctl.open("out", split=["train", "val"]),
-            "split is one name, or None for all; it is ['train', 'val']",
-        ),
-        (lambda: shardctl.open("out", cache_limit="lots"), "cache_limit: 'lots' is not a size"),
+        (lambda: shardctl.convert("in", "out", max_rejects="many"), "max_rejects='many' is not"),
+        (lambda: shardctl.convert("in", "out", filter_quality=["gofer"]), "must be gopher, c4"),
         (lambda: shardctl.convert("", "out"), "the source is a path; it is ''"),
-        (
-            lambda: shardctl.convert("in", "out", listener=print),
-            "listener must be a shardctl.making.convert.listener.Listener",
-        ),
+        (lambda: shardctl.convert("in", "out", listener=print), "convert.listener.Listener"),
+        (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
+        (lambda: shardctl.train_tokenizer("in", "t", vocab_size="4k"), "must be a whole number"),
+        (lambda: shardctl.train_tokenizer("in", "t", special_tokens="a"), "takes a list"),
+        (lambda: shardctl.verify(["out"]), "path must be a path or a URL; it has the type list"),
+        (lambda: shardctl.open("out", split=["train", "val"]), "split is one name, or None"),
+        (lambda: shardctl.open("out", cache_limit="lots"), "cache_limit: 'lots' is not a size"),
     ],
 )
 def test_messages_name_arguments(call, message):

@@ -1,5 +1,5 @@
 """The tables of environment variables, exit codes, reject codes and findings have all that the code
-has, and nothing else."""
+has, and nothing else; the entries of docs/troubleshooting.md are about messages that there are."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import cluster_costs
 from doc_snippets import ROOT
 
 from shardctl.cli import COMMANDS
+from shardctl.system.messages import ANY, all_entries
 
 EXIT_CODES = "exit-codes.md"
 VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|RANK|TERM|TMPDIR|DISPLAY|BROWSER")
@@ -106,7 +107,7 @@ def test_variables_for_developers_are_read_somewhere():
         set(re.findall(r"\bSHARDCTL_[A-Z_]+\b", text)) - read_by_the_code() - {"SHARDCTL_COMPLETE"}
     )
     documented = first_cells("environment.md", "## For developers")
-    assert sorted(found | {"BENCH_CORES_FREE"}) == sorted(documented)
+    assert sorted(found) == sorted(documented)
 
 
 def test_each_command_says_when_its_exit_code_is_one():
@@ -180,3 +181,25 @@ def test_the_page_of_large_clusters_has_the_tables_of_its_script():
     page = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
     for name, table in cluster_costs.tables().items():
         assert f"<!-- {name} -->\n{table}\n\n" in page, "scripts/bench/cluster_costs.py prints it"
+
+
+SHORTEST = 4
+"""Letters: a shorter part between two values is in too many messages."""
+
+
+def test_each_quoted_message_is_in_the_source():
+    source = "\n".join(all_strings())
+    gone = [
+        (entry.name, part)
+        for entry in all_entries()
+        for said in entry.says
+        for part in said.split(ANY)
+        if len(part.strip()) >= SHORTEST and part not in source
+    ]
+    assert gone == [], "quote these messages as they are now, or remove their entries"
+
+
+def test_each_entry_of_a_message_has_a_name_of_its_own_and_says_what_to_do():
+    entries = all_entries()
+    assert len({entry.name for entry in entries}) == len(entries)
+    assert [entry.name for entry in entries if not (entry.do and any(entry.says))] == []

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
-from forged_datasets import signed
+from forged_datasets import read_table, replace_column, signed, write_table
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
@@ -114,14 +114,8 @@ def test_times_are_in_no_plan(whole, tmp_path, type_):
     plan = open_checked_table(LocalFolder(whole), "plan.arrow")
     large = pa.array([2**62] * len(plan)).cast(type_)
     changed = plan.set_column(plan.column_names.index("digest"), "digest", large)
-    with (
-        pa.OSFile(str(tmp_path / "plan.arrow"), "wb") as sink,
-        pa.ipc.new_file(sink, changed.schema) as writer,
-    ):
-        writer.write_table(changed)
-    with pytest.raises(
-        ShardctlError, match=r"not the columns that `shardctl help format` gives it"
-    ):
+    write_table(tmp_path / "plan.arrow", changed)
+    with pytest.raises(ShardctlError, match="not the columns that `shardctl help format` gives"):
         open_checked_table(LocalFolder(tmp_path), "plan.arrow")
 
 
@@ -138,13 +132,8 @@ Json = st.recursive(
 @given(data=st.data())
 def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole, tmp_path, data):
     record = json.loads((whole / "manifest.json").read_text())
-    for key in data.draw(
-        st.lists(
-            st.sampled_from(sorted(set(record) - {"format", "format_version"})),
-            min_size=1,
-            max_size=2,
-        )
-    ):
+    names = st.sampled_from(sorted(set(record) - {"format", "format_version"}))
+    for key in data.draw(st.lists(names, min_size=1, max_size=2)):
         record[key] = data.draw(Json)
     out = tmp_path / "out"
     if not out.exists():
@@ -157,31 +146,23 @@ def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole, tmp_pa
         pass
 
 
-def rewrite_table(path: Path, column: str, values: Callable[[list[Any]], list[Any]]) -> None:
-    table = pa.ipc.open_file(path).read_all()
-    changed = pa.array(values(table[column].to_pylist()), table.schema.field(column).type)
-    table = table.set_column(
-        table.schema.get_field_index(column), table.schema.field(column), changed
-    )
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
-
-
 @pytest.mark.parametrize(
-    ("column", "values"),
+    ("column", "first"),
     [
-        ("path", lambda paths: ["../../etc/passwd", *paths[1:]]),
-        ("path", lambda paths: ["/etc/passwd", *paths[1:]]),
-        ("path", lambda paths: [None, *paths[1:]]),
-        ("rows", lambda rows: [2**60, *rows[1:]]),
-        ("rows", lambda rows: [-1, *rows[1:]]),
-        ("units", lambda units: [-1, *units[1:]]),
-        ("bytes", lambda sizes: [-1, *sizes[1:]]),
-        ("block_rows", lambda blocks: [[2**30, *blocks[0]], *blocks[1:]]),
+        ("path", "../../etc/passwd"),
+        ("path", "/etc/passwd"),
+        ("path", None),
+        ("rows", 2**60),
+        ("rows", -1),
+        ("units", -1),
+        ("bytes", -1),
+        ("block_rows", [2**30, 8]),
     ],
 )
-def test_a_table_of_shards_that_leads_astray_is_refused(dataset, column, values):
-    rewrite_table(dataset / "shards.arrow", column, values)
+def test_a_table_of_shards_that_leads_astray_is_refused(dataset, column, first):
+    table = read_table(dataset / "shards.arrow")
+    values = [first, *table[column].to_pylist()[1:]]
+    write_table(dataset / "shards.arrow", replace_column(table, column, values))
     with pytest.raises(
         DatasetError, match=r"outside of the dataset's folder|do not add up|values are missing"
     ):
@@ -223,15 +204,14 @@ def left(tmp_path: Path) -> Path:
     return folder
 
 
+SPLIT = {"records": 6, "expected": 6, "shards": 3}
+
+
 @pytest.mark.parametrize(
     "changed",
     [
-        {
-            "splits": [
-                {"name": "../../../../victim/train", "records": 6, "expected": 6, "shards": 3}
-            ]
-        },
-        {"splits": [{"name": "{here}/victim/train", "records": 6, "expected": 6, "shards": 3}]},
+        {"splits": [{**SPLIT, "name": "../../../../victim/train"}]},
+        {"splits": [{**SPLIT, "name": "{here}/victim/train"}]},
         {"base": "../../../../victim/"},
         {"url": "s3://bucket/out", "base": "0123456789ab/"},
         {"url": "s3://bucket/out", "base": "../victim/"},
@@ -240,18 +220,15 @@ def left(tmp_path: Path) -> Path:
 def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
     tmp_path, out, left, changed
 ):
-    change_json(
-        left / "job.json", **json.loads(json.dumps(changed).replace("{here}", str(tmp_path)))
-    )
+    said = json.loads(json.dumps(changed).replace("{here}", str(tmp_path)))
+    change_json(left / "job.json", **said)
     for number in range(3):
         (left / "new" / f"train-{number:05d}.arrow").unlink(missing_ok=True)
     for command in (
         lambda: shardctl.finish(out),
         lambda: convert(tmp_path / "raw.jsonl", out, samples_per_shard=2, part="1/1"),
     ):
-        with pytest.raises(
-            DatasetError, match=r"job\.json: (not a job of|this job is for a dataset on a store)"
-        ):
+        with pytest.raises(DatasetError, match=r"job\.json: (not a|this) job"):
             command()
         assert {path.read_text() for path in (tmp_path / "victim").iterdir()} == {"mine"}
         assert len(list((tmp_path / "victim").iterdir())) == 3
@@ -300,10 +277,7 @@ def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset):
     (dataset / "manifest.json").write_text(
         signed({**record, "format_version": 3, "shardctl_version": "3.1.0"})
     )
-    with pytest.raises(
-        DatasetError,
-        match=r"format version 3; shardctl .* reads version 2; use the version that wrote it, 3.1.0",
-    ):
+    with pytest.raises(DatasetError, match=r"format version 3; .* use the version .*, 3\.1\.0"):
         shardctl.open(dataset)
 
 
@@ -334,9 +308,8 @@ def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path):
         writer.write_batch(pa.record_batch([pa.array(["a", "b"]), text], schema=schema))
     with pytest.raises(DatasetError, match="block 0 cannot be read"):
         ShardReader(LocalFolder(tmp_path), "bad.arrow").block(0)
-    assert [finding.kind for finding in shardctl.verify(tmp_path / "bad.arrow").findings] == [
-        "unreadable-block"
-    ]
+    (finding,) = shardctl.verify(tmp_path / "bad.arrow").findings
+    assert finding.kind == "unreadable-block"
 
 
 def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_its_functions_is_imported(
@@ -350,14 +323,10 @@ def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_it
     left = out / ".shardctl" / "x"
     (left / "done").mkdir(parents=True)
     (left / "done" / "0000000.arrow").write_bytes(b"")
-    recipe = {
-        "kind": "image",
-        "store": "png",
-        "transform": [{"name": "custom", "target": "evil:function"}],
-    }
-    (left / "job.json").write_text(
-        json.dumps({"recipe": recipe, "roots": [], "splits": [{"shards": 2}], "parts": {}})
-    )
+    step = {"name": "custom", "target": "evil:function"}
+    recipe = {"kind": "image", "store": "png", "transform": [step]}
+    job = {"recipe": recipe, "roots": [], "splits": [{"shards": 2}], "parts": {}}
+    (left / "job.json").write_text(json.dumps(job))
     for dry_run in (True, False):
         with pytest.raises(
             DatasetError, match=r"holds an unfinished conversion .*: 1 of 2 shards are done"

@@ -1,8 +1,7 @@
 """The limit for `shardctl convert` of text and tables: two processes that read a half each and
 write blocks of Arrow.
 
-    python scripts/bench/bare_text.py jsonl|jsonl-whole|csv|parquet|lines|zst|function SRC OUT
-    [MIDDLE]
+    python scripts/bench/bare_text.py jsonl|csv|parquet|lines|zst|function SRC OUT [MIDDLE]
 
 Every form is read by the fastest reader that pyarrow has for it, and written as record batches with
 zstd:3 to one file per process. Nothing is checked, hashed, synced or named. `zst` reads a folder of
@@ -51,15 +50,6 @@ def jsonl(path: Path, part: int) -> Iterable[pa.RecordBatch]:
     return pj.open_json(
         pa.BufferReader(half(path, part)), read_options=pj.ReadOptions(use_threads=False)
     )
-
-
-def jsonl_whole(path: Path, part: int) -> Iterable[pa.RecordBatch]:
-    """The same, all parsed before anything is written: the call that most people know, and slower
-    by its page faults."""
-    import pyarrow.json as pj
-
-    data = pa.BufferReader(half(path, part))
-    return pj.read_json(data, read_options=pj.ReadOptions(use_threads=False)).to_batches()
 
 
 def table(path: Path, part: int, middle: int) -> Iterable[pa.RecordBatch]:
@@ -123,7 +113,6 @@ def function(path: Path, part: int) -> Iterator[pa.RecordBatch]:
 
 READERS = {
     "jsonl": jsonl,
-    "jsonl-whole": jsonl_whole,
     "csv": table,
     "parquet": parquet,
     "lines": lines,

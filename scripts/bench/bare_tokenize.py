@@ -1,7 +1,7 @@
 """The least that tokenizes JSON lines: two processes that read a half each, call an engine, and
 keep the tokens as uint16.
 
-    python scripts/bench/bare_tokenize.py tokenizers|gigatoken|tiktoken|map SOURCE.jsonl
+    python scripts/bench/bare_tokenize.py tokenizers|gigatoken|map SOURCE.jsonl
     TOKENIZER.json [CACHE]
 
 For bench_tokenize.py. Nothing is written, checked or rejected. `map` is Hugging Face datasets:
@@ -46,18 +46,10 @@ def encoder(engine: str, tokenizer: str) -> Any:
         return lambda texts: [
             np.array(each.ids, np.uint16) for each in own.encode_batch_fast(texts)
         ]
-    if engine == "gigatoken":
-        from gigatoken.gigatoken_rs import load_hf_json
+    from gigatoken.gigatoken_rs import load_hf_json
 
-        fast = load_hf_json(Path(tokenizer).read_bytes())
-        return lambda texts: [fast.encode(text).astype(np.uint16) for text in texts]
-    # only what it makes of a tokenizer.json
-    from shardctl.transforms.tokenizers.engines import TiktokenEngine
-
-    core = TiktokenEngine(Path(tokenizer).read_bytes())._core
-    return lambda texts: [
-        core.encode_to_numpy(text, allowed_special="all").astype(np.uint16) for text in texts
-    ]
+    fast = load_hf_json(Path(tokenizer).read_bytes())
+    return lambda texts: [fast.encode(text).astype(np.uint16) for text in texts]
 
 
 def work(job: tuple[str, str, str, int]) -> int:

@@ -9,7 +9,7 @@ markers are read, the tables and the manifest are written. Listing, building and
 part of it. The last lines are what a shard and a unit cost, by least squares over the cases.
 
 Each case runs in a process of its own. "grown" is how much the peak of its resident memory has
-grown while it committed. scripts/bench/simulate_cluster.py has the results as MEASURED, and
+grown while it committed. scripts/bench/cluster_costs.py has the results, and
 extrapolates with them.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import options_of, save
+from harness import done, options_of, save
 from processes import high_water
 
 SECONDS, TABLES = (
@@ -76,8 +75,7 @@ def numbers(case: str) -> tuple[int, int]:
 
 
 def in_a_process(case: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", case]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return json.loads(done(sys.executable, __file__, "--one", case))
 
 
 def measure(shards: int, units: int) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from harness import options_of
+from harness import images, options_of
 from PIL import Image, ImageEnhance
 
 from shardctl.images.codecs.image import open_image, upright
-from shardctl.images.codecs.measures import HASH_SIDE, phash
+from shardctl.images.codecs.measures import phash
 from shardctl.transforms.duplicates.pictures import Hashes, distances, first_of_similar
 
 PLANTED = 0.01
@@ -90,51 +90,23 @@ def time_hashes(count: int, distance: int) -> None:
 
 def show_photos(folder: Path, most: int) -> None:
     """Print what is found of changed photos, and how many different ones are near each other."""
-    pictures = []
-    for path in sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg", ".png")
-    )[:most]:
-        pictures.append(upright(open_image(path.read_bytes()), None))
-    for name, measure in (("phash", phash), ("dhash", dhash)):
-        started = time.monotonic()
-        hashes = _hashes(pictures, measure)
-        each = (time.monotonic() - started) / len(pictures) * 1e6
-        print(f"{name}: {len(pictures):,} photos, {each:.0f} µs each after decoding")
-        print("| version | d <= 3 | d <= 7 | d <= 10 |\n| --- | --: | --: | --: |")
-        for change, make in CHANGES.items():
-            apart = distances(hashes, _hashes([make(picture) for picture in pictures], measure))
-            print(
-                f"| {change} | "
-                + " | ".join(f"{(apart <= most).mean():.1%}" for most in (3, 7, 10))
-                + " |"
-            )
-        one, other = np.triu_indices(len(hashes), 1)
-        apart = distances(hashes[one], hashes[other])
-        near = ", ".join(
-            f"{int((apart <= most).sum())} at {most}" for most in (3, 7, 10, 12, 14, 16)
-        )
-        print(f"near pairs of different photos, of {len(one):,}: {near}\n")
+    pictures = [
+        upright(open_image(Path(path).read_bytes()), None) for path in images(folder)[:most]
+    ]
+    hashes = _hashes(pictures)
+    print("| version | d <= 3 | d <= 7 | d <= 10 |\n| --- | --: | --: | --: |")
+    for change, make in CHANGES.items():
+        apart = distances(hashes, _hashes([make(picture) for picture in pictures]))
+        shares = " | ".join(f"{(apart <= most).mean():.1%}" for most in (3, 7, 10))
+        print(f"| {change} | {shares} |")
+    one, other = np.triu_indices(len(hashes), 1)
+    apart = distances(hashes[one], hashes[other])
+    near = ", ".join(f"{int((apart <= most).sum())} at {most}" for most in (3, 7, 10, 12, 14, 16))
+    print(f"near pairs of different photos, of {len(one):,}: {near}")
 
 
-def dhash(picture: Image.Image) -> int:
-    """Return a 64-bit hash to compare `phash` with: each bit says whether one of 8 x 8 fields is
-    brighter than the one left of it. It tells unrelated images apart less well."""
-    grey = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
-    return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big")
-
-
-def _hashes(pictures: list[Image.Image], measure: Callable[[Image.Image], int | None]) -> Hashes:
-    return np.array([measure(picture) or 0 for picture in pictures], np.uint64)
-
-
-def time_decoding(folder: Path, most: int) -> None:
-    """Print what hashing takes as a conversion does it, with the decoding of a JPEG at a smaller
-    scale."""
-    files = [path.read_bytes() for path in sorted(folder.rglob("*.JPEG"))[:most]]
-    started = time.monotonic()
-    for data in files:
-        phash(upright(open_image(data), (HASH_SIDE, HASH_SIDE)))
-    print(f"{len(files) / (time.monotonic() - started):.0f} files/s on one core, decoding included")
+def _hashes(pictures: list[Image.Image]) -> Hashes:
+    return np.array([phash(picture) or 0 for picture in pictures], np.uint64)
 
 
 def main() -> None:
@@ -149,7 +121,6 @@ def main() -> None:
         time_hashes(given.hashes, given.distance)
     if given.photos:
         show_photos(given.photos, given.most)
-        time_decoding(given.photos, given.most)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Is a GPU kept busy by the loader, and how fast do batches come into its memory? Beside the same
 without a loader, and peers.
 
-    python scripts/bench/bench_gpu.py [CORPUS] [--rounds 3] [--keep FOLDER] [--json FILE] [--only PART …]
-    python scripts/bench/bench_gpu.py [CORPUS] --device cpu --batch 8 --share 0.1     (only tries whether it runs)
+    python scripts/bench/bench_gpu.py [CORPUS] [--rounds 3] [--share 1] [--json FILE] [--only PART …]
 
 Needs an NVIDIA GPU, PyTorch, torchvision and webdataset. CORPUS is a folder with photos/ (default:
 $SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws), repeated
@@ -13,8 +12,7 @@ channels last, SGD). The limit is
     the same step with one batch that stays on the GPU.
 `memory`: instead of a model, only the normalisation of pixels on the GPU: what do the loaders give
 when nothing holds them up? `copy`: raw batches into the memory of the GPU, by shardctl.torch.Loader
-and by other ways. The limit is one batch in pinned
-    memory, copied again and again.
+and by `.to(device)`. The limit is one batch in pinned memory, copied again and again.
 `vit_b16`: as `resnet50`, without the peers.
 
 Batches of 256 random crops of 224 px, uint8. shardctl reads raw pixels of 224 px, the same with
@@ -33,7 +31,6 @@ import io
 import itertools
 import random
 import statistics
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -43,21 +40,19 @@ from typing import Any
 
 import torch
 import torchvision
-from bench_convert import MANY, folders, images, repeated
-from bench_loader import convert, warm
-from harness import options_of, save
+from bench_convert import MANY
+from bench_loader import convert
+from harness import folders, images, options_of, repeated, save, scratch, warm
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision.transforms import v2
 
 import shardctl
 from shardctl.benchmark.models import Step
-from shardctl.loader.blocks.memory import Batch
 from shardctl.system.machine import usable_cores
 from shardctl.torch import Loader, synchronizer
 
-HERE = Path(__file__).resolve().parent
-SIDE, STORED = 224, 256
+BATCH, SIDE, STORED = 256, 224, 256
 TARS = 64
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Of ImageNet, of pixels from 0 to 255."""
@@ -101,15 +96,11 @@ class Contender:
 
 
 def main() -> None:
-    parser = options_of(__doc__, corpus=True, rounds=3)
-    parser.add_argument("--keep", type=Path)
+    parser = options_of(__doc__, corpus=True, rounds=3, share=1.0)
     parser.add_argument("--only", nargs="*", default=list(PARTS))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--share", type=float, default=1.0, help="this share of the batches")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
-        bench = Bench(Path(options.corpus), (options.keep or Path(scratch)).resolve(), options)
+    with scratch() as folder:
+        bench = Bench(folder, options)
         bench.check()
         for name in options.only:
             PARTS[name](bench)
@@ -118,15 +109,12 @@ def main() -> None:
 class Bench:
     """The datasets, the loaders, and what was measured so far."""
 
-    def __init__(self, corpus: Path, folder: Path, options: Any) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.options, self.device = folder, options, torch.device(options.device)
+    def __init__(self, folder: Path, options: Any) -> None:
+        self.folder, self.options, self.device = folder, options, torch.device("cuda")
         self.finish = synchronizer(self.device)
         self.results: dict[str, Any] = {}
-        photos, _ = folders(corpus, folder)
-        self.photos = folder / "many"
-        if not self.photos.exists():
-            repeated(photos, self.photos, -(-MANY // len(images(photos))))
+        photos, _ = folders(options.corpus, folder)
+        self.photos = repeated(photos, folder / "many", -(-MANY // len(images(photos))))
         cut = ("--resize", str(STORED), "--crop", str(SIDE), "--store", "raw")
         self.raw = self.converted("raw", *cut)
         self.zstd = self.converted("raw-zstd", *cut, "--compression", "zstd")
@@ -137,8 +125,7 @@ class Bench:
 
     def converted(self, name: str, *options: str) -> Path:
         path = self.folder / name
-        if not path.exists():
-            convert(self.photos, path, *options)
+        convert(self.photos, path, *options)
         warm(path)
         return path
 
@@ -160,12 +147,8 @@ class Bench:
         part: str,
         contenders: dict[str, Contender],
         step: Callable[[Images], Any],
-        size: int = 0,
     ) -> None:
-        """Run all contenders of a part in turn, and print the medians: the limit is the first.
-
-        With the `size` of a sample in bytes, also GB/s.
-        """
+        """Run all contenders of a part in turn, and print the medians: the limit is the first."""
         for turn in range(self.options.rounds):
             for name, contender in list(contenders.items()):
                 try:
@@ -183,12 +166,11 @@ class Bench:
             }
             save(self.options.json, self.results)
         limit = statistics.median(next(iter(contenders.values())).rates)
-        print(f"{part}: medians of {self.options.rounds} rounds, batches of {self.options.batch}")
+        print(f"{part}: medians of {self.options.rounds} rounds, batches of {BATCH}")
         for name, contender in contenders.items():
             rate = statistics.median(contender.rates)
-            also = f" {size * rate / 1e9:6.2f} GB/s," if size else ""
             print(
-                f"  {name:<48} {rate:>10,.0f} samples/s,{also} {rate / limit:7.1%} of the limit,"
+                f"  {name:<48} {rate:>10,.0f} samples/s, {rate / limit:7.1%} of the limit,"
                 f" next {statistics.median(contender.next_ms):7.2f} ms",
                 flush=True,
             )
@@ -208,7 +190,7 @@ class Bench:
 
     def still(self, count: int) -> Iterator[Images]:
         """Return one batch again and again, which stays on the device."""
-        shape = (self.options.batch, SIDE, SIDE, 3)
+        shape = (BATCH, SIDE, SIDE, 3)
         batch = torch.randint(0, 255, shape, dtype=torch.uint8, device=self.device)
         return itertools.repeat(batch, count)
 
@@ -220,7 +202,7 @@ class Bench:
     def batches(self, path: Path, **options: Any) -> Any:
         """Return the loader without a device."""
         return shardctl.open(path).loader(
-            self.options.batch,
+            BATCH,
             shuffle=True,
             columns=["image"],
             repeat=None,
@@ -247,8 +229,8 @@ class Bench:
 
     def folder_of_photos(self, count: int) -> DataLoader[Any]:
         photos = Photos(images(self.photos))
-        chosen = RandomSampler(photos, replacement=True, num_samples=count * self.options.batch)
-        return DataLoader(photos, self.options.batch, sampler=chosen, **self.in_workers())
+        chosen = RandomSampler(photos, replacement=True, num_samples=count * BATCH)
+        return DataLoader(photos, BATCH, sampler=chosen, **self.in_workers())
 
     def webdataset(self, count: int) -> Any:
         import webdataset as wds
@@ -271,15 +253,13 @@ class Bench:
             .to_tuple("jpg")
             .map_tuple(Augment(v2.RandomCrop(SIDE)))
         )
-        collated = data.batched(self.options.batch, collation_fn=stacked).with_epoch(
-            count // usable_cores()
-        )
+        collated = data.batched(BATCH, collation_fn=stacked).with_epoch(count // usable_cores())
         return wds.WebLoader(collated, batch_size=None, **self.in_workers())
 
     def in_workers(self) -> dict[str, Any]:
         return {
             "num_workers": usable_cores(),
-            "pin_memory": self.device.type == "cuda",
+            "pin_memory": True,
             "persistent_workers": True,
         }
 
@@ -369,68 +349,20 @@ def memory(bench: Bench) -> None:
 
 def copy(bench: Bench) -> None:
     """Only copy raw batches to the device."""
-    if bench.device.type != "cuda":
-        print("copy: only to a GPU")
-        return
     loader = bench.batches(bench.raw)
-    one = next(iter(loader))
-    place = torch.empty(one["image"].shape, dtype=torch.uint8, pin_memory=True)
-    pinned = torch.from_numpy(one["image"]).pin_memory()
-
-    def several(count: int) -> Iterator[Batch]:
-        return itertools.islice(loader, count)
-
-    def into_pinned(values: torch.Tensor) -> torch.Tensor:
-        return place.copy_(values)
-
+    pinned = torch.from_numpy(next(iter(loader))["image"]).pin_memory()
     ways: dict[str, Callable[[int], Iterable[Any]]] = {
         "one batch, pinned, to the device": lambda count: (
             pinned.to(bench.device, non_blocking=True) for _ in range(count)
         ),
-        "the loader alone": lambda count: (batch["image"] for batch in several(count)),
         "shardctl.torch.Loader": bench.shardctl(bench.raw),
-        "a ring of two pinned buffers": lambda count: ring(several(count), bench.device),
         "not pinned": lambda count: (
-            torch.from_numpy(batch["image"]).to(bench.device) for batch in several(count)
+            torch.from_numpy(batch["image"]).to(bench.device)
+            for batch in itertools.islice(loader, count)
         ),
-        "one batch, not pinned, to the device": lambda count: again(
-            one, count, lambda values: values.to(bench.device)
-        ),
-        "one batch, pin_memory()": lambda count: again(
-            one, count, lambda values: values.pin_memory()
-        ),
-        "one batch, copied into a pinned buffer": lambda count: again(one, count, into_pinned),
     }
     contenders = {name: bench.contender(begin, 40, 200) for name, begin in ways.items()}
-    bench.measure("copy", contenders, lambda batch: None, size=SIDE * SIDE * 3)
-
-
-def again(
-    batch: Batch, count: int, do: Callable[[torch.Tensor], torch.Tensor]
-) -> Iterator[torch.Tensor]:
-    """Do something with the same batch many times."""
-    values = torch.from_numpy(batch["image"])
-    return (do(values) for _ in range(count))
-
-
-def ring(batches: Iterable[Batch], device: torch.device) -> Iterator[Images]:
-    """Copy batches into two pinned buffers in turn, and from there to the device on another
-    stream."""
-    stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    buffers: list[torch.Tensor] = []
-    done = [torch.cuda.Event(), torch.cuda.Event()]
-    for number, batch in enumerate(batches):
-        values, place = torch.from_numpy(batch["image"]), number % 2
-        if len(buffers) < 2:
-            buffers.append(torch.empty(values.shape, dtype=values.dtype, pin_memory=True))
-        done[place].synchronize()
-        buffers[place].copy_(values)
-        with torch.cuda.stream(stream):
-            moved = buffers[place].to(device, non_blocking=True)
-            done[place].record(stream)
-        current.wait_event(done[place])
-        moved.record_stream(current)
-        yield moved
+    bench.measure("copy", contenders, lambda batch: None)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {

@@ -10,46 +10,43 @@ is in percent of all places in blocks, beside the least there can be
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-from harness import options_of
+from harness import in_turn, medians_of, options_of
 
 from shardctl.format.arrays import Numbers
 from shardctl.format.packing import best_fit, concat, fewest_blocks, windows
 
 
 def main() -> None:
-    parser = options_of(__doc__, runs=5)
-    parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--length", type=int, default=2048)
-    options = parser.parse_args()
+    options = options_of(__doc__, documents=1_000_000, length=2048, runs=5).parse_args()
+    length = options.length
     for name, lengths in kinds(options.documents).items():
-        times: dict[str, list[float]] = {"concat": [], "bfd": [], "bound": []}
-        for _ in range(options.runs):
-            began = time.process_time()
-            concat(lengths, options.length)
-            times["concat"].append(time.process_time() - began)
-            began = time.process_time()
-            blocks = best_fit(lengths, options.length).blocks
-            times["bfd"].append(time.process_time() - began)
-            began = time.process_time()
-            cut = windows(lengths, options.length)
-            least = fewest_blocks(
-                np.bincount(cut.length, minlength=options.length + 1), options.length
-            )
-            times["bound"].append(time.process_time() - began)
-        total = int(lengths.sum())
-        padding, bound = (
-            100 * (count * options.length - total) / (count * options.length)
-            for count in (blocks, least)
-        )
-        shown = ", ".join(f"{what} {statistics.median(each):.3f} s" for what, each in times.items())
-        print(
-            f"{name}: {blocks:,} blocks, padding {padding:.4f} %, at least {bound:.4f} %; {shown}",
-            flush=True,
-        )
+
+        def least(lengths: Numbers = lengths) -> int:
+            cut = windows(lengths, length)
+            return fewest_blocks(np.bincount(cut.length, minlength=length + 1), length)
+
+        calls = {
+            "concat": partial(concat, lengths, length),
+            "bfd": partial(best_fit, lengths, length),
+            "bound": least,
+        }
+        found = in_turn({what: partial(busy, call) for what, call in calls.items()}, options.runs)
+        places = [length * count for count in (best_fit(lengths, length).blocks, least())]
+        padding, bound = (100 * (1 - int(lengths.sum()) / each) for each in places)
+        shown = ", ".join(f"{what} {took:.3f} s" for what, took in medians_of(found).items())
+        print(f"{name}: padding {padding:.4f} %, at least {bound:.4f} %; {shown}", flush=True)
+
+
+def busy(what: Callable[[], object]) -> float:
+    """Return the processor time of a call."""
+    began = time.process_time()
+    what()
+    return time.process_time() - began
 
 
 def kinds(documents: int) -> dict[str, Numbers]:

@@ -27,13 +27,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import options_of, save
+from harness import HERE, options_of, save
 
-HERE = Path(__file__).resolve().parent
 BATCH = 256
 WORKERS = 2
 TORCH = "torch==2.13.0"
@@ -65,6 +65,21 @@ class Samples:
         return {"raw": self.raw, "jpeg": self.jpegs, "lines": self.lines}[case]()
 
 
+def as_bytes(value: Any) -> bytes:
+    """Return a sample of any case as bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else value.tobytes()
+
+
+def from_bytes(case: str, data: bytes, own: bool = True) -> Any:
+    """Return a sample of what was stored as bytes, raw pixels in memory of its `own` or not."""
+    if case == "raw":
+        pixels = np.frombuffer(data, np.uint8).reshape(224, 224, 3)
+        return pixels.copy() if own else pixels
+    return decoded(data) if case == "jpeg" else data.decode()
+
+
 def crop(pixels: Any) -> Any:
     return np.ascontiguousarray(pixels[16:240, 16:240])
 
@@ -80,11 +95,10 @@ def decoded(data: bytes) -> Any:
 
 
 def shardctl_peer(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[int]]:
-    import shardctl
-
-    sys.path.insert(0, str(HERE.parent / "data"))
     import pyarrow as pa
     from handmade import write_dataset
+
+    import shardctl
 
     if not folder.exists():
         if case == "raw":
@@ -131,12 +145,7 @@ def torch_files(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
             return len(paths)
 
         def __getitem__(self, index: int) -> Any:
-            data = paths[index].read_bytes()
-            return (
-                np.frombuffer(data, np.uint8).reshape(224, 224, 3).copy()
-                if case == "raw"
-                else decoded(data)
-            )
+            return from_bytes(case, paths[index].read_bytes())
 
     loader = DataLoader(Files(), BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
     return lambda: (len(batch) for batch in loader)
@@ -153,20 +162,8 @@ def webdataset(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
             str(folder / "%05d.tar"), maxcount=50_000 if case == "lines" else 300, verbose=0
         ) as writer:
             for number, value in enumerate(samples.of(case)):
-                data = (
-                    value.tobytes()
-                    if case == "raw"
-                    else value.encode()
-                    if case == "lines"
-                    else value
-                )
-                writer.write({"__key__": f"{number:07d}", extension: data})
+                writer.write({"__key__": f"{number:07d}", extension: as_bytes(value)})
     shards = sorted(map(str, folder.glob("*.tar")))
-    make = {
-        "raw": lambda data: np.frombuffer(data, np.uint8).reshape(224, 224, 3).copy(),
-        "jpeg": decoded,
-        "lines": bytes.decode,
-    }[case]
     data = (
         wds.WebDataset(
             shards,
@@ -176,7 +173,7 @@ def webdataset(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
         )
         .shuffle(1000)
         .to_tuple(extension)
-        .map_tuple(make)
+        .map_tuple(partial(from_bytes, case))
         .batched(BATCH)
     )
     loader = wds.WebLoader(data, batch_size=None, num_workers=WORKERS, persistent_workers=True)
@@ -287,10 +284,7 @@ def tensorflow(samples: Samples, case: str, folder: Path) -> Callable[[], Iterat
             tf.io.TFRecordWriter(str(folder / f"{number:02d}.tfrecord")) for number in range(16)
         ]
         for number, value in enumerate(samples.of(case)):
-            data = (
-                value.tobytes() if case == "raw" else value.encode() if case == "lines" else value
-            )
-            feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
+            feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[as_bytes(value)]))
             example = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
             writers[number % 16].write(example.SerializeToString())
         for writer in writers:
@@ -335,20 +329,17 @@ def grain(samples: Samples, case: str, folder: Path) -> Callable[[], Iterator[in
         folder.mkdir()
         writer = ArrayRecordWriter(str(folder / "x.array_record"), "group_size:1,uncompressed")
         for value in samples.of(case):
-            writer.write(
-                value.tobytes() if case == "raw" else value.encode() if case == "lines" else value
-            )
+            writer.write(as_bytes(value))
         writer.close()
-    make = {
-        "raw": lambda data: np.frombuffer(data, np.uint8).reshape(224, 224, 3),
-        "jpeg": decoded,
-        "lines": bytes.decode,
-    }[case]
     source = pygrain.ArrayRecordDataSource([str(path) for path in folder.glob("*.array_record")])
     seeds = iter(range(10**6))
 
     def epoch() -> Iterator[int]:
-        data = pygrain.MapDataset.source(source).shuffle(seed=next(seeds)).map(make)
+        data = (
+            pygrain.MapDataset.source(source)
+            .shuffle(seed=next(seeds))
+            .map(partial(from_bytes, case, own=False))
+        )
         options = pygrain.ReadOptions(num_threads=WORKERS, prefetch_buffer_size=2 * BATCH)
         for batch in data.to_iter_dataset(options).batch(
             BATCH, batch_fn=list if case == "lines" else np.stack
@@ -488,7 +479,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    make_samples(Path(options.corpus), options.folder, options.cases, options.lines)
+    make_samples(options.corpus, options.folder, options.cases, options.lines)
     environments = options.environments or options.folder
     pythons = {
         name: environment(PEERS[name], environments, options.installed) for name in options.only
@@ -582,8 +573,7 @@ def make_samples(corpus: Path, folder: Path, cases: list[str], line_count: int) 
     missing = [case for case in cases if not (folder / "samples" / files[case]).exists()]
     if not missing:
         return
-    sys.path.insert(0, str(HERE))
-    from bench_loader import Bench
+    from bench_loader import RAW, Bench
 
     import shardctl
 
@@ -591,7 +581,7 @@ def make_samples(corpus: Path, folder: Path, cases: list[str], line_count: int) 
     shutil.rmtree(making, ignore_errors=True)
     bench = Bench(corpus, making / "datasets", WORKERS, line_count)
     if "raw" in missing:
-        raw = bench.as_npy(shardctl.open(bench.photos("raw", "--crop", "224", "--store", "raw")))
+        raw = bench.as_npy(shardctl.open(bench.photos("raw", *RAW)))
         np.save(making / "raw.npy", raw)
     if "jpeg" in missing:
         (making / "jpeg").mkdir()

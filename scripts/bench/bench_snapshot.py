@@ -8,7 +8,7 @@ CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, 
 Each contender runs once in every round, in turn, as a process of its own; its time is that of the epoch, from the call that begins it
 to the last batch, without the start of Python and the imports. Photos/s, medians:
 
-    raw epoch            scripts/bench/bare_pool.py's work: two processes read, decode and do the steps; nothing is kept
+    raw epoch            scripts/bench/bare_images.py's work: two processes read, decode and do the steps; nothing is kept
     conversion alone     convert(), and no epoch
     first, wait=False    snapshot(wait=False): the first epoch, which reads what is finished, until the dataset is committed
     first, wait=True     snapshot(), and one epoch from what it has made
@@ -23,22 +23,29 @@ convert` of what is there as a whole command.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench_update import WALK, sources
-from harness import options_of, save
-from processes import as_installed
+from harness import (
+    HERE,
+    ROOT,
+    SHARDCTL,
+    WALK,
+    done,
+    folders,
+    images,
+    in_turn,
+    options_of,
+    save,
+    scratch,
+    seconds,
+    tell,
+    tiny_files,
+)
 
-HERE = Path(__file__).resolve().parent
-TENSORFLOW = HERE.parent.parent / ".interop" / "tensorflow" / "bin" / "python"
+TENSORFLOW = ROOT / ".interop" / "tensorflow" / "bin" / "python"
 
 STEPS = [{"name": "resize", "size": 256}, {"name": "crop", "size": 224}]
 
@@ -46,13 +53,12 @@ RAW = """
 import os, sys, time
 from multiprocessing import Pool
 from pathlib import Path
-import bare_pool
-from shardctl.images.codecs import image
+sys.path.append({here!r})
+import bare_images
 
 def made(path):
-    steps, _ = bare_pool.steps({recipe!r})
-    opened = image.open_image(Path(path).read_bytes())
-    return sum(len(picture.image.tobytes()) for picture in steps.pictures(opened, path, lambda stage: None))
+    record = dict(key=path, image=dict(bytes=Path(path).read_bytes(), path=path))
+    return len(list(bare_images.steps({recipe!r}).make(record)))
 
 paths = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
 with Pool(2) as pool:
@@ -108,67 +114,39 @@ shardctl.snapshot({out!r}, {source!r}, **given)
 print(time.perf_counter() - began)
 """
 
-TIMED_WALK = (
-    "import sys, time\nbegan = time.perf_counter()\n"
-    + WALK
-    + "print(time.perf_counter() - began)\n"
-)
-
 
 def main() -> None:
-    parser = options_of(__doc__, corpus=True, runs=3)
-    parser.add_argument("--times", type=int, default=4)
+    parser = options_of(__doc__, corpus=True, runs=3, times=4)
     parser.add_argument("--files", type=int)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
+    with scratch() as folder:
         if options.files:
-            found = check(Path(options.corpus), options.files, options.runs, Path(scratch))
+            found = check(options.corpus, options.files, options.runs, folder)
         else:
-            photos = copies(Path(options.corpus), options.times, Path(scratch))
-            found = epochs(photos, options.runs, Path(scratch))
-    for name, values in found.items():
-        print(
-            f"{name:30} {statistics.median(values):10.3f}   ({min(values):.3f} to "
-            f"{max(values):.3f})"
-        )
+            photos = copies(options.corpus, options.times, folder)
+            found = epochs(photos, options.runs, folder)
+    tell(found, "s" if options.files else "photos/s")
     save(options.json, found)
 
 
-def copies(corpus: Path, times: int, scratch: Path) -> Path:
+def copies(corpus: Path, times: int, folder: Path) -> Path:
     """Copy the photos so many times into one folder, without those that are no colour photos that
     all can read."""
-    photos = corpus / "photos"
-    if not photos.is_dir():
-        subprocess.run(
-            [sys.executable, "-m", "shardctl", "demo", str(scratch / "demo")],
-            check=True,
-            capture_output=True,
-        )
-        photos = scratch / "demo" / "photos"
-    folder = scratch / "photos"
-    folder.mkdir()
-    found = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-    for number, path in enumerate(found):
-        for copy in range(times):
-            shutil.copyfile(path, folder / f"{copy}-{number:05}.jpg")
-    return folder
+    photos = folder / "photos"
+    photos.mkdir()
+    for number, path in enumerate(images(folders(corpus, folder)[0])):
+        for copy in range(times if path.lower().endswith((".jpg", ".jpeg")) else 0):
+            shutil.copyfile(path, photos / f"{copy}-{number:05}.jpg")
+    return photos
 
 
-def run(python: Path | str, script: str) -> float:
+def printed(script: str, python: Path | str = sys.executable) -> float:
     """Run a script as a process, and return the number that it prints last."""
-    # bare_pool is there
-    modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**as_installed(), "PYTHONPATH": modules}
-    ran = subprocess.run(
-        [str(python), "-c", script], capture_output=True, text=True, env=environment, timeout=300
-    )
-    if ran.returncode:
-        raise SystemExit(ran.stderr)
-    return float(ran.stdout.split()[-1])
+    return float(done(python, "-c", script).split()[-1])
 
 
-def epochs(photos: Path, runs: int, scratch: Path) -> dict[str, list[float]]:
-    recipe_file = scratch / "recipe.toml"
+def epochs(photos: Path, runs: int, folder: Path) -> dict[str, list[float]]:
+    recipe_file = folder / "recipe.toml"
     steps = "\n".join(
         "[[transform]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items())
         for step in STEPS
@@ -176,50 +154,41 @@ def epochs(photos: Path, runs: int, scratch: Path) -> dict[str, list[float]]:
     recipe_file.write_text(f'store = "raw"\n{steps}\n')
     found: dict[str, list[float]] = defaultdict(list)
     given = {"photos": str(photos), "recipe": {"store": "raw", "transform": STEPS}}
+    raw = RAW.format(here=str(HERE), photos=str(photos), recipe=str(recipe_file))
+    outs = {each: folder / each for each in ("converted", "arriving", "waiting", "tensorflow")}
+    convert = CONVERT.format(**given, out=str(outs["converted"]))
+    arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
+    waiting = SNAPSHOT.format(**given, out=str(outs["waiting"]), wait=True)
     for _ in range(runs):
-        outs = {each: scratch / each for each in ("converted", "arriving", "waiting", "tensorflow")}
         for out in outs.values():
             shutil.rmtree(out, ignore_errors=True)
-        raw = RAW.format(photos=str(photos), recipe=str(recipe_file))
-        found["raw epoch"].append(run(sys.executable, raw))
-        found["conversion alone"].append(
-            run(sys.executable, CONVERT.format(**given, out=str(outs["converted"])))
-        )
-        arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
-        found["first, wait=False"].append(run(sys.executable, arriving))
-        waiting = SNAPSHOT.format(**given, out=str(outs["waiting"]), wait=True)
-        found["first, wait=True"].append(run(sys.executable, waiting))
-        found["second"].append(run(sys.executable, waiting))
+        found["raw epoch"].append(printed(raw))
+        found["conversion alone"].append(printed(convert))
+        found["first, wait=False"].append(printed(arriving))
+        found["first, wait=True"].append(printed(waiting))
+        found["second"].append(printed(waiting))
         if TENSORFLOW.exists():
             tensorflow = TF.format(photos=str(photos), out=str(outs["tensorflow"]))
-            found["tf.data first"].append(run(TENSORFLOW, tensorflow))
-            found["tf.data second"].append(run(TENSORFLOW, tensorflow))
+            found["tf.data first"].append(printed(tensorflow, TENSORFLOW))
+            found["tf.data second"].append(printed(tensorflow, TENSORFLOW))
     return found
 
 
-def check(corpus: Path, count: int, runs: int, scratch: Path) -> dict[str, list[float]]:
-    sources(corpus, count, scratch)
+def check(corpus: Path, count: int, runs: int, folder: Path) -> dict[str, list[float]]:
+    source, out = folder / "in", folder / "out"
+    tiny_files(corpus, count, source)
     recipe = {"store": "raw", "transform": [{"name": "resize", "size": "32x32"}]}
-    script = CHECK.format(recipe=recipe, out=str(scratch / "out"), source=str(scratch / "in"))
-    run(sys.executable, script)
-    again = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        *map(str, (scratch / "in", scratch / "out")),
-    ]
-    again += ["--store", "raw", "--resize", "32x32"]
-    found: dict[str, list[float]] = defaultdict(list)
-    for _ in range(runs):
-        found["bare walk, s"].append(
-            run(sys.executable, TIMED_WALK.replace("sys.argv[1]", repr(str(scratch / "in"))))
-        )
-        found["snapshot() of what is there, s"].append(run(sys.executable, script))
-        began = time.perf_counter()
-        subprocess.run(again, check=True, capture_output=True, env=as_installed())
-        found["shardctl convert, again, s"].append(time.perf_counter() - began)
-    return found
+    script = CHECK.format(recipe=recipe, out=str(out), source=str(source))
+    printed(script)
+    again = (*SHARDCTL, "convert", source, out, "--store", "raw", "--resize", "32x32")
+    return in_turn(
+        {
+            "bare walk": lambda: float(done(sys.executable, "-c", WALK, source)),
+            "snapshot() of what is there": lambda: printed(script),
+            "shardctl convert, again": lambda: seconds(lambda: done(*again)),
+        },
+        runs,
+    )
 
 
 if __name__ == "__main__":

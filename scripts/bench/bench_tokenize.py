@@ -1,9 +1,7 @@
 """How fast `shardctl convert --tokenizer` is, beside bare pools of two processes that only call an
 engine, and Hugging Face.
 
-    python scripts/bench/bench_tokenize.py [--size 50] [--runs 5] [--vocab-size 16384] [--contenders
-    NAME …] [--other TREE]
-        [--json FILE]
+    python scripts/bench/bench_tokenize.py [--size 50] [--runs 5] [--vocab-size 16384] [--json FILE]
 
 The documents are made up, of 2 million different words as often as words are in a language (Zipf);
 resampled lines would flatter every cache. The tokenizer is byte-level BPE, made of them by
@@ -16,18 +14,14 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from harness import options_of, save
-from processes import run
+from harness import HERE, SHARDCTL, done, in_turn, options_of, save, scratch
+from processes import Ran, run
 
-HERE = Path(__file__).resolve().parent
 WORDS = 2_000_000
-OTHER = "shardctl, other tree"
 LETTERS = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz", np.uint8)
 
 
@@ -58,98 +52,56 @@ def make_documents(path: Path, size: int) -> int:
 
 
 def main() -> None:
-    parser = options_of(__doc__, runs=5)
-    parser.add_argument("--size", type=float, default=50, help="MB of text")
-    parser.add_argument("--vocab-size", type=int, default=16_384)
-    parser.add_argument(
-        "--contenders", nargs="*", metavar="NAME", help="only these; with 400 MB some take minutes"
-    )
-    parser.add_argument(
-        "--other", type=Path, help="the tree of another version of shardctl, for its fastest engine"
-    )
-    given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="bench-tokenize-"))
-    try:
+    given = options_of(__doc__, size=50.0, runs=5, vocab_size=16_384).parse_args()
+    with scratch() as folder:
         source, tokenizer, out, cache = (
             folder / name for name in ("in.jsonl", "tokenizer.json", "out", "cache")
         )
         text_bytes = make_documents(source, int(given.size * 1e6))
-        shardctl = [sys.executable, "-m", "shardctl"]
-        size = ["--vocab-size", str(given.vocab_size), "--max-bytes", "20MB"]
-        subprocess.run(
-            [*shardctl, "tokenizer", "train", str(source), str(tokenizer), *size], check=True
+        size = ("--vocab-size", given.vocab_size, "--max-bytes", "20MB")
+        done(*SHARDCTL, "tokenizer", "train", source, tokenizer, *size)
+
+        def ours(engine: str) -> list[str | Path]:
+            step = f'tokenize tokenizer="{tokenizer}" engine="{engine}"'
+            return [*SHARDCTL, "convert", source, out, "--workers", "2", "--json", "--step", step]
+
+        def bare(engine: str) -> list[str | Path]:
+            return [sys.executable, HERE / "bare_tokenize.py", engine, source, tokenizer, cache]
+
+        commands = {
+            "shardctl, tokenizers": ours("tokenizers"),
+            "bare pool, tokenizers": bare("tokenizers"),
+            "shardctl, auto": ours("auto"),
+            "bare pool, gigatoken": bare("gigatoken"),
+            "Hugging Face map": bare("map"),
+        }
+
+        def ran(command: list[str | Path]) -> Ran:
+            for place in (out, cache):
+                shutil.rmtree(place, ignore_errors=True)
+            return run(command)
+
+        found = in_turn(
+            {name: lambda command=command: ran(command) for name, command in commands.items()},
+            given.runs,
         )
-        bare = [sys.executable, str(HERE / "bare_tokenize.py")]
-        convert = [*shardctl, "convert", str(source), str(out), "--workers", "2", "--json"]
-
-        def with_engine(name: str) -> list[str]:
-            return [*convert, "--step", f'tokenize tokenizer="{tokenizer}" engine="{name}"']
-
-        contenders = {
-            "shardctl, tokenizers": with_engine("tokenizers"),
-            "bare pool, tokenizers": [*bare, "tokenizers", str(source), str(tokenizer)],
-            "shardctl, auto": with_engine("auto"),
-            "bare pool, gigatoken": [*bare, "gigatoken", str(source), str(tokenizer)],
-            "bare pool, tiktoken": [*bare, "tiktoken", str(source), str(tokenizer)],
-            "Hugging Face map": [*bare, "map", str(source), str(tokenizer), str(cache)],
-        }
-        contenders = {
-            name: command
-            for name, command in contenders.items()
-            if name in (given.contenders or contenders)
-        }
-        if given.other:
-            contenders[OTHER] = with_engine("auto")
-        seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        memory: dict[str, int] = dict.fromkeys(contenders, 0)
-        tokens: dict[str, int] = {}
-        for number in range(given.runs):
-            names = list(contenders)[:: -1 if number % 2 else 1]
-            for name in names:
-                for place in (out, cache):
-                    shutil.rmtree(place, ignore_errors=True)
-                ran = run(
-                    contenders[name],
-                    {"PYTHONPATH": str(given.other.resolve())} if name == OTHER else None,
-                )
-                if ran.failure:
-                    print(f"{name}: {ran.failure}")
-                    continue
-                seconds[name].append(ran.seconds)
-                memory[name] = max(memory[name], ran.worker)
-                said = ran.output.strip().splitlines()[-1]
-                tokens[name] = (
-                    json.loads(said)["steps"][0]["tokens"]
-                    if name.startswith("shardctl")
-                    else int(said)
-                )
-        assert len(set(tokens.values())) == 1, tokens
-        results = {
-            name: {
-                "seconds": round(statistics.median(each), 2),
-                "mb_per_s": round(text_bytes / 1e6 / statistics.median(each), 2),
-                "all": [round(one, 2) for one in each],
-                "worker_mb": round(memory[name] / 1e6),
-            }
-            for name, each in seconds.items()
-            if each
-        }
-        for name, result in results.items():
-            print(
-                f"{name:24} {result['mb_per_s']:8} MB/s {result['seconds']:8} s   largest worker "
-                f"{result['worker_mb']} MB"
-            )
-        time = {name: float(result["seconds"]) for name, result in results.items()}
-        for ours, theirs in (
-            ("shardctl, tokenizers", "bare pool, tokenizers"),
-            ("shardctl, auto", "bare pool, gigatoken"),
-            ("shardctl, auto", "Hugging Face map"),
-        ):
-            if ours in time and theirs in time:
-                print(f"{ours} / {theirs}: {time[theirs] / time[ours]:.2f}")
-        save(given.json, {"bytes": text_bytes, "results": results})
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    results, tokens = {}, set()
+    for name, runs in found.items():
+        well = [ran for ran in runs if not ran.failure]
+        if not well:
+            print(f"{name}: {runs[0].failure}")
+            continue
+        said = well[0].output.strip().splitlines()[-1]
+        tokens.add(
+            json.loads(said)["steps"][0]["tokens"] if name.startswith("shardctl") else int(said)
+        )
+        middle = statistics.median(ran.seconds for ran in well)
+        worker = max(ran.worker for ran in well)
+        results[name] = {"seconds": middle, "all": [ran.seconds for ran in well], "worker": worker}
+        rate = text_bytes / 1e6 / middle
+        print(f"{name:24} {rate:8.2f} MB/s {middle:8.2f} s   worker {worker / 1e6:.0f} MB")
+    assert len(tokens) == 1, tokens
+    save(given.json, {"bytes": text_bytes, "results": results})
 
 
 if __name__ == "__main__":

@@ -1,22 +1,19 @@
 """How fast blocks of tokens are read at random, beside np.take on a memory-mapped file (nanoGPT)
 and what other libraries do.
 
-    .venv/bin/python scripts/bench/bench_tokens.py [--blocks 50000] [--runs 7] [--keep FOLDER]
+    .venv/bin/python scripts/bench/bench_tokens.py [--blocks 50000] [--runs 7] [--compression]
     [--json FILE]
 
 Every contender reads the same blocks of 2,048 uint16 tokens, in batches of 64 in a new random order
 each time, in one process, with a warm page cache. Each round runs each contender once, in turn;
 figures are medians, the ratio is that of the medians. datasets, array_record, litdata and
-mosaicml-streaming take part where they are installed. --derive also measures what the derived
-fields cost, and --compression what zstd costs.
+mosaicml-streaming take part where they are installed. --compression also measures what zstd costs.
 """
 
 from __future__ import annotations
 
-import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import options_of, save
+from harness import in_turn, medians_of, options_of, save, scratch
 
 import shardctl
 
@@ -37,22 +34,15 @@ Read = Callable[[Indices], Any]
 
 
 def main() -> None:
-    parser = options_of(__doc__, runs=7)
-    parser.add_argument("--blocks", type=int, default=50_000)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--derive", action="store_true")
+    parser = options_of(__doc__, blocks=50_000, runs=7)
     parser.add_argument("--compression", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = (options.keep or Path(scratch)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+    with scratch() as folder:
         blocks = written_blocks(folder, options.blocks)
-        contenders, missing = found_contenders(folder, blocks, options)
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
-        for _ in range(options.runs + 1):
-            for name, contender in contenders.items():
-                rates[name].append(contender())
-    medians = {name: statistics.median(found[1:]) for name, found in rates.items()}
+        contenders, missing = found_contenders(folder, blocks, options.compression)
+        in_turn(contenders, 1)
+        rates = in_turn(contenders, options.runs)
+    medians = medians_of(rates)
     bare = medians["np.take on a memmap"]
     for name, rate in medians.items():
         print(f"{name:36} {rate:12,.0f} blocks/s  {rate / bare:6.3f} of np.take", flush=True)
@@ -62,30 +52,24 @@ def main() -> None:
 def written_blocks(folder: Path, count: int) -> npt.NDArray[np.uint16]:
     """Write the blocks as nanoGPT has them, and return them mapped: (count, LENGTH)."""
     path = folder / "train.bin"
-    if not path.exists():
-        generator = np.random.default_rng(0)
-        # Few tokens are frequent, as in text: so that compression has something to do.
-        np.minimum(generator.zipf(1.2, count * LENGTH), 49_999).astype(np.uint16).tofile(path)
+    generator = np.random.default_rng(0)
+    # Few tokens are frequent, as in text: so that compression has something to do.
+    np.minimum(generator.zipf(1.2, count * LENGTH), 49_999).astype(np.uint16).tofile(path)
     blocks = np.memmap(path, np.uint16, "r", shape=(count, LENGTH))
     int(blocks.sum())
     return blocks
 
 
 def found_contenders(
-    folder: Path, blocks: npt.NDArray[np.uint16], options: Any
+    folder: Path, blocks: npt.NDArray[np.uint16], compression: bool
 ) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
     """Return those that can be measured, and why others cannot."""
     count, missing = len(blocks), {}
     contenders = {"np.take on a memmap": reading(count, lambda some: np.take(blocks, some, axis=0))}
     ours = packed(folder, blocks, "none")
     contenders["shardctl"] = loading(ours)
-    contenders["shardctl, a thread"] = loading(ours, threads=1)
-    contenders["shardctl in order"] = loading(ours, shuffle=False)
     contenders["shardctl, int64"] = loading(ours, dtype={"tokens": "int64"})
-    if options.derive:
-        for name in ("labels", "position_ids", "document_ids", "cu_seqlens"):
-            contenders[f"shardctl, {name}"] = loading(ours, derive=[name])
-    if options.compression:
+    if compression:
         compressed = packed(folder, blocks, "zstd:3")
         contenders["shardctl, zstd, global"] = loading(compressed, shuffle="global")
         contenders["shardctl, zstd, window"] = loading(compressed)
@@ -115,13 +99,7 @@ def reading(count: int, read: Read) -> Callable[[], float]:
 
     def run() -> float:
         some = [next(batches) for _ in range(max(1, 4 * count // BATCH))]
-        began, done = time.perf_counter(), 0
-        for batch in some:
-            read(batch)
-            done += BATCH
-            if time.perf_counter() - began > SECONDS:
-                break
-        return done / (time.perf_counter() - began)
+        return rate_of(len(read(indices)) for indices in some)
 
     return run
 
@@ -129,23 +107,22 @@ def reading(count: int, read: Read) -> Callable[[], float]:
 def loading(path: Path, shuffle: bool | str = True, **options: Any) -> Callable[[], float]:
     """Return the same for a loader, which finds its order itself."""
     loader = shardctl.open(path).loader(BATCH, shuffle=shuffle, repeat=4, **options)
+    return lambda: rate_of(len(batch["tokens"]) for batch in loader)
 
-    def run() -> float:
-        began, done = time.perf_counter(), 0
-        for batch in loader:
-            done += len(batch["tokens"])
-            if time.perf_counter() - began > SECONDS:
-                break
-        return done / (time.perf_counter() - began)
 
-    return run
+def rate_of(sizes: Iterable[int]) -> float:
+    """Read batches for a second, or all of them, and return the blocks/s."""
+    began, done = time.perf_counter(), 0
+    for size in sizes:
+        done += size
+        if time.perf_counter() - began > SECONDS:
+            break
+    return done / (time.perf_counter() - began)
 
 
 def packed(folder: Path, blocks: npt.NDArray[np.uint16], compression: str) -> Path:
     """Pack the tokens, as documents of 700 tokens on average, without an end of their own."""
     out = folder / f"shardctl-{compression.partition(':')[0]}"
-    if out.exists():
-        return out
     total = blocks.size
     cuts = np.sort(np.random.default_rng(1).choice(total - 1, total // 700, replace=False)) + 1
     edges = np.concatenate([[0], cuts, [total]])
@@ -176,9 +153,8 @@ def hugging_face(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Rea
     import datasets
 
     path = folder / "hf"
-    if not path.exists():
-        values = pa.FixedSizeListArray.from_arrays(pa.array(blocks.reshape(-1)), LENGTH)
-        datasets.Dataset(pa.table({"tokens": values})).save_to_disk(path)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(blocks.reshape(-1)), LENGTH)
+    datasets.Dataset(pa.table({"tokens": values})).save_to_disk(path)
     loaded = datasets.load_from_disk(path).with_format("numpy")
     return f"HF datasets {datasets.__version__}", lambda some: loaded[some.tolist()]["tokens"]
 
@@ -187,11 +163,10 @@ def array_record(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Rea
     from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
     path = folder / "blocks.array_record"
-    if not path.exists():
-        writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-        for block in blocks:
-            writer.write(block.tobytes())
-        writer.close()
+    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+    for block in blocks:
+        writer.write(block.tobytes())
+    writer.close()
     reader = ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
     return "ArrayRecord", lambda some: np.frombuffer(
         b"".join(reader.read(some.tolist())), np.uint16
@@ -204,15 +179,14 @@ def litdata(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Read]:
     from litdata.streaming.writer import BinaryWriter
 
     path = folder / "litdata"
-    if not path.exists():
-        loader = TokensLoader(block_size=LENGTH)
-        writer = BinaryWriter(str(path), chunk_size=1024 * LENGTH, item_loader=loader)
-        for number in range(0, len(blocks), 1024):
-            writer[number // 1024] = torch.from_numpy(
-                blocks[number : number + 1024].reshape(-1).astype(np.int16)
-            )
-        writer.done()
-        writer.merge(1)
+    loader = TokensLoader(block_size=LENGTH)
+    writer = BinaryWriter(str(path), chunk_size=1024 * LENGTH, item_loader=loader)
+    for number in range(0, len(blocks), 1024):
+        writer[number // 1024] = torch.from_numpy(
+            blocks[number : number + 1024].reshape(-1).astype(np.int16)
+        )
+    writer.done()
+    writer.merge(1)
     stream = StreamingDataset(str(path), item_loader=TokensLoader(block_size=LENGTH))
     size = len(stream)
     return "LitData TokensLoader", lambda some: torch.stack(
@@ -225,10 +199,9 @@ def mds(folder: Path, blocks: npt.NDArray[np.uint16]) -> tuple[str, Read]:
     from streaming.base.util import clean_stale_shared_memory
 
     path = folder / "mds"
-    if not path.exists():
-        with MDSWriter(out=str(path), columns={"tokens": f"ndarray:uint16:{LENGTH}"}) as writer:
-            for block in blocks:
-                writer.write({"tokens": np.asarray(block)})
+    with MDSWriter(out=str(path), columns={"tokens": f"ndarray:uint16:{LENGTH}"}) as writer:
+        for block in blocks:
+            writer.write({"tokens": np.asarray(block)})
     clean_stale_shared_memory()
     stream = StreamingDataset(local=str(path), batch_size=BATCH)
     return "MDS", lambda some: np.stack([stream[int(place)]["tokens"] for place in some])

@@ -1,5 +1,4 @@
-"""How long it takes to follow a source: --update, the check that nothing has changed, --append and
-compact.
+"""How long it takes to follow a source: --update, the check that nothing has changed, and compact.
 
     .venv/bin/python scripts/bench/bench_update.py [CORPUS] [--files 100000] [--runs 5] [--json
     FILE]
@@ -17,117 +16,61 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
-from harness import options_of, save
-from processes import as_installed
+from harness import SHARDCTL, WALK, done, options_of, save, scratch, seconds, tell, tiny_files
 
 from shardctl.format.tables import ShardTable
 from shardctl.system.folders import LocalFolder
 
-HERE = Path(__file__).resolve().parent
-OPTIONS = ["--store", "raw", "--resize", "32x32"]
-WALK = """
-import os, sys
-def walk(folder):
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from walk(entry.path)
-            else:
-                status = entry.stat()
-                yield entry.name, status.st_size, status.st_mtime_ns
-print(sum(1 for _ in walk(sys.argv[1])))
-"""
-
 
 def main() -> None:
-    parser = options_of(__doc__, corpus=True, runs=5)
-    parser.add_argument("--files", type=int, default=100_000)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=HERE.parent.parent) as scratch:
-        results = measure(Path(options.corpus), options.files, options.runs, Path(scratch))
-    for name, seconds in results.items():
-        print(
-            f"{name:34} {statistics.median(seconds):8.2f} s   ({min(seconds):.2f} to "
-            f"{max(seconds):.2f})"
-        )
-    save(options.json, results)
-
-
-def sources(corpus: Path, count: int, folder: Path) -> list[Path]:
-    """Write so many tiny files in class folders, and return them in the order of a walk."""
-    small = corpus / "small" / "cifar10"
-    if not small.is_dir():
-        subprocess.run(
-            [sys.executable, "-m", "shardctl", "demo", str(folder / "demo")],
-            check=True,
-            capture_output=True,
-        )
-        small = folder / "demo" / "photos"
-    files = sorted(path for path in small.rglob("*.jpg"))
-    made = []
-    for number in range(count):
-        file = files[number % len(files)]
-        path = folder / "in" / file.parent.name / f"{number // len(files):04}-{file.name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.read_bytes())
-        made.append(path)
-    return sorted(made)
+    options = options_of(__doc__, corpus=True, files=100_000, runs=5).parse_args()
+    with scratch() as folder:
+        found = measure(options.corpus, options.files, options.runs, folder)
+    tell(found)
+    save(options.json, found)
 
 
 def measure(corpus: Path, count: int, runs: int, folder: Path) -> dict[str, list[float]]:
-    files = sources(corpus, count, folder)
-    source, out = folder / "in", folder / "out"
-    command = [sys.executable, "-m", "shardctl", "convert", str(source)]
+    source, out, copies = folder / "in", folder / "out", folder / "copies"
+    files = tiny_files(corpus, count, source)
+    convert = (*SHARDCTL, "convert", source, out, "--store", "raw", "--resize", "32x32")
     found: dict[str, list[float]] = defaultdict(list)
 
-    def timed(name: str, call: Callable[[], object]) -> None:
-        started = time.perf_counter()
-        call()
-        found[name].append(time.perf_counter() - started)
-
-    def run(*arguments: object) -> None:
-        subprocess.run([*map(str, arguments)], check=True, capture_output=True, env=as_installed())
+    def timed(name: str, *command: object) -> None:
+        found[name].append(seconds(lambda: done(*command)))
 
     for number in range(runs):
         shutil.rmtree(out, ignore_errors=True)
-        timed("fresh conversion", lambda: run(*command, out, *OPTIONS))
-        timed("bare walk", lambda: run(sys.executable, "-c", WALK, source))
-        timed("up-to-date check", lambda: run(*command, out, *OPTIONS))
+        timed("fresh conversion", *convert)
+        timed("bare walk", sys.executable, "-c", WALK, source)
+        timed("up-to-date check", *convert)
         many = len(files) // 100
         first = (number * 37 * many) % (len(files) - many)
-        touch(files[first : first + many])
-        timed("update, 1 % in one stretch", lambda: run(*command, out, *OPTIONS, "--update"))
-        touch(files[number :: len(files) // many])
-        timed("update, 1 % from all over", lambda: run(*command, out, *OPTIONS, "--update"))
-        gone = [file for place, file in enumerate(files) if place % 100 == number]
-        held = [(file, file.read_bytes()) for file in gone]
-        for file in gone:
+        for what, changed in (
+            ("in one stretch", files[first : first + many]),
+            ("from all over", files[number :: len(files) // many]),
+        ):
+            for file in changed:
+                os.utime(file)
+            timed(f"update, 1 % {what}", *convert, "--update")
+        held = {file: file.read_bytes() for file in files[number::100]}
+        for file in held:
             file.unlink()
-        timed("update, 1 % removed all over", lambda: run(*command, out, *OPTIONS, "--update"))
-        for file, data in held:
+        timed("update, 1 % removed all over", *convert, "--update")
+        for file, data in held.items():
             file.write_bytes(data)
-        timed("update, 1 % added all over", lambda: run(*command, out, *OPTIONS, "--update"))
-        shards = [str(out / entry.path) for entry in ShardTable(LocalFolder(out))]
-        (folder / "copies").mkdir()
-        timed("cp of all shards", lambda shards=shards: run("cp", *shards, folder / "copies"))
-        timed("sha256sum of all shards", lambda shards=shards: run("sha256sum", *shards))
-        shutil.rmtree(folder / "copies")
-        timed("compact", lambda: run(sys.executable, "-m", "shardctl", "compact", out))
+        timed("update, 1 % added all over", *convert, "--update")
+        shards = [out / name for name in ShardTable(LocalFolder(out)).names]
+        copies.mkdir()
+        timed("cp of all shards", "cp", *shards, copies)
+        timed("sha256sum of all shards", "sha256sum", *shards)
+        shutil.rmtree(copies)
+        timed("compact", *SHARDCTL, "compact", out)
     return found
-
-
-def touch(files: list[Path]) -> None:
-    for file in files:
-        os.utime(file)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ MIB = 1 << 20
 # Measured: bytes of a row of each table and of a done marker, seconds of the commit (bench_commit.py).
 FILE_ROW, UNIT_ROW, SHARD_ROW, BLOCK_ROW = 16.0 + 30, 80.1, 155.0, 4.0
 COMMIT_SHARD, COMMIT_UNIT = 223e-6, 0.39e-6
-LISTED = 98_000.0  # files per second (bench_listing.py --files 10000000 --plan)
+LISTED = 98_000.0  # files per second (bench_listing.py --files 10000000)
 COUNTED = 4.87e9 / 1.8  # bytes of lines per second (bench_text.py --lines 100M)
 # Assumed: list prices of S3 and EC2 on 2026-11-23, and a store that answers after so many seconds.
 CORE_HOUR, PUT_PRICE, GET_PRICE, MONTH_PRICE = 0.05, 0.005 / 1000, 0.0004 / 1000, 0.023 / 1e9

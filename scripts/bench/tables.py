@@ -38,14 +38,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from harness import HERE, ROOT, SHARDCTL, done, medians_of
 from PIL import Image
 from processes import as_installed
 
 from shardctl.benchmark.measure.machine import environment
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-SHARDCTL = [sys.executable, "-m", "shardctl"]
 WITH_GPU = "import sys, torch, torchvision, webdataset; sys.exit(not torch.cuda.is_available())"
 
 
@@ -60,29 +58,17 @@ class Table:
     left_out: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
-    def rates(self, case: str, rates: dict[str, float], ours: str = "shardctl") -> None:
+    def rates(self, case: str, rates: dict[str, float]) -> None:
         """Add rows of rates, and how many times as fast ours is."""
         for name, rate in rates.items():
-            self.rows.append(
-                (
-                    case,
-                    name,
-                    f"{rate:,.0f}/s",
-                    f"{rates[ours] / rate:.2f}" if ours in rates and name != ours else "",
-                )
-            )
+            ratio = rates.get("shardctl", 0) / rate
+            self.rows.append((case, name, f"{rate:,.0f}/s", times_as(ratio, name)))
 
     def times(self, case: str, seconds: dict[str, float], ours: str = "shardctl") -> None:
         """Add rows of seconds, and how many times as fast ours is."""
         for name, one in seconds.items():
-            self.rows.append(
-                (
-                    case,
-                    name,
-                    f"{one:.2f} s",
-                    f"{one / seconds[ours]:.2f}" if ours in seconds and name != ours else "",
-                )
-            )
+            ratio = one / seconds[ours] if ours in seconds and name != ours else 0
+            self.rows.append((case, name, f"{one:.2f} s", times_as(ratio, name)))
 
     def markdown(self) -> str:
         """Return the table, and sentences about what is missing."""
@@ -95,6 +81,10 @@ class Table:
             names = ", ".join(name for name, why in self.left_out.items() if why == reason)
             lines += ["", f"Not measured: {names} ({said.removeprefix('NotImplementedError: ')})."]
         return "\n".join([*lines, *(f"\n{failure}" for failure in self.failures), ""])
+
+
+def times_as(ratio: float, name: str) -> str:
+    return f"{ratio:.2f}" if ratio and name != "shardctl" else ""
 
 
 @dataclass(frozen=True)
@@ -135,14 +125,15 @@ def loader_images(machine: Machine) -> Table:
     table = Table(
         "The loader on images", ("samples", "reader", "samples/s", "shardctl: times as fast")
     )
-    cases = ["jpeg to 224 crop, shuffled"]
-    if not machine.quick:
-        cases = ["raw, random", "raw zstd, shuffled", *cases]
-    for one in (
-        machine.script(table, "bench_loader.py", machine.corpus, *machine.runs(5), "--only", *cases)
-        or []
-    ):
+    cases = ["raw, random"] if machine.quick else ["raw, random", "raw zstd, shuffled"]
+    given = (*machine.runs(5), "--only", *cases)
+    for one in machine.script(table, "bench_loader.py", machine.corpus, *given) or []:
         table.rates(one["case"], one["samples_per_s"])
+    rounds = ("--rounds", machine.size(5, 1))
+    found = machine.script(table, "bench_jpeg.py", machine.corpus, *rounds) or {}
+    for case, one in found.items():
+        rates = {"bare loop": 1e6 / one["bare"][0], "shardctl": 1e6 / one["shardctl"][0]}
+        table.rates(f"JPEG, {case}", rates)
     peers(machine, table, *(["jpeg"] if machine.quick else ["raw", "jpeg"]))
     return table
 
@@ -191,7 +182,7 @@ def convert_photos(machine: Machine) -> Table:
     table = Table(
         "convert on photos", ("inputs", "contender", "inputs/s", "shardctl: times as fast")
     )
-    few = ["--only", "photos"] if machine.quick else []
+    few = ["--few"] if machine.quick else []
     for one in (
         machine.script(table, "bench_convert.py", machine.corpus, *machine.runs(3), *few) or []
     ):
@@ -199,7 +190,7 @@ def convert_photos(machine: Machine) -> Table:
     sizes = ["--times", machine.size(8, 1), *machine.runs(3)]
     found = machine.script(table, "bench_snapshot.py", machine.corpus, *sizes)
     if found:
-        rates = {name: statistics.median(values) for name, values in found.items()}
+        rates = medians_of(found)
         first = {
             "first, wait=False": "shardctl",
             "raw epoch": "bare loop, keeps nothing",
@@ -225,7 +216,7 @@ def convert_text(machine: Machine) -> Table:
     )
     hugging_face = ["--environment", sys.prefix]
     if not find_spec("datasets"):
-        hugging_face = ["--without", "Hugging Face"]
+        hugging_face = ["--without-hugging-face"]
         table.left_out["Hugging Face datasets"] = "not installed"
     cases = ["--cases", *(["jsonl"] if machine.quick else ["jsonl", "csv", "parquet", "lines"])]
     sizes = ["--size", machine.size(500, 1), *machine.runs(3), "--folder", machine.scratch / "text"]
@@ -287,16 +278,9 @@ def gpu(machine: Machine) -> Table:
 
 def commands(machine: Machine) -> Table:
     table = Table("Commands, and memory", ("", "command", "median", "times as long"))
-    found = machine.script(
-        table,
-        "bench_startup.py",
-        machine.corpus,
-        *machine.runs(15),
-        "--photos-runs",
-        machine.size(5, 1),
-    )
+    found = machine.script(table, "bench_startup.py", machine.corpus, *machine.runs(15))
     if found:
-        medians = {name: statistics.median(values) for name, values in found.items()}
+        medians = medians_of(found)
         shortest = medians["python -c pass"]
         table.rows += [
             ("start-up", name, f"{1000 * one:,.0f} ms", f"{one / shortest:.1f} x `python -c pass`")
@@ -311,7 +295,7 @@ def commands(machine: Machine) -> Table:
         *machine.runs(3),
     )
     if found:
-        medians = {name: statistics.median(values) for name, values in found.items()}
+        medians = medians_of(found)
         fresh = medians["fresh conversion"]
         table.rows += [
             ("update", name, f"{one:.2f} s", f"{one / fresh:.2f} x the conversion")
@@ -345,11 +329,7 @@ TABLES: dict[str, Callable[[Machine], Table]] = {
 
 def drawn(folder: Path, count: int) -> Path:
     """Draw photos, and make tiny ones of them."""
-    subprocess.run(
-        [*SHARDCTL, "demo", folder / "demo", "--images", str(count), "-q"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    done(*SHARDCTL, "demo", folder / "demo", "--images", count, "-q")
     corpus = folder / "corpus"
     corpus.mkdir()
     photos = (folder / "demo" / "photos").rename(corpus / "photos")

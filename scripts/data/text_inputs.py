@@ -176,21 +176,11 @@ def _write(root: Path, size: int) -> dict[str, Any]:
                 waiting = waiting[PARQUET_ROWS:]
         if waiting:
             parquet.write_table(pa.Table.from_pylist(waiting, schema), row_group_size=PARQUET_ROWS)
-    compress(root / "docs.jsonl", root / "one" / "docs.jsonl.zst")
     _split(root / "docs.jsonl", root / "parts")
-    names = ("docs.jsonl", "docs.csv", "docs.txt", "docs.parquet", "one/docs.jsonl.zst")
+    names = ("docs.jsonl", "docs.csv", "docs.txt", "docs.parquet")
     sizes = {name: (root / name).stat().st_size for name in names}
     sizes["parts"] = sum(part.stat().st_size for part in (root / "parts").iterdir())
     return {"documents": count, "csv_middle": middle, "bytes": sizes}
-
-
-def compress(source: Path, target: Path) -> None:
-    """Write a file as one zstd frame."""
-    import zstandard
-
-    target.parent.mkdir(exist_ok=True)
-    with open(source, "rb") as plain, open(target, "wb") as packed:
-        zstandard.ZstdCompressor(3).copy_stream(plain, packed)
 
 
 def _split(source: Path, target: Path) -> None:
@@ -207,28 +197,23 @@ def _split(source: Path, target: Path) -> None:
             )
 
 
-def make_short_lines(path: Path, count: int, form: str = "text") -> None:
-    """Write so many short lines, about 50 bytes each, each with its own number; `form`: text or
-    jsonl.
+def make_short_lines(path: Path, count: int) -> None:
+    """Write so many short lines, about 50 bytes each, each with its own number.
 
     A block of lines is written over and over with other numbers in it: 5 GB take half a minute.
     """
     block = 100_000
     words = Vocabulary(7)
     lengths = np.random.default_rng(7).integers(2, 11, block)
-    plain = [text.replace('"', "'") for text in words.sentences(lengths)]
-    if form == "jsonl":
-        rows = [f'{{"n": 1000000000, "t": "{text}"}}\n'.encode() for text in plain]
-    else:
-        rows = [f"1000000000 {text}\n".encode() for text in plain]
+    rows = [f"1000000000 {text}\n".encode() for text in words.sentences(lengths)]
     data = np.frombuffer(b"".join(rows), np.uint8).copy()
-    starts = np.cumsum([0, *map(len, rows)])[:-1] + rows[0].index(b"1000000000")
     ends = np.cumsum(list(map(len, rows)))
+    starts = ends - [len(row) for row in rows]
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as file:
         for first in range(0, count, block):
             numbers = np.arange(first, first + block)
-            # the leading 1 keeps ten digits, and JSON allows no leading zeros
+            # the leading 1 keeps ten digits
             for digit in range(1, 10):
                 data[starts + digit] = numbers // 10 ** (9 - digit) % 10 + 48
             file.write(data[: ends[min(block, count - first) - 1]].tobytes())

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import random
@@ -53,6 +54,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
+from killing import (
+    CONVERT,
+    NEW,
+    SHARDCTL,
+    STOPPED,
+    CommandFailed,
+    await_file,
+    await_time,
+    content,
+    count_of,
+    descendants,
+    done,
+    killing,
+    run,
+    stop,
+)
 from torture_sources import SOURCES, Expected, Source, small_photos
 from torture_store import store
 from torture_updates import updates
@@ -63,10 +80,6 @@ from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.backend import FORMATS
 from shardctl.system.folders import LocalFolder
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
-from processes import descendants, run
-
-COMMAND = [sys.executable, "-m", "shardctl", "convert"]
 OPTIONS = SOURCES["photos"].options
 TABLES = (
     "manifest.json",
@@ -78,82 +91,29 @@ TABLES = (
 )
 
 
-def content(root: Path) -> dict[str, bytes]:
-    """Return every file of a dataset but its manifest, which has a date, and anything that was left
-    lying about."""
-    return {
-        str(p.relative_to(root)): p.read_bytes()
-        for p in root.rglob("*")
-        if p.is_file() and p.name != "manifest.json"
-    }
-
-
-class ConversionFailed(Exception):
-    """A conversion that a proof needs could not be done: the proofs of other sources go on."""
-
-
-def converted(command: list[str]) -> None:
-    ran = run([*COMMAND, *command])
-    if ran.failure:
-        raise ConversionFailed(f"the conversion failed: {ran.failure}")
-
-
 def shards_of(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("*.arrow") if path.name not in TABLES)
 
 
-def killing(
-    command: list[str], rng: random.Random, seconds: float, kills: int, counts: Counter[str]
-) -> None:
-    """Run a command to its end, over and over, killing something of it at `kills` random
-    moments."""
-    while True:
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        ) as parent:
-            while kills and parent.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    parent.wait(rng.uniform(0, seconds))
-                if parent.poll() is not None:
-                    break
-                # the process that workers are forked from comes first
-                below = descendants(parent.pid)
-                victims = {
-                    "parent": [parent.pid],
-                    "server": below[:1],
-                    "worker": below[1:2],
-                    "group": [*below, parent.pid],
-                }
-                chosen = rng.choice(list(victims))
-                for victim in victims[chosen]:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(victim, signal.SIGKILL)
-                counts[chosen] += 1
-                kills -= 1
-            _, error = parent.communicate(timeout=120)
-        if parent.returncode == 0:
-            return
-        if parent.returncode > 0:
-            raise SystemExit(f"exit code {parent.returncode}: {error.decode()}")
+def made(out: Path, source: Path, *options: str) -> tuple[dict[str, bytes], float]:
+    """Convert, and return the files of the dataset, and the seconds that it took."""
+    began = time.monotonic()
+    done([*CONVERT, source, out, *options])
+    return content(out), time.monotonic() - began
 
 
 def kills(data: Path, times: int, scratch: Path, source: Source) -> str:
     whole, out = scratch / "whole", scratch / "out"
-    command = [str(source.large(data, scratch))]
-    started = time.monotonic()
-    converted([*command, str(whole), *source.options])
-    seconds, expected, counts, alike = time.monotonic() - started, content(whole), Counter[str](), 0
+    large, counts, alike = source.large(data, scratch), Counter[str](), 0
+    expected, seconds = made(whole, large, *source.options)
     for trial in range(times):
         rng = random.Random(trial)
         shutil.rmtree(out, ignore_errors=True)
-        killing(
-            [*COMMAND, *command, str(out), *source.options], rng, seconds, rng.randint(1, 3), counts
-        )
+        command = [*CONVERT, str(large), str(out), *source.options]
+        killing(command, rng, seconds, rng.randint(1, 3), counts)
         alike += content(out) == expected
-    found = shardctl.open(whole)
     return (
-        f"{len(shards_of(whole))} shards, {len(found):,} samples: {sum(counts.values())} kills "
-        f"{dict(counts)}:"
+        f"{len(shards_of(whole))} shards, {len(shardctl.open(whole)):,} samples: {count_of(counts)}:"
         f" {alike} of {times} conversions ended byte-identical"
     )
 
@@ -162,16 +122,9 @@ def overwrites(data: Path, times: int, scratch: Path) -> str:
     """Replace a dataset while things are killed and a reader looks on: it must find the old or the
     new one, whole."""
     old, new, out = scratch / "old", scratch / "new", scratch / "out"
-    subprocess.run(
-        [*COMMAND, str(data / "photos"), str(old), "--workers", "2"],
-        check=True,
-        capture_output=True,
-    )
-    started = time.monotonic()
-    subprocess.run(
-        [*COMMAND, str(data / "photos"), str(new), *OPTIONS], check=True, capture_output=True
-    )
-    seconds, counts, alike, looks, torn = time.monotonic() - started, Counter[str](), 0, 0, 0
+    made(old, data / "photos", "--workers", "2")
+    expected, seconds = made(new, data / "photos", *OPTIONS)
+    counts, alike, looks, torn = Counter[str](), 0, 0, 0
     ended = threading.Event()
 
     def read() -> None:
@@ -190,16 +143,11 @@ def overwrites(data: Path, times: int, scratch: Path) -> str:
         reader = threading.Thread(target=read)
         reader.start()
         rng = random.Random(trial)
-        killing(
-            [*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--overwrite"],
-            rng,
-            seconds,
-            rng.randint(1, 2),
-            counts,
-        )
+        command = [*CONVERT, str(data / "photos"), str(out), *OPTIONS, "--overwrite"]
+        killing(command, rng, seconds, rng.randint(1, 2), counts)
         ended.set()
         reader.join()
-        alike += content(out) == content(new)
+        alike += content(out) == expected
     return (
         f"{sum(counts.values())} kills: {alike} of {times} ended byte-identical; {looks} "
         f"readers, {torn} found neither"
@@ -209,8 +157,8 @@ def overwrites(data: Path, times: int, scratch: Path) -> str:
 def faults(data: Path, times: int, scratch: Path, source: Source) -> str:
     sound, out = scratch / "sound", scratch / "out"
     small = source.small(data, scratch)
-    converted([str(small), str(sound), *source.options])
-    expected, kinds, found, mended, problems = content(sound), Counter[str](), 0, 0, []
+    expected, _ = made(sound, small, *source.options)
+    kinds, found, mended, problems = Counter[str](), 0, 0, []
     for trial in range(times):
         rng = random.Random(trial)
         shutil.rmtree(out, ignore_errors=True)
@@ -287,20 +235,10 @@ def convert_twice(command: list[str], scratch: Path) -> str:
     how much memory it took."""
     peaks = []
     for name in ("a", "b"):
-        ran = run(
-            [
-                *COMMAND,
-                *command[:1],
-                scratch / name,
-                *command[1:],
-                "--max-rejects",
-                "100%",
-                "--json",
-            ],
-            pause=0.005,
-        )
+        words = [*CONVERT, command[0], scratch / name, *command[1:], "--max-rejects", "100%"]
+        ran = run(words, pause=0.005)
         if ran.failure:
-            raise ConversionFailed(f"the conversion failed: {ran.failure}")
+            raise CommandFailed(f"the conversion failed: {ran.failure}")
         peaks.append(ran.together)
     alike = content(scratch / "a") == content(scratch / "b")
     return f"same result twice: {alike}; peak of all processes together {max(peaks) >> 20} MiB"
@@ -399,7 +337,7 @@ def converted_alone(path: Path, source: Source, scratch: Path) -> str:
     than a person should see."""
     out = scratch / "alone-out"
     shutil.rmtree(out, ignore_errors=True)
-    ran = run([*COMMAND, path, out, *source.options, "-q"], limit=600)
+    ran = run([*CONVERT, path, out, *source.options, "-q"], limit=600)
     said = (ran.errors.strip() or ran.output.strip() or "nothing was said").splitlines()
     wrong = ran.failure and (ran.code not in (1, 3) or len(said) != 1)
     return (
@@ -423,25 +361,31 @@ def tmpfs(place: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+def fill(disk: Path, ballast: Path, left: int) -> None:
+    """Take the room of a disk until at most `left` bytes are free, while others write to it too."""
+    with open(ballast, "wb") as file:
+        while (more := shutil.disk_usage(disk).free - left) > 0:
+            try:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, more)
+            except OSError as error:  # others were faster: look again
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
 def disks(data: Path, _: int, scratch: Path) -> str:
     """Fill small file systems up while a conversion runs; then make room and go on."""
-    whole, lines, counts = scratch / "whole", [], Counter[str]()
-    command = [*COMMAND, str(data / "photos")]
-    subprocess.run([*command, str(whole), *OPTIONS], check=True, capture_output=True)
-    need, expected = sum(len(part) for part in content(whole).values()), content(whole)
-    for percent in range(2, 100, 7):
+    lines, counts, levels = [], Counter[str](), range(2, 100, 7)
+    expected, _ = made(scratch / "whole", data / "photos", *OPTIONS)
+    need = sum(map(len, expected.values()))
+    for percent in levels:
         with tmpfs(scratch / "disk", 64 << 20) as disk:
             out, ballast = disk / "out", disk / "ballast"
+            command = [*CONVERT, data / "photos", out, *OPTIONS]
             # Enough when the conversion begins, too little soon after: another process fills the
             # disk up.
-            with subprocess.Popen(
-                [*command, str(out), *OPTIONS], stderr=subprocess.PIPE, text=True
-            ) as parent:
-                while not list(out.glob(".shardctl/*/job.json")):
-                    time.sleep(0.001)
-                free = shutil.disk_usage(disk).free
-                with open(ballast, "wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, free - need * percent // 100)
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+                await_file(parent, out, ".shardctl/*/job.json")
+                fill(disk, ballast, need * percent // 100)
                 _, error = parent.communicate(timeout=120)
             counts[f"exit code {parent.returncode}"] += 1
             if parent.returncode:
@@ -452,21 +396,13 @@ def disks(data: Path, _: int, scratch: Path) -> str:
                 assert not (out / "manifest.json").exists()
                 lines.append(f"  {percent} % of the need: {said}")
             ballast.unlink()
-            again = subprocess.run(
-                [*command, str(out), *OPTIONS], capture_output=True, text=True, check=True
-            )
-            counts[again.stdout.split()[0]] += 1
+            counts[done(command).split()[0]] += 1
             counts["byte-identical"] += content(out) == expected
     with tmpfs(scratch / "disk", 64 << 20) as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        refused = subprocess.run(
-            [*command, str(disk / "out"), *OPTIONS], capture_output=True, text=True
-        )
-        lines.append(
-            f"  read-only: exit code {refused.returncode}: "
-            f"{refused.stderr.strip().splitlines()[-1]}"
-        )
-    return "\n".join([f"full disks at {len(range(2, 100, 7))} levels: {dict(counts)}", *lines])
+        ran = run([*CONVERT, data / "photos", disk / "out", *OPTIONS])
+        lines.append(f"  read-only: {ran.failure}")
+    return "\n".join([f"full disks at {len(levels)} levels: {dict(counts)}", *lines])
 
 
 @contextlib.contextmanager
@@ -505,40 +441,35 @@ def stalls(data: Path, times: int, scratch: Path) -> str:
     ended: Counter[str] = Counter()
     with loop_disk(scratch / "disk") as (disk, device):
         shutil.copytree(data / "photos", disk / "photos")
-        whole, out = scratch / "whole", scratch / "out"
-        command = [*COMMAND, str(disk / "photos")]
-        subprocess.run([*command, str(whole), *OPTIONS], check=True, capture_output=True)
-        expected = content(whole)
+        out, source = scratch / "out", disk / "photos"
+        expected, _ = made(scratch / "whole", source, *OPTIONS)
         for _ in range(times):
             shutil.rmtree(out, ignore_errors=True)
-            subprocess.run([sys.executable, "-c", FORGET, str(disk / "photos")], check=True)
+            done([sys.executable, "-c", FORGET, source])
             with (
                 stalling(device) as group,
                 subprocess.Popen(
-                    [*command, str(out), *options], stderr=subprocess.PIPE, text=True
+                    [*CONVERT, source, out, *options], stderr=subprocess.PIPE, text=True
                 ) as parent,
             ):
-                # it has listed the inputs, and tried some
-                while not list(out.glob(".shardctl/*/new/*.partial")):
-                    time.sleep(0.001)
+                await_file(
+                    parent, out, f"{NEW}*.partial"
+                )  # it has listed the inputs, and tried some
                 for process in descendants(parent.pid):
                     (group / "cgroup.procs").write_text(str(process))
                 _, error = parent.communicate(timeout=120)
             assert "does not respond" in error, error
             ended[f"source: exit code {parent.returncode}"] += 1
-            subprocess.run([*command, str(out), *OPTIONS], check=True, capture_output=True)
-            ended["source: then byte-identical"] += content(out) == expected
+            ended["source: then byte-identical"] += made(out, source, *OPTIONS)[0] == expected
     with loop_disk(scratch / "disk") as (disk, _):
         for turn in range(times):
             out = disk / f"out{turn}"
-            with subprocess.Popen(
-                [*COMMAND, str(data / "photos"), str(out), *options], stderr=subprocess.DEVNULL
-            ) as parent:
-                while not list(out.glob(".shardctl/*/new/*.partial")):
-                    time.sleep(0.001)
-                subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+            command = [*CONVERT, data / "photos", out, *options]
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
+                await_file(parent, out, f"{NEW}*.partial")
+                done(["fsfreeze", "-f", disk])
                 time.sleep(5)
-                subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+                done(["fsfreeze", "-u", disk])
                 ended[f"destination: exit code {parent.wait(120)}"] += 1
             ended["destination: byte-identical"] += content(out) == expected
     return f"{times} stalls of each: {dict(ended)}"
@@ -557,18 +488,13 @@ for parent, _, names in os.walk(sys.argv[1]):
 
 def converters(data: Path, times: int, scratch: Path) -> str:
     lines = []
-    subprocess.run(
-        [*COMMAND, str(data / "photos"), str(scratch / "whole"), *OPTIONS],
-        check=True,
-        capture_output=True,
-    )
-    expected = content(scratch / "whole")
+    expected, _ = made(scratch / "whole", data / "photos", *OPTIONS)
     for count in (2, 5, 10):
         well = 0
         for _ in range(times):
             out = scratch / "out"
             shutil.rmtree(out, ignore_errors=True)
-            command = [*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--json"]
+            command = [*CONVERT, data / "photos", out, *OPTIONS, "--json"]
             running = [
                 subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
                 for _ in range(count)
@@ -586,38 +512,30 @@ def converters(data: Path, times: int, scratch: Path) -> str:
     return "\n".join(lines)
 
 
-STOPPED = (130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-"""Exit codes of a process that was stopped. The last two: it was before shardctl had set up what it
-does then."""
-
-
 def overwriters(data: Path, times: int, scratch: Path) -> str:
     """Replace a dataset by several processes at once, of which some are killed: the others end
     well, and nothing is left."""
     small, place = small_photos(data, scratch), scratch / "place"
     old, new, out = scratch / "old", scratch / "new", place / "out"
-    command = [*COMMAND, str(small)]
     options = ["--store", "png", "--workers", "1", "--samples-per-shard", "64"]
-    subprocess.run([*command, str(old), "--workers", "1"], check=True, capture_output=True)
-    started = time.monotonic()
-    subprocess.run([*command, str(new), *options], check=True, capture_output=True)
-    seconds, expected, ends, alike = time.monotonic() - started, content(new), Counter[str](), 0
+    made(old, small, "--workers", "1")
+    expected, seconds = made(new, small, *options)
+    ends, alike = Counter[str](), 0
     for trial in range(times):
         rng = random.Random(trial)
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(old, out)
         running = [
             subprocess.Popen(
-                [*command, str(out), *options, "--overwrite"],
+                [*CONVERT, small, out, *options, "--overwrite"],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
             for _ in range(2 + trial % 2)
         ]
         for victim in rng.sample(running, rng.randrange(len(running))):
-            time.sleep(rng.uniform(0, seconds))
-            if victim.poll() is None:
-                victim.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM]))
+            await_time(victim, rng, seconds)
+            stop(victim, rng.choice(["SIGKILL", "SIGTERM"]))
         for process in running:
             _, error = process.communicate(timeout=300)
             if process.returncode not in (0, *STOPPED):
@@ -625,8 +543,8 @@ def overwriters(data: Path, times: int, scratch: Path) -> str:
             ends["stopped" if process.returncode else "ended well"] += 1
         # What a killed one has left is tidied up by the next one that comes, here one that finds
         # the dataset up to date.
-        subprocess.run([*command, str(out), *options], check=True, capture_output=True)
-        alike += content(out) == expected and [path.name for path in place.iterdir()] == ["out"]
+        again, _ = made(out, small, *options)
+        alike += again == expected and [path.name for path in place.iterdir()] == ["out"]
     return (
         f"{times} times two or three at once, {dict(ends)}: {alike} of {times} ended "
         "byte-identical, nothing left over"
@@ -638,38 +556,33 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
     place."""
     small, place = small_photos(data, scratch), scratch / "place"
     damaged, dropped, out = scratch / "damaged", scratch / "dropped", place / "out"
-    subprocess.run([*COMMAND, str(small), str(damaged), *OPTIONS], check=True, capture_output=True)
+    made(damaged, small, *OPTIONS)
     shard = shards_of(damaged)[3]
     lost = pa.ipc.open_file(str(shard)).read_all()["key"].to_pylist()[::3]
     shard.write_bytes(shard.read_bytes()[:-100])
     for key in lost:
         (small / key).unlink()
-    command = [sys.executable, "-m", "shardctl", "repair", "--drop-lost", "--workers", "1"]
+    command = [*SHARDCTL, "repair", "--drop-lost", "--workers", "1"]
     shutil.copytree(damaged, dropped)
     started = time.monotonic()
-    subprocess.run([*command, str(dropped)], check=True, capture_output=True)
-    seconds, states, ends = (
-        time.monotonic() - started,
-        (content(damaged), content(dropped)),
-        Counter[str](),
-    )
-    problems = []
+    done([*command, dropped])
+    seconds, old, new = time.monotonic() - started, content(damaged), content(dropped)
+    ends, problems = Counter[str](), []
     for trial in range(times):
         rng = random.Random(trial)
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(damaged, out)
         # The folder that a process stands in is not exchanged: its files are replaced one by one.
-        where = {"cwd": out, "dst": "."} if trial % 2 else {"cwd": place, "dst": "out"}
+        stand, given = (out, ".") if trial % 2 else (place, "out")
         for _ in range(rng.randint(1, 3)):
             with subprocess.Popen(
-                [*command, str(where["dst"])],
-                cwd=where["cwd"],
+                [*command, given],
+                cwd=stand,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             ) as process:
                 await_moment(process, out, rng, seconds)
-                if process.poll() is None:
-                    process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+                stop(process, rng.choice(["SIGKILL", "SIGTERM", "SIGINT"]))
                 said, _ = process.communicate(timeout=120)
             if process.returncode not in (0, *STOPPED):
                 problems.append(f"trial {trial}: exit code {process.returncode}: {said.decode()}")
@@ -679,26 +592,13 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
                 for name, data in content(out).items()
                 if not name.startswith(".shardctl")
             }
-            ends[
-                "in transit"
-                if not there
-                else "old"
-                if found == states[0]
-                else "new"
-                if found == states[1]
-                else "neither"
-            ] += 1
-        last = subprocess.run([*command, "out"], cwd=place, capture_output=True, text=True)
-        if (
-            last.returncode
-            or content(out) != states[1]
-            or [path.name for path in place.iterdir()] != ["out"]
-        ):
-            left = [path.name for path in (*place.iterdir(), *out.iterdir())]
-            problems.append(
-                f"trial {trial}: not the dropped dataset: {last.returncode} {last.stdout} "
-                f"{last.stderr} {left}"
-            )
+            state = "old" if found == old else "new" if found == new else "neither"
+            ends[state if there else "in transit"] += 1
+        last = run([*command, "out"], folder=place)
+        left = [path.name for path in place.iterdir()]
+        if last.failure or content(out) != new or left != ["out"]:
+            left += [path.name for path in out.iterdir()]
+            problems.append(f"trial {trial}: not the dropped dataset: {last.failure} {left}")
     return "\n".join(
         [f"{times} times, found when stopped: {dict(ends)}; {len(problems)} problems", *problems]
     )
@@ -710,13 +610,16 @@ def await_moment(
     """Wait for a random time, or for the file that is there right before the moments that matter,
     and a few milliseconds."""
     if rng.random() < 0.5:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(rng.uniform(0, seconds))
+        await_time(process, rng, seconds)
         return
-    while process.poll() is None and not list(out.glob(".shardctl/*/new/manifest.json")):
-        time.sleep(0.0002)
+    await_file(process, out, f"{NEW}manifest.json")
     time.sleep(rng.uniform(0, 0.02))
 
+
+RAW = {
+    "store": "raw",
+    "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}],
+}
 
 READING = """
 import sys, time, shardctl
@@ -736,11 +639,7 @@ def shrinks(data: Path, times: int, scratch: Path) -> str:
     SIGBUS."""
     rng = random.Random(5)
     out = scratch / "out"
-    recipe = {
-        "store": "raw",
-        "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}],
-    }
-    shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=50)
+    shardctl.convert(data / "photos", out, recipe=RAW, workers=2, samples_per_shard=50)
     shards = shards_of(out)
     ended: Counter[str] = Counter()
     for turn in range(times):
@@ -802,11 +701,7 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
     them, and live to the end."""
     rng = random.Random(6)
     out, stop = scratch / "out", scratch / "stop"
-    recipe = {
-        "store": "raw",
-        "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}],
-    }
-    shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=25)
+    shardctl.convert(data / "photos", out, recipe=RAW, workers=2, samples_per_shard=25)
     kinds = ["threads"] + (["workers"] if find_spec("torch") else [])
     ended: Counter[str] = Counter()
     for turn in range(times):
@@ -842,7 +737,7 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
 
 def follow(data: Path, times: int, scratch: Path) -> str:
     """Sources that change, and datasets that follow them while things are killed."""
-    return updates(some_photos(data), times, scratch, COMMAND, killing)
+    return updates(some_photos(data), times, scratch)
 
 
 def some_photos(data: Path) -> list[Path]:
@@ -906,7 +801,7 @@ def main() -> None:
                     f"{of_source(given.data, given.times or times, Path(scratch), SOURCES[name])}",
                     flush=True,
                 )
-            except ConversionFailed as error:
+            except CommandFailed as error:
                 print(f"{name}: {error}", flush=True)
                 failed.append(name)
     print(

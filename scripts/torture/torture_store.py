@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from killing import STOPPED, await_time, stop
 from PIL import Image
 from torture_store_readers import (
     LIMIT,
@@ -53,10 +54,8 @@ from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING, UPDATE
 from shardctl.loader.dataset import Dataset
 from shardctl.system.stores import open_store
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "data"))
 from object_server import ObjectServer
-from processes import descendants
 
 STEPS = 3
 """Steps of a history."""
@@ -105,8 +104,14 @@ parts."""
 
 SPLIT = ("--split", "train=0.7,val=0.3")
 
-STOPPED = {130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
-"""Exit codes of a process that was stopped."""
+STOPS = (
+    "SIGKILL",
+    "SIGKILL to all",
+    "SIGKILL to worker",
+    "SIGINT",
+    "SIGINT to all",
+    "SIGTERM",
+)
 
 OVERTAKEN = ("stood still for so long", "another dataset was put there meanwhile")
 """What a writer may say whose work another one has done meanwhile: run again, it ends well."""
@@ -178,30 +183,11 @@ class Runner:
     def _stop(self, process: subprocess.Popen[bytes], rng: random.Random) -> str | None:
         """Stop a process at a random moment; None if it ended before."""
         self._await_moment(process, rng)
-        if process.poll() is not None:
+        chosen = rng.choice(STOPS)
+        if not stop(process, chosen):
             return None
-        below = descendants(process.pid)  # the process that workers are forked from comes first
-        chosen = rng.choice(
-            ["kill", "kill all", "kill a worker", "SIGINT", "SIGINT to all", "SIGTERM"]
-        )
-        victims = [process.pid]
-        if chosen in ("kill all", "SIGINT to all"):
-            victims = [*below, process.pid]
-        elif chosen == "kill a worker":
-            victims = below[1:2] or below[:1]
-        kind = (
-            signal.SIGKILL
-            if chosen.startswith("kill")
-            else signal.SIGTERM
-            if chosen == "SIGTERM"
-            else signal.SIGINT
-        )
-        for victim in victims:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim, kind)
-        if victims:
-            self.count(f"writer: {chosen}")
-            self.by_force |= kind == signal.SIGKILL
+        self.count(f"writer: {chosen}")
+        self.by_force |= chosen.startswith("SIGKILL")
         return chosen
 
     def _await_moment(self, process: subprocess.Popen[bytes], rng: random.Random) -> None:
@@ -209,8 +195,7 @@ class Runner:
         more."""
         kind = rng.choice(["time", "writes", "commit"])
         if kind == "time":
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(rng.uniform(0, 4))
+            await_time(process, rng, 4)
             return
         writes, manifests = self._server.writes()
         more = rng.randint(1, 70) if kind == "writes" else rng.randint(0, 12)

@@ -14,10 +14,10 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from killing import CONVERT, SHARDCTL, count_of, killing
 from samples_of import samples_of
 
 import shardctl
@@ -25,9 +25,6 @@ from shardctl.errors import ShardctlError
 
 STEPS = 6
 """Updates of a history."""
-
-Kill = Callable[[list[str], random.Random, float, int, Counter[str]], None]
-
 
 FLIPS = "flips.toml"
 """A recipe with a random step, in the folder for scratch."""
@@ -170,11 +167,8 @@ class Source:
             (self.root / "labels.csv").write_text("\n".join(["file,label,odd", *rows, ""]))
 
 
-def updates(
-    photos: list[Path], times: int, scratch: Path, command: list[str], killing: Kill
-) -> str:
-    """Run the histories. `killing` runs a command to its end, and kills something of it at some
-    moments."""
+def updates(photos: list[Path], times: int, scratch: Path) -> str:
+    """Run the histories."""
     (scratch / FLIPS).write_text('[[transform]]\nname = "random_crop"\nsize = 20\n')
     counts, kills = Counter[str](), Counter[str]()
     for trial in range(times):
@@ -188,7 +182,7 @@ def updates(
         named = [str(scratch / FLIPS) if option == FLIPS else option for option in kind.options]
         options = [*named, *split, "--samples-per-shard", str(rng.randint(3, 30))]
         # an update goes on where most changed inputs are broken
-        base = [*command, str(source), "--max-rejects", "100%"]
+        base = [*CONVERT, str(source), "--max-rejects", "100%"]
         pruned, split_of = set[str](), dict[str, str]()
         for step in range(STEPS):
             if step:
@@ -206,13 +200,13 @@ def updates(
             if rng.random() < 0.25 and not (
                 kind.name in ("lines", "keyed", "csv") and "--shuffle" in kind.options
             ):
-                killing([*command[:-1], "compact", str(out)], rng, 0.4, rng.choice((0, 1)), kills)
+                killing([*SHARDCTL, "compact", str(out)], rng, 0.4, rng.choice((0, 1)), kills)
                 counts["compactions"] += 1
             keys = sorted({key for key, _ in samples_of(out)})
             if rng.random() < 0.15 and kind.name in ("photos", "texts") and len(keys) > 6:
                 key = rng.choice(keys)
                 killing(
-                    [*command[:-1], "prune", str(out), "--key", key],
+                    [*SHARDCTL, "prune", str(out), "--key", key],
                     rng,
                     0.4,
                     rng.choice((0, 1)),
@@ -253,4 +247,4 @@ def updates(
                     raise SystemExit(f"{where}: {key} was in {split_of[key]}, and is in {name}")
             counts["updates"] += 1
         counts["histories"] += 1
-    return f"{dict(counts)}, {sum(kills.values())} kills {dict(kills)}: all as fresh"
+    return f"{dict(counts)}, {count_of(kills)}: all as fresh"

@@ -279,7 +279,7 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
         "--open",
         heading=heading,
         is_flag=True,
-        help="Open the page in your browser, a temporary file without --html.",
+        help="Open the page in your browser. Without --html it is a temporary file.",
     )
 
 

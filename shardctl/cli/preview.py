@@ -89,7 +89,7 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
     "--inputs",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help=f"Show N inputs from all over. Default: {INPUTS}.",
+    help=f"Show N inputs from all over SRC. Default: {INPUTS}.",
 )
 @option(
     "--key",

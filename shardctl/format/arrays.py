@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 Array: TypeAlias = npt.NDArray[Any]
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -130,3 +132,11 @@ def texts_from(data: Bytes, offsets: Numbers) -> pa.Array:
         pa.py_buffer(np.ascontiguousarray(data)),
     ]
     return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+
+
+def hash_names(names: Iterable[str]) -> Hashes:
+    """Return 8 bytes per name, so that ten million names are compared within 80 MB.
+
+    Different names may have the same hash: callers compare the names if hashes are equal.
+    """
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)

@@ -13,13 +13,12 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.format.names import CHECKSUMS, MANIFEST, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
+from shardctl.format.stretches import MAGIC
 from shardctl.inspection.verify.result import Finding, VerifyResult, error
 from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
 from shardctl.sources.formats import Reading, ending_of, without_compression
-from shardctl.sources.formats.arrow import FILE_MAGIC
-from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import check_ordinary, is_file, sha256_of
 from shardctl.system.text import printable
@@ -45,6 +44,7 @@ def is_foreign(path: Path) -> bool:
             return False
         # 100 ms, for what is no dataset
         from shardctl.making.convert.sample_kind import first_file
+        from shardctl.sources.kinds import KINDS, Form
 
         found = first_file([SourceRoot(str(path))], KINDS["table"], Reading(), (Form.MANY,))
         return found is not None and _is_of_others(found.path, found.opened)
@@ -75,13 +75,9 @@ def _is_own(path: str) -> bool:
     try:
         check_ordinary(path)
         with pa.OSFile(path) as file:
-            start = file.read(len(FILE_MAGIC))
+            start = file.read(len(MAGIC))
             file.seek(0)
-            with (
-                pa.ipc.open_file(file)
-                if start == FILE_MAGIC
-                else pa.ipc.open_stream(file) as reader
-            ):
+            with pa.ipc.open_file(file) if start == MAGIC else pa.ipc.open_stream(file) as reader:
                 return INFO_KEY in (reader.schema.metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return True

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Floats, Numbers
+from shardctl.format.arrays import Bools, Floats, Numbers, hash_names
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.fetching import Ahead
@@ -276,8 +276,6 @@ def _inputs(selection: Selection) -> tuple[Numbers | None, Numbers, Numbers]:
         # as a conversion writes them, if no variant of an input was rejected
         inputs = len(variants) // most
         return None, np.arange(inputs) * most, np.full(inputs, most)
-    from shardctl.sources.label_table import hash_names  # 20 ms, which most loaders never need
-
     keys = _column(selection, "key")
     hashes = np.concatenate([hash_names(part.to_pylist()) for part in keys])
     rows = np.lexsort((variants, hashes))

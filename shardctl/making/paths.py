@@ -40,7 +40,7 @@ def check_sources(
         try:
             if root.is_stored:
                 if not is_on_store(root.text):
-                    raise InputError(f"{shown}: no key is this, or begins with it")
+                    raise InputError(f"{shown}: no object has this key, or one that begins with it")
                 continue
             path = Path(root.text)
             if not path.exists():

@@ -22,8 +22,7 @@ from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.codecs.image import open_image
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
 from shardctl.sources.image_columns import is_struct
-from shardctl.sources.label_table import some
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 LOOKED_AT = 32
 """Values of a column that are looked at, and items of lists in one."""

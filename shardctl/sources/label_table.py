@@ -4,7 +4,7 @@ file."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -35,7 +35,7 @@ from shardctl.sources.types import (
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import sha256_of
 from shardctl.system.locations import name_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))
 """Names of the column that says which file a row is about, the first one found is taken."""
@@ -96,14 +96,6 @@ class LabelTable:
     def without(self, column: str) -> LabelTable:
         """Return the same table without a column."""
         return replace(self, columns=self.columns.drop_columns([column]))
-
-
-def hash_names(names: Iterable[str]) -> Hashes:
-    """Return 8 bytes per name, so that ten million names are compared within 80 MB.
-
-    Different names may have the same hash: callers compare the names if hashes are equal.
-    """
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
 
 
 def repeated(hashes: Hashes, names_of: Callable[[Numbers], list[str]]) -> tuple[int, list[str]]:
@@ -434,9 +426,3 @@ def said_of_names(named: Classes) -> list[str]:
     """Say which names of classes are left out."""
     lost = [f"{name} ({len(names):,})" for name, names in named.items()]
     return [f"left out: the names of the classes of {some(lost)}"] if lost else []
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """Return the first few names for a message: a, b, c and 17 more."""
-    shown = ", ".join(printable(name) for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -155,3 +155,9 @@ def size_of(limit: int | str, name: str) -> int:
     if size < 0:
         raise UsageError(f"{name}: {size} bytes are impossible; give 0 or more")
     return size
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return the first few names for a message: a, b, c and 17 more."""
+    shown = ", ".join(printable(name) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

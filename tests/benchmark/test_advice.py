@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ else:
     import tomli as tomllib
 
 CROP = {"transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
+WORDS = "--resize 40 --crop 32 --inputs 8 --batch-size 4 --workers 0 --consumer-rate".split()
+
+
+def advised(source: Path, recipe: Any = None, **options: Any) -> Any:
+    usual = {"inputs": 8, "batch_size": 4, "workers": 0}
+    if "consumer" not in options:
+        usual["consumer_rate"] = 20
+    return shardctl.advise(source, recipe, **{**usual, **options})
 
 
 @pytest.fixture(autouse=True)
@@ -36,34 +45,29 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
-    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4, workers=0)
+    found = advised(photos, CROP, inputs=24)
     possible = [choice for choice in found.choices if choice.error is None]
-    assert {choice.name for choice in possible} == {
-        "jpeg:90",
-        "webp:80",
-        "png",
-        "raw none",
-        "raw lz4",
-        "raw zstd",
-    }
-    assert [choice.sample_bytes for choice in possible] == sorted(
-        choice.sample_bytes for choice in possible
-    )
+    names = {choice.name for choice in possible}
+    assert names == {"jpeg:90", "webp:80", "png", "raw none", "raw lz4", "raw zstd"}
+    sizes = [choice.sample_bytes for choice in possible]
+    assert sizes == sorted(sizes)
     assert found.best == possible[0]
     assert found.keeps_up
     assert found.proven >= 0.9
     assert (found.inputs, found.tried, found.rejected) == (60, 24, 0)
     assert found.total_bytes == pytest.approx(60 * found.best.sample_bytes, abs=60)
+    assert (found.blocks, {choice.ratio for choice in found.choices}) == (None, {None})
     (source,) = [choice for choice in found.choices if choice.error is not None]
     assert "store source keeps the original bytes" in str(source.error)
+    # without transforms the original bytes are a choice, and pixels need one size
+    by_name = {choice.name: choice for choice in advised(photos).choices}
+    assert by_name["source"].error is None
+    assert "names the size" in str(by_name["raw none"].error)
 
 
 @pytest.mark.thorough
 def test_where_none_is_fast_enough_the_fastest_is_named(cli, photos):
-    options = (
-        "--resize 40 --crop 32 --consumer-rate 1e9 --inputs 24 --batch-size 4 --workers 0".split()
-    )
-    found = cli("advise", photos, *options)
+    found = cli("advise", photos, *WORDS, "1e9")
     assert found.code == 1
     (named,) = re.findall(r"NONE keeps it busy on this machine; (.*) is the fastest", found.out)
     rows = re.findall(r"(?m)^ *\*? *(\S+(?: \S+)?)  +.*  ([\d,]+) +0%", found.out)
@@ -73,71 +77,39 @@ def test_where_none_is_fast_enough_the_fastest_is_named(cli, photos):
 
 
 @pytest.mark.thorough
-def test_lossless_leaves_out_what_changes_pixels(cli, photos):
-    options = "--resize 32x32 --consumer-rate 20 --inputs 8 --batch-size 4 --workers 0 --lossless --json".split()
-    found = cli("advise", photos, *options).json
-    assert all(choice["lossless"] for choice in found["choices"])
-    assert found["best"]["store"] in ("png", "raw")
-    assert found["keeps_up"] is True
-    assert found["recipe_toml"].startswith('kind = "image"')
-
-
-@pytest.mark.thorough
-def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos):
-    found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
-    by_name = {choice.name: choice for choice in found.choices}
-    assert by_name["source"].error is None
-    assert "store raw needs one size of all images" in str(by_name["raw none"].error)
-
-
-@pytest.mark.thorough
 def test_text_is_tried_with_every_compression(cli, demo, tmp_path, out):
-    recipe = tmp_path / "recipe.toml"
-    found = cli(
-        "advise",
-        demo / "lines.jsonl",
-        *"--consumer mpt-7b-h100 --inputs 20 --batch-size 4 --workers 0 --write".split(),
-        recipe,
-    )
+    recipe, lines = tmp_path / "recipe.toml", demo / "lines.jsonl"
+    options = "--consumer mpt-7b-h100 --inputs 20 --batch-size 4 --workers 0 --write".split()
+    found = cli("advise", lines, *options, recipe)
     assert found.code == 0
     assert "20 of 50 inputs tried" in found.out
     assert all(name in found.out for name in ("none", "lz4", "zstd:1", "zstd:3", "zstd:9"))
-    assert cli("convert", demo / "lines.jsonl", out, "--recipe", recipe, "--workers", 0).code == 0
+    assert cli("convert", lines, out, "--recipe", recipe, "--workers", 0).code == 0
     assert shardctl.open(out).manifest.recipe["compression"] == load_recipe(recipe)["compression"]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "options", "message"),
-    [
-        (None, {}, "how fast is the consumer"),
-        (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
-        (None, {"consumer_rate": -1}, "a consumer rate of -1"),
-        (None, {"consumer": "resnet"}, "consumer 'resnet' is not known; did you mean"),
-        (None, {"consumer": "mine:step"}, "advise takes presets;"),
-        ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
-        (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller batch_size$"),
-        (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),
-        (None, {"consumer_rate": 1000, "latency": "30ms"}, "latency needs bandwidth"),
-    ],
-)
-def test_what_cannot_be_advised_on_is_refused(photos, recipe, options, message):
-    with pytest.raises(UsageError, match=message):
-        shardctl.advise(photos, recipe, **{"inputs": 2, **options})
+def test_what_cannot_be_advised_on_is_refused(photos):
+    for options, message in (
+        ({}, "how fast is the consumer"),
+        ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
+        ({"consumer_rate": -1}, "a consumer rate of -1"),
+        ({"consumer": "resnet"}, "did you mean"),
+        ({"consumer": "mine:step"}, "presets only"),
+        ({"consumer_rate": 1000, "recipe": {"store": "raw"}}, "itself decides store"),
+        ({"consumer_rate": 0.001}, "give a smaller batch_size$"),
+        ({"consumer_rate": 1000, "bandwidth": "2Gb"}, "not clear"),
+        ({"consumer_rate": 1000, "latency": "30ms"}, "latency needs bandwidth"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            shardctl.advise(photos, **{"inputs": 2, **options})
 
 
 def test_sources_that_are_not_there_or_no_images_are_said(cli, tmp_path):
     refused = cli("advise", tmp_path / "absent", "--consumer-rate", 1000)
-    assert (refused.code, refused.err) == (
-        3,
-        f"shardctl: {tmp_path}/absent: no such file or folder\n",
-    )
+    assert (refused.code, "no such file or folder" in refused.err) == (3, True)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
-    with pytest.raises(
-        InputError,
-        match=r"can be converted: no input could be converted \(1 rejected\), for instance "
-        r".*bad\.jpg: not an image [^/]*$",
-    ):
+    with pytest.raises(InputError, match=r"\(1 rejected\).*bad\.jpg: not an image [^/]*$"):
         shardctl.advise(tmp_path / "in", consumer_rate=1000)
 
 
@@ -158,102 +130,61 @@ def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path, cli):
     1,024 has one of them."""
     lines = [json.dumps({"text": f"{number:04}" + "text " * 479}) for number in range(40)]
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
-    found = shardctl.advise(
-        tmp_path / "in.jsonl", consumer_rate=20, inputs=30, batch_size=4, workers=0
-    )
+    found = advised(tmp_path / "in.jsonl", inputs=30)
     ratios = {choice.name: choice.ratio for choice in found.choices}
     assert ratios["none"] == 1.0
-    assert (ratios["zstd:9"] or 0) > 3
-    assert all(
-        (choice.decode_mb_per_s or 0) > 0
-        for choice in found.choices
-        if choice.compression != "none"
-    )
-    assert found.blocks is not None
-    assert (
-        found.blocks.documents,
-        found.blocks.low,
-        found.blocks.high,
-        found.blocks.estimated,
-    ) == (30, 601, 601, True)
-    costs = {
-        (choice.length, choice.method): (choice.cut, choice.padding)
-        for choice in found.blocks.choices
-    }
+    assert ratios["zstd:9"] > 3
+    assert all(each.decode_mb_per_s > 0 for each in found.choices if each.compression != "none")
+    assert facts_of(found.blocks) == (30, 601, 601, True)
+    costs = {(each.length, each.method): (each.cut, each.padding) for each in found.blocks.choices}
     assert costs[512, "bfd"][0] == costs[512, "none"][0] == 1.0
-    assert (
-        costs[1024, "bfd"] == costs[1024, "none"] == (0.0, pytest.approx(1 - 601 / 1024, abs=1e-4))
-    )
+    alone = (0.0, pytest.approx(1 - 601 / 1024, abs=1e-4))
+    assert costs[1024, "bfd"] == costs[1024, "none"] == alone
     assert costs[2048, "bfd"] == (0.0, pytest.approx(1 - 3 * 601 / 2048, abs=1e-3))
     assert costs[1024, "concat"][1] < 0.001
     assert costs[1024, "concat"][0] == pytest.approx(600 / 1024, abs=0.02)
-    shown = cli(
-        "advise",
-        tmp_path / "in.jsonl",
-        *"--consumer-rate 20 --inputs 30 --batch-size 4 --workers 0".split(),
-    )
+    shown = cli("advise", tmp_path / "in.jsonl", *WORDS[4:], 20)
     assert "documents have 601 to 601 tokens, 601 at the median (estimated" in shown.out
     assert "MB/s" in shown.out
 
 
+def facts_of(blocks: Any) -> tuple[Any, ...]:
+    return blocks.documents, blocks.low, blocks.high, blocks.estimated
+
+
 @pytest.mark.thorough
 def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path):
-    (tmp_path / "in.jsonl").write_text(
-        "".join(json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40))
-    )
-    recipe = {
-        "transform": [
-            {"name": "tokenize", "tokenizer": "bytes"},
-            {"name": "pack", "length": 128, "method": "concat"},
-        ]
-    }
-    found = shardctl.advise(
-        tmp_path / "in.jsonl", recipe, consumer="mpt-1b-h100", inputs=40, batch_size=4, workers=0
-    )
+    lines = [json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40)]
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    steps = [
+        {"name": "tokenize", "tokenizer": "bytes"},
+        {"name": "pack", "length": 128, "method": "concat"},
+    ]
+    given = {"consumer": "mpt-1b-h100", "inputs": 40}
+    found = advised(tmp_path / "in.jsonl", {"transform": steps}, **given)
     assert (found.inputs, found.tried) == (40, 40)
-    assert found.blocks is not None
-    assert (
-        found.blocks.documents,
-        found.blocks.low,
-        found.blocks.high,
-        found.blocks.estimated,
-    ) == (40, 51, 90, False)
-    assert found.rate == pytest.approx(45_455 / (40 * 70.5 / 23), rel=0.01), (
-        "2,820 tokens are in 23 blocks"
-    )
+    assert facts_of(found.blocks) == (40, 51, 90, False)
+    # 2,820 tokens are in 23 blocks
+    assert found.rate == pytest.approx(45_455 / (40 * 70.5 / 23), rel=0.01)
     assert found.total_bytes < 2 * found.best.sample_bytes * 23
-
-
-@pytest.mark.thorough
-def test_images_have_no_blocks(photos):
-    found = shardctl.advise(
-        photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True
-    )
-    assert found.blocks is None
-    assert {choice.ratio for choice in found.choices} == {None}
-
-
-def names_of(found: advice.Advice, verdict: str) -> set[str]:
-    """Return the choices with this verdict of the first epoch over the network."""
-    return {
-        choice.name
-        for choice in found.choices
-        if choice.network is not None and choice.network.first.verdict == verdict
-    }
 
 
 @pytest.mark.thorough
 def test_what_is_recommended_changes_with_the_bandwidth(photos):
     """The bandwidth is chosen between what raw pixels of 32 x 32 need and what JPEGs of them do."""
-    given: dict[str, Any] = {"consumer_rate": 20, "inputs": 8, "batch_size": 4, "workers": 0}
-    fast = shardctl.advise(photos, CROP, bandwidth="1Gbit", latency="1ms", **given)
+
+    def starving(found: advice.Advice) -> set[str]:
+        tried = [choice for choice in found.choices if choice.network is not None]
+        return {each.name for each in tried if each.network.first.verdict == "starves"}
+
+    fast = advised(photos, CROP, bandwidth="1Gbit", latency="1ms")
     assert fast.keeps_up
-    assert names_of(fast, "starves") == set()
+    assert starving(fast) == set()
     sizes = {choice.name: choice.sample_bytes for choice in fast.choices if choice.error is None}
     between = (sizes["jpeg:90"] + sizes["raw none"]) / 2
-    slow = shardctl.advise(photos, CROP, bandwidth=f"{20 * between:.0f}B", **given)
+    slow = advised(photos, CROP, bandwidth=f"{20 * between:.0f}B")
     assert slow.best.sample_bytes < between
-    assert "raw none" in names_of(slow, "starves")
+    assert "raw none" in starving(slow)
 
 
 def choice(name: str, size: float, first: bool, later: bool, rate: float) -> advice.Choice:
@@ -266,9 +197,7 @@ def choice(name: str, size: float, first: bool, later: bool, rate: float) -> adv
     return advice.Choice(name, "none", True, size, 1000.0, 1.0, network=far)
 
 
-def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cache_makes_fast_enough() -> (
-    None
-):
+def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cache_makes_fast():
     tried = [
         choice("a", 1, False, False, 100),
         choice("b", 2, False, True, 300),
@@ -282,20 +211,15 @@ def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cac
 
 @pytest.mark.thorough
 def test_the_command_says_what_the_network_and_the_cache_do(cli, photos):
-    options = (
-        "--resize 40 --crop 32 --consumer-rate 20 --inputs 8 --batch-size 4 --workers 0".split()
-    )
-    found = cli(
-        "advise",
-        photos,
-        *options,
-        *"--lossless --bandwidth 800bit --latency 30ms --cache-limit 1GB".split(),
-    )
+    network = "--lossless --bandwidth 800bit --latency 30ms --cache-limit 1GB".split()
+    found = cli("advise", photos, *WORDS, 20, *network)
     assert found.code == 1
     assert "computed for a store (100 B/s, 30 ms, a cache of 953.7 MiB):" in found.out
     assert re.search(r"(?m)^ *\*? +raw none .* starves it \(network\) .* keeps up +100%", found.out)
-    assert (
-        "keeps the consumer busy after the first epoch, and is the fastest such in it" in found.out
-    )
     assert "first epoch: the network is the slowest part (its bandwidth)" in found.out
     assert "later epochs: the consumer is the slowest part" in found.out
+    local = cli("advise", photos, *WORDS, 20, "--lossless", "--json").json
+    assert all(choice["lossless"] for choice in local["choices"])
+    assert local["best"]["store"] in ("png", "raw")
+    assert local["keeps_up"] is True
+    assert local["recipe_toml"].startswith('kind = "image"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,15 @@ from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)]
+    ("make", "size", "parameters"),
+    [
+        (models.make_resnet50, (224, 224), 25_557_032),
+        (models.make_vit_b16, (224, 224), 86_567_656),
+        (models.make_gpt2, (1024,), 124_439_808),
+    ],
 )
-def test_the_models_are_those_of_the_papers(make, parameters):
-    model = make(224, 224)
-    assert sum(each.numel() for each in model.parameters()) == parameters
+def test_the_models_are_those_of_the_papers(make, size, parameters):
+    assert sum(each.numel() for each in make(*size).parameters()) == parameters
 
 
 @pytest.mark.thorough
@@ -32,46 +37,48 @@ def test_a_step_learns():
     def make(height: int, width: int) -> Any:
         model = models.VisionTransformer(height * width // 256, width=32, layers=1, heads=2)
         model.register_forward_hook(
-            lambda _module, _inputs, out: seen.append(
-                torch.softmax(out.float(), 1)[:, 0].mean().item()
-            )
+            lambda _module, _inputs, out: seen.append(torch.softmax(out.float(), 1)[:, 0].mean())
         )
         return model
 
     step = models.Step(make)
+    image = torch.randint(256, (4, 32, 32, 3), dtype=torch.uint8)
     for _ in range(8):
-        step(
-            {
-                "image": torch.from_numpy(
-                    np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
-                )
-            }
-        )
+        step({"image": image})
     assert seen[-1] > 1.5 * seen[0], "every label is 0"
 
 
-@pytest.mark.parametrize("batch", [{}, {"image": np.zeros((2, 8, 8, 3), np.uint8)}, {"image": [1]}])
-def test_a_step_says_what_it_takes(batch):
-    with pytest.raises(ConsumerError, match="takes images of one size as tensors; give --device"):
-        models.resnet50(batch)
+@pytest.mark.parametrize(
+    ("step", "batch"),
+    [
+        (models.resnet50, {}),
+        (models.resnet50, {"image": np.zeros((2, 8, 8, 3), np.uint8)}),
+        (models.resnet50, {"image": [1]}),
+        (models.gpt2, {}),
+        (models.gpt2, {"tokens": np.zeros((2, 8))}),
+        (models.gpt2, {"tokens": torch.zeros(2, 8)}),
+        (models.gpt2, {"tokens": torch.zeros(2).long()}),
+    ],
+)
+def test_a_step_says_what_it_takes(step, batch):
+    with pytest.raises(ConsumerError, match="as tensors; give --device"):
+        step(batch)
+
+
+def fed(root: Path, model: str, **options: Any) -> Any:
+    """Feed a step on the CPU, and return what `bench` says of it."""
+    given = {"consumer": f"shardctl.benchmark.models:{model}", "device": "cpu", "runs": 1}
+    found = shardctl.bench(root, batch_size=4, **given, **options)
+    assert found.consumer.steps >= 2
+    return found
 
 
 @pytest.mark.thorough
 def test_bench_feeds_a_training_step_and_knows_its_own_rate(raw_dataset, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.5)
-    options: dict[str, Any] = {"consumer": "shardctl.benchmark.models:resnet50", "device": "cpu"}
-    found = shardctl.bench(
-        raw_dataset, runs=1, seconds=1.0, batch_size=4, shuffle=True, **options
-    ).consumer
-    assert found is not None
-    assert found.steps >= 2
+    found = fed(raw_dataset, "resnet50", seconds=1.0, shuffle=True).consumer
     assert found.consumer_rate > 0
     assert (found.verdict == "keeps-up") == (found.accelerator_utilization >= 0.9)
-
-
-@pytest.mark.thorough
-def test_the_language_model_is_that_of_the_paper():
-    assert sum(each.numel() for each in models.make_gpt2(1024).parameters()) == 124_439_808
 
 
 @pytest.mark.thorough
@@ -93,39 +100,11 @@ def test_a_language_step_learns_which_token_comes_next(monkeypatch):
     step({"tokens": torch.tensor([[60_000, 1, 2, 3]])})
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        {},
-        {"tokens": np.zeros((2, 8))},
-        {"tokens": torch.zeros(2, 8)},
-        {"tokens": torch.zeros(2).long()},
-    ],
-)
-def test_a_language_step_says_what_it_takes(batch):
-    with pytest.raises(
-        ConsumerError, match="takes blocks of tokens of one length as tensors; give --device"
-    ):
-        models.gpt2(batch)
-
-
 @pytest.mark.thorough
-def test_bench_feeds_blocks_to_a_language_model(tmp_path, monkeypatch):
+def test_bench_feeds_blocks_to_a_language_model(out, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
     monkeypatch.setattr(models, "VOCABULARY", 300)
-    small = models.LanguageStep(
-        lambda length: models.LanguageModel(length, width=8, layers=1, heads=2)
-    )
-    monkeypatch.setattr(models, "gpt2", small)
-    out = write_packed(
-        tmp_path / "out", packed_blocks({str(number): "a text" for number in range(40)})
-    )
-    options: dict[str, Any] = {
-        "consumer": "shardctl.benchmark.models:gpt2",
-        "device": "cpu",
-        "threads": 1,
-    }
-    found = shardctl.bench(out, runs=1, seconds=0.3, batch_size=4, **options)
-    assert found.consumer is not None
-    assert found.consumer.steps >= 2
-    assert (found.tokens_per_s or 0) > 0
+    small = lambda length: models.LanguageModel(length, width=8, layers=1, heads=2)  # noqa: E731
+    monkeypatch.setattr(models, "gpt2", models.LanguageStep(small))
+    write_packed(out, packed_blocks({str(number): "a text" for number in range(40)}))
+    assert fed(out, "gpt2", seconds=0.3, threads=1).tokens_per_s > 0

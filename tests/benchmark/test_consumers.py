@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ from shardctl.benchmark.measure.result import ConsumerResult
 from shardctl.benchmark.presets import PRESETS
 from shardctl.errors import ConsumerError, UsageError
 
-RUN: dict[str, Any] = {"runs": 1, "seconds": 0.2, "batch_size": 16}
+
+def fed(root: Path, **options: Any) -> Any:
+    """Return what a short measurement says of a consumer."""
+    found = shardctl.bench(root, **{"runs": 1, "seconds": 0.2, "batch_size": 16, **options})
+    return found.consumer
 
 
 class Clock:
@@ -98,26 +103,19 @@ def test_nine_tenths_are_enough(utilization, limit, verdict, fed, starves_at):
 
 @pytest.mark.thorough
 def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli, raw_dataset):
-    options = "--runs 1 --seconds 1 --batch-size 4 --threads 1".split()
-    slow = cli("bench", raw_dataset, *options, "--consumer-rate", 20, "--json")
-    assert slow.code == 0
-    assert slow.json["verdict"] == "keeps-up"
+    options = "--runs 1 --seconds 1 --batch-size 4 --threads 1 --consumer-rate".split()
+    slow = cli("bench", raw_dataset, *options, 20, "--json")
+    assert (slow.code, slow.json["verdict"], slow.json["consumer_rate"]) == (0, "keeps-up", 20)
     assert slow.json["accelerator_utilization"] >= 0.9
     assert slow.json["stall_fraction"] == pytest.approx(1 - slow.json["accelerator_utilization"])
-    assert slow.json["consumer_rate"] == 20
-    fast = cli("bench", raw_dataset, *options, "--consumer-rate", 1e9, "--gpus", 4)
+    fast = cli("bench", raw_dataset, *options, 1e9, "--gpus", 4)
     assert fast.code == 1
     assert "consumer: 4 GPUs of 1,000,000,000.0 samples/s each" in fast.out
-    assert (
-        "STARVES: the loader can feed 0.0 such GPUs; even one would be busy for less than 90% of "
-        "the time" in fast.out
-    )
+    assert "STARVES: the loader can feed 0.0 such GPUs" in fast.out
 
 
 def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset):
-    with pytest.raises(
-        UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller batch_size"
-    ):
+    with pytest.raises(UsageError, match=r"takes 2,560 s, too long .* smaller batch_size"):
         shardctl.bench(raw_dataset, consumer_rate=0.1)
 
 
@@ -127,16 +125,12 @@ def test_every_preset_has_a_source_and_a_date(cli):
     listed = cli("bench", "--list-consumers")
     assert listed.code == 0
     for preset in PRESETS:
-        assert preset.rate > 0
-        assert preset.source
-        assert preset.date
-        assert preset.name in listed.out
+        assert all((preset.rate > 0, preset.source, preset.date, preset.name in listed.out))
     assert len({preset.name for preset in PRESETS}) == len(PRESETS)
 
 
 def test_a_preset_of_images_is_a_rate_of_samples(raw_dataset):
-    found = shardctl.bench(raw_dataset, **RUN, consumer="resnet50-v100").consumer
-    assert found is not None
+    found = fed(raw_dataset, consumer="resnet50-v100")
     assert (found.consumer, found.consumer_rate) == ("resnet50-v100", 1200)
     assert "NVIDIA" in found.notes[0]
 
@@ -145,58 +139,37 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path, out):
     rows = [f'{{"tokens": {list(range(length))}}}' for length in (100, 200, 300, 400)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     convert(tmp_path / "rows.jsonl", out)
-    found = shardctl.bench(out, runs=1, seconds=0.2, batch_size=2, consumer="mpt-1b-h100").consumer
-    assert found is not None
+    found = fed(out, batch_size=2, consumer="mpt-1b-h100")
     assert found.consumer_rate == pytest.approx(45_455 / 250, abs=0.01)
     assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]
 
 
-def test_tokens_of_blocks_are_counted_without_padding(tmp_path, cli):
+def test_tokens_of_blocks_are_counted_without_padding(out, cli):
     """Blocks of 16, two of three of them full of one document: 12 tokens on average."""
-    document = [("a", 0, [1] * 15 + [EOS])]
-    blocks = [
-        block_of(document),
-        block_of(document),
-        block_of([("b", 0, [1, 2, EOS]), ("c", 0, [EOS])]),
-    ] * 4
-    out = write_packed(tmp_path / "out", blocks)
+    full = block_of([("a", 0, [1] * 15 + [EOS])])
+    blocks = [full, full, block_of([("b", 0, [1, 2, EOS]), ("c", 0, [EOS])])] * 4
+    write_packed(out, blocks)
     result = shardctl.bench(out, runs=1, seconds=0.2, batch_size=3, consumer="mpt-1b-h100")
     assert result.tokens_per_s == pytest.approx(12 * result.samples_per_s, rel=1e-3)
-    assert result.consumer is not None
     assert result.consumer.consumer_rate == pytest.approx(45_455 / 12, rel=1e-3)
     assert "12.0 tokens per sample (the mean of tokens without padding)" in result.consumer.notes[1]
     assert "tokens/s" in cli("bench", out, "--runs", 1, "--seconds", 0.02).out
 
 
-def test_a_function_gets_blocks_of_tokens(tmp_path, monkeypatch):
-    monkeypatch.setattr(consumers, "OWN_SECONDS", 0.01)
-    (tmp_path / "takesblocks.py").write_text(
-        "def step(batch):\n    assert batch['tokens'].shape == (4, 16) and batch['tokens'].dtype "
-        "== 'uint16', batch\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    out = write_packed(tmp_path / "out", [block_of([("a", 0, [1] * 15 + [EOS])])] * 8)
-    found = shardctl.bench(
-        out, runs=1, seconds=0.2, batch_size=4, consumer="takesblocks:step"
-    ).consumer
-    assert found is not None
-    assert found.steps > 0
-
-
-def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset):
-    assert shardctl.bench(raw_dataset, **RUN).tokens_per_s is None
+def test_a_function_gets_blocks_of_tokens(own, out):
+    write_packed(out, [block_of([("a", 0, [1] * 15 + [EOS])])] * 8)
+    assert fed(out, batch_size=4, consumer=f"{own}:take_blocks").steps > 0
 
 
 def test_a_preset_must_fit_the_dataset(raw_dataset, demo, out):
-    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, but .* has no tokens or text"):
-        shardctl.bench(raw_dataset, consumer="mpt-7b-h100")
     convert(demo / "texts", out)
-    with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, but .* has none"):
-        shardctl.bench(out, consumer="vit-b16-rtx3090")
-    with pytest.raises(
-        UsageError, match="consumer 'resnet-a100' is not known; did you mean resnet50-a100"
+    for root, consumer, said in (
+        (raw_dataset, "mpt-7b-h100", "takes tokens, but"),
+        (out, "vit-b16-rtx3090", "takes images, but"),
+        (raw_dataset, "resnet-a100", "not known; did you mean resnet50-a100"),
     ):
-        shardctl.bench(raw_dataset, consumer="resnet-a100")
+        with pytest.raises(UsageError, match=said):
+            shardctl.bench(root, consumer=consumer)
 
 
 MODULE = """
@@ -207,6 +180,9 @@ seen = []
 def take(batch):
     seen.append(batch["image"].shape)
     threading.Event().wait(0.02)
+
+def take_blocks(batch):
+    assert batch["tokens"].shape == (4, 16) and batch["tokens"].dtype == "uint16", batch
 
 def fail(batch):
     raise ValueError("no such layer")
@@ -228,53 +204,36 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_function_is_called_with_every_batch(own, raw_dataset):
-    import sys
-
-    found = shardctl.bench(
-        raw_dataset, runs=1, seconds=0.3, batch_size=16, consumer=f"{own}:take"
-    ).consumer
-    assert found is not None
+    found = fed(raw_dataset, seconds=0.3, consumer=f"{own}:take")
     assert 200 < found.consumer_rate <= 16 / 0.02
     assert (found.verdict == "keeps-up") == (found.accelerator_utilization >= 0.9)
     shapes = sys.modules[own].seen
     assert len(shapes) > found.steps >= 2
-    assert set(shapes) == {(16, 32, 32, 3)}, (
-        "the last batch of an epoch is left out, as in training"
-    )
+    # the last batch of an epoch is left out, as in training
+    assert set(shapes) == {(16, 32, 32, 3)}
 
 
 def test_a_function_that_raises_is_named_with_its_line(own, raw_dataset):
-    with pytest.raises(
-        ConsumerError,
-        match=rf"consumer {own}:fail raised ValueError: no such layer \(.*{own}.py, line 11\)",
-    ):
-        shardctl.bench(raw_dataset, **RUN, consumer=f"{own}:fail")
+    with pytest.raises(ConsumerError, match=rf"no such layer \(.*{own}.py, line 14\)"):
+        fed(raw_dataset, consumer=f"{own}:fail")
 
 
 def test_a_function_that_never_returns_is_given_up(own, cli, raw_dataset):
     options = ["--runs", 1, "--epochs", 1, "--consumer", f"{own}:hang", "--consumer-timeout", 0.3]
     given_up = cli("bench", raw_dataset, *options)
-    assert given_up.code == 3
-    assert f"consumer {own}:hang has not returned from its first steps after 0.3 s" in given_up.err
+    assert (given_up.code, f"{own}:hang has not returned" in given_up.err) == (3, True)
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
+def test_a_function_that_is_none_is_refused(own, raw_dataset):
+    for target, message in (
         ("no_such_module:take", "cannot import"),
-        ("{own}:absent", "has no absent"),
-        ("{own}:number", "number is not a function"),
-    ],
-)
-def test_a_function_that_is_none_is_refused(own, raw_dataset, target, message):
-    with pytest.raises(UsageError, match=message):
-        shardctl.bench(raw_dataset, consumer=target.format(own=own))
+        (f"{own}:absent", "has no absent"),
+        (f"{own}:number", "number is not a function"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            shardctl.bench(raw_dataset, consumer=target)
 
 
 def test_a_device_needs_pytorch_or_has_it(own, raw_dataset):
     pytest.importorskip("torch")
-    found = shardctl.bench(
-        raw_dataset, runs=1, seconds=0.2, batch_size=16, consumer=f"{own}:take", device="cpu"
-    ).consumer
-    assert found is not None
-    assert found.steps >= 2
+    assert fed(raw_dataset, consumer=f"{own}:take", device="cpu").steps >= 2

@@ -86,30 +86,6 @@ def test_examples_are_commands_that_can_be_read(name):
         found.make_context("example", words, parent=context)
 
 
-@pytest.mark.thorough(after=12)
-@pytest.mark.parametrize(
-    ("arguments", "answer"),
-    [
-        ("convrt in out", "there is no command 'convrt'; did you mean convert?"),
-        ("Convert in out", "did you mean convert?"),
-        ("zzz out", "there is no command 'zzz'; `shardctl -h` lists the commands"),
-        ("convert in out -o x", "there is no option -o; `shardctl convert --help` lists all"),
-        ("convert in out --worker 3", "did you mean --workers?"),
-        ("convert in out --rezise 3", "did you mean --resize?"),
-        ("convert in out --overwite", "did you mean --overwrite?"),
-        ("-V", "there is no option -V; use --version"),
-        ("--quiet convert in out", "options stand behind the name of a command"),
-        ("convert in.txt out --recipe imagenet", "no such recipe file"),
-        ("inspect out --kye x", "did you mean --key?"),
-        ("bench out --seconds 1m", "'1m' is not a valid float"),
-    ],
-)
-def test_a_wrong_name_is_answered(arguments, answer, cli):
-    ran = cli(*arguments.split())
-    assert ran.code in (2, 3)
-    assert answer in ran.err
-
-
 @pytest.mark.thorough
 def test_shuffle_needs_no_value(cli, tmp_path):
     (tmp_path / "in.txt").write_text("".join(f"{n}\n" for n in range(50)))

@@ -58,16 +58,6 @@ def test_another_word_leads_to_the_pages_that_have_it(cli):
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
-    [("convrt", "convert"), ("annotation.md", "annotations"), ("INPUTZ", "inputs")],
-)
-def test_a_name_that_is_nearly_right_gets_the_right_one(cli, word, meant):
-    refused = cli("help", word)
-    assert (refused.code, refused.out) == (2, "")
-    assert f"did you mean {meant}" in refused.err
-
-
-@pytest.mark.parametrize(
     "asked",
     [
         ["no-such-input"],

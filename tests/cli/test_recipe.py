@@ -93,18 +93,6 @@ def test_check_prints_all_problems_and_exits_with_one(cli, recipe):
     ] == [(1, 1, "seed"), (4, 1, "transform[0].size")]
 
 
-def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli, tmp_path):
-    ran = cli("recipe", "check", tmp_path / "absent.toml")
-    listed = "`shardctl recipe list` lists those that are ready"
-    assert (ran.code, ran.err) == (
-        3,
-        f"shardctl: {tmp_path}/absent.toml: no such recipe file; {listed}\n",
-    )
-    ran = cli("recipe", "check", tmp_path)
-    assert ran.code == 3
-    assert "cannot be read (Is a directory)" in ran.err
-
-
 def test_show_prints_a_recipe_that_makes_the_same_dataset(cli, recipe, photos, tmp_path, out):
     options = ("--workers", 0, "--split", "train=0.5,val=0.5", "--shuffle", 3)
     assert cli("convert", photos, out, "--recipe", recipe, *options).code == 0
@@ -165,44 +153,6 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, out):
     ]
 
 
-@pytest.mark.parametrize(
-    ("more", "arguments", "sentence"),
-    [
-        (
-            "",
-            ["--random-crop", "9"],
-            "has no step random_resized_crop (it has resize, maybe, hflip, crop); add it with "
-            "--step",
-        ),
-        (
-            '[[transform]]\nname = "crop"\nsize = 9\n',
-            ["--crop", "8"],
-            "has 2 steps crop; change it there",
-        ),
-        ("", ["--crop", "0"], "must be 224, or 320x240"),
-        ("", ["--step", "crop 9"], "'9' is not of the form setting=value"),
-        (
-            '[[transform]]\nname = "custom"\ntarget = "json:dumps"\n',
-            ["--transform", "json:dumps"],
-            "has this function already",
-        ),
-        (
-            '[[transform]]\nname = "custom"\ntarget = "json:dumps"\n',
-            ["--step", "hflip"],
-            "hflip must come before your own function",
-        ),
-    ],
-)
-def test_an_option_that_does_not_fit_the_file_is_refused(
-    cli, recipe, photos, out, more, arguments, sentence
-):
-    recipe.write_text(RECIPE + more)
-    ran = cli("convert", photos, out, "--recipe", recipe, *arguments)
-    assert sentence in ran.err
-    assert ran.code == 2
-    assert not out.exists()
-
-
 def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli, photos, tmp_path, out):
     listed = cli("recipe", "list", "--json").json["recipes"]
     assert "@imagenet" in listed
@@ -223,11 +173,3 @@ def test_a_ready_recipe_can_be_taken_as_a_file(cli, tmp_path):
         for name in (tmp_path / "recipe.toml", "@simclr")
     )
     assert mine == ready
-
-
-@pytest.mark.parametrize(
-    "command", [("convert", "in", "out", "--recipe"), ("recipe", "check"), ("recipe", "show")]
-)
-def test_a_ready_recipe_that_is_none_is_refused_with_the_name_that_is_meant(cli, command):
-    refused = cli(*command, "@imagnet")
-    assert (refused.code, "did you mean @imagenet?" in refused.err) == (2, True)

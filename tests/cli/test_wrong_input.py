@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_facts import tree
 
 import shardctl
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.errors import ShardctlError
 
 IN, OUT = "in", "out"
 
@@ -29,9 +30,8 @@ def here(
     monkeypatch.chdir(tmp_path)
     for folder in ("in", "text", "empty", "full"):
         (tmp_path / folder).mkdir()
-    first, second = sorted(photos.rglob("*.jpg"))[:2]
-    (tmp_path / "in" / "1.jpg").write_bytes(first.read_bytes())
-    (tmp_path / "in" / "2.jpg").write_bytes(second.read_bytes())
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:2], 1):
+        shutil.copy(path, tmp_path / "in" / f"{number}.jpg")
     (tmp_path / "text" / "a.xml").write_text("x")
     (tmp_path / "full" / "thesis.doc").write_text("years of work")
     (tmp_path / "file").write_text("a file")
@@ -49,6 +49,10 @@ FILES = {
     "odd.toml": "colour = 1",
     "near.toml": "stor = 1",
     "step.toml": "resize = 256",
+    "steps.toml": """
+transform = [{name = "resize", size = 9}, {name = "crop", size = 8}, {name = "crop", size = 7},
+{name = "custom", target = "json:dumps"}]
+""",
     "quotes.toml": "store = jpeg:90",
     "labels.csv": "file,label\n1.jpg,a\n2.jpg,b\n",
     "lines.jsonl": '{"text": "a", "n": 1}\n' * 3,
@@ -67,11 +71,9 @@ WRONG = r"""
 3 | convert text out | text: no image and no text and no table among its 1 file (1 .xml)
 3 | convert text out --kind image | text: no image among its 1 file (1 .xml)
 2 | convert in in/out | in/out: is inside the source in
-2 | convert in in | in: is inside the source in
 3 | convert in full | full: holds something else (thesis.doc)
 3 | convert in file | file: is a file
 2 | convert in out --crop 0 | must be 224, or 320x240 for width x height, with sides of 1 to 16384 pixels; it is '0'
-2 | convert in out --resize 99999 | with sides of 1 to 16384
 2 | convert in out --crop 9 --random-crop 9 | contradict
 2 | convert in out --store source --crop 9 | keeps the original bytes, without crop
 2 | convert in out --store raw | add a resize to WIDTHxHEIGHT or a crop
@@ -191,18 +193,15 @@ WRONG = r"""
 2 | convert in out --recipe near.toml | did you mean store? `shardctl recipe schema` lists all
 2 | convert in out --recipe step.toml | it is a step: write [[transform]]
 3 | convert in out --recipe quote.toml | quote.toml: no such recipe file; did you mean quotes.toml?
-3 | recipe check absent.toml | absent.toml: no such recipe file
 2 | recipe steps hflop | did you mean hflip?
 3 | recipe show full | full: not a dataset
 3 | convert photos.zip out | unpack archives first
 3 | convert ready out | is a dataset of shardctl already
 3 | convert line.jsonl out | line.jsonl: no such file or folder; did you mean lines.jsonl?
-2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL; write s3://bucket/photos
-2 | inspect s3:bucket/out | write s3://bucket/out
-2 | convert https://example.com/a.jsonl out | download or copy all else to a folder
+2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL, and would be a folder here; write s3://bucket/photos
+2 | convert https://example.com/a.jsonl out | download or copy all else to a folder first
 3 | inspect in | in: not a dataset (it has no manifest.json); `shardctl convert in out` makes one
 3 | inspect redy | redy: no such dataset; did you mean ready?
-3 | finish in | in: there are no parts to finish
 3 | cache ls absent | absent: no such folder
 3 | prune ready --keys absent.txt | absent.txt: no such file of keys
 3 | inspect ready --key nope | ready: no key 'nope'
@@ -216,6 +215,61 @@ WRONG = r"""
 3 | tokenizer train absent t.json | absent: no such file or folder
 3 | convert lines.jsonl out --text-field txt | the records have no field txt; they have text, n
 2 | convert lines.jsonl out --chat-template chatml | --chat-template needs a tokenizer
+2 | convrt in out | there is no command 'convrt'; did you mean convert?
+2 | Convert in out | did you mean convert?
+2 | zzz out | there is no command 'zzz'; `shardctl -h` lists the commands
+2 | convert in out -o x | there is no option -o; `shardctl convert --help` lists all
+2 | convert in out --worker 3 | did you mean --workers?
+2 | convert in out --rezise 3 | did you mean --resize?
+2 | -V | there is no option -V; use --version
+2 | --quiet convert in out | options stand behind the name of a command
+3 | convert lines.jsonl out --recipe imagenet | no such recipe file
+2 | inspect out --kye x | did you mean --key?
+2 | bench out --seconds 1m | '1m' is not a valid float
+2 | help convrt | did you mean convert
+2 | help annotation.md | did you mean annotations
+2 | help INPUTZ | did you mean inputs
+2 | convert in out --recipe @imagnet | did you mean @imagenet?
+2 | recipe check @imagnet | did you mean @imagenet?
+2 | recipe show @imagnet | did you mean @imagenet?
+3 | recipe check absent.toml | absent.toml: no such recipe file; `shardctl recipe list`
+3 | recipe check text | text: cannot be read (Is a directory)
+2 | inspect ready --shard 0 --block 9 | no block 9
+2 | inspect ready --shard 0 --block 0 --row 900 | no row 900
+2 | inspect ready --shard 0 --row 900 | no row
+2 | inspect ready --shard 0 --row -1 | no row -1
+2 | inspect ready --split test --head 1 | no split 'test'; it has train
+2 | inspect ready --split test --where 'label == 1' | no split 'test'; it has train
+2 | inspect ready --key k --split val | contradict each other; leave out --split
+2 | inspect ready --key k --html x | contradict each other; leave out --key
+2 | inspect ready --key k --stats | contradict each other; leave out --stats
+2 | inspect ready --shard 0 --block 0 --head 3 | contradict each other; leave out --block
+2 | inspect ready --shard 0 --split val --head 3 | contradict each other; leave out --split
+2 | inspect ready --head 3 --columns key --images x.png | contradict each other; leave out --columns
+2 | inspect ready --diff x --html y | contradict each other; leave out --html
+3 | verify ready/files.arrow | not a shard; give the folder of the dataset, ready
+3 | inspect ready/plan.arrow | not a shard; give the folder of the dataset, ready
+3 | inspect ready/manifest.json | not a shard; give the folder of the dataset, ready
+2 | export ready out --to parquet --rename label=image | a name of its own
+2 | export ready out --to parquet --where 'size > 3' | no column 'size'
+3 | export ready out --to parquet --where 'label > 99' | has no sample for which
+2 | export ready out --to parquet --store webp | keep, png or jpeg:QUALITY
+2 | export ready out --to parquet --on-loss ignore | 'ignore' is not one of fail, json, drop
+2 | export ready out --to parquet --compression br | zstd, snappy or none
+2 | export ready out --to parquet --no-eos | --no-eos is not for an export to parquet; it has compression
+2 | export ready out --to yolo --task obb | must be detect, segment or pose
+2 | export ready out --to coco --task detect | --task is not for an export to coco
+2 | export ready ready/out --to parquet | is inside the dataset
+2 | export ready . --to parquet --overwrite | or contains it
+3 | export ready file --to parquet --overwrite | is a file
+3 | inspect ready --key dunes/dunes-0001.jpg | did you mean dunes/dunes-00
+2 | inspect ready --images x.png --where 'label == 17' | 17
+3 | inspect ready --html absent/x.html | cannot be written (No such file or directory)
+2 | convert in out --recipe steps.toml --random-crop 9 | has no step random_resized_crop (it has resize, crop, custom); add it with --step
+2 | convert in out --recipe steps.toml --crop 8 | has 2 steps crop; change the one that is meant
+2 | convert in out --recipe steps.toml --transform json:dumps | has this function already
+2 | convert in out --recipe steps.toml --step hflip | hflip must come before your own function
+2 | convert in out --recipe steps.toml --resize 0 | must be 224, or 320x240
 """
 """The exit code, the arguments, and a part of the sentence."""
 
@@ -224,130 +278,48 @@ WRONG = r"""
 @pytest.mark.parametrize("case", WRONG.strip().splitlines())
 def test_a_sentence_and_an_exit_code(cli, here, case):
     code, arguments, sentence = case.split(" | ")
-    before = snapshot(here)
+    before = tree(here)
     ran = cli(*shlex.split(arguments))
     assert sentence in ran.err
     assert (str(ran.code), ran.out) == (code, "")
     assert ran.err.splitlines()[-1].startswith("shardctl: ")
     assert "Usage:" not in ran.err
-    assert snapshot(here) == before
+    assert tree(here) == before
 
 
-IN_PYTHON: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: shardctl.open("nope"), DatasetError, "nope: no such dataset"),
-    (lambda: shardctl.open(IN), DatasetError, r"not a dataset \(it has no manifest.json\)"),
-    (lambda: shardctl.open("s3:bucket/out"), UsageError, "write s3://bucket/out"),
-    (lambda: shardctl.open(READY, split="valid"), UsageError, "no split 'valid'; it has train"),
-    (lambda: shardctl.open(READY)[10**9], IndexError, "sample 1,000,000,000 of a dataset of 60"),
-    (lambda: shardctl.open(READY)["a/b.png"], TypeError, "ds.filter.* a key"),  # type: ignore[call-overload]
-    (lambda: shardctl.open(READY)[[1, 2]], TypeError, "ds.take.* takes a list"),  # type: ignore[call-overload]
-    (lambda: shardctl.open(), UsageError, "open: missing a required argument: 'path'"),  # type: ignore[call-arg]
-    (
-        lambda: shardctl.verify(READY, "full", 3, 4, 5, 6, 7, 8, 9),
-        UsageError,
-        "verify: too many positional arguments; its arguments are",
-    ),  # type: ignore[call-arg,arg-type]
-    (lambda: shardctl.convert(IN, OUT, recipe={"resize": 256}), UsageError, "it is a step: write "),
-    (
-        lambda: shardctl.open(READY).loader(batch_size=0),
-        UsageError,
-        "batch_size must be at least 1",
-    ),
-    (
-        lambda: shardctl.open(READY).loader(batch_size="8"),
-        UsageError,
-        "batch_size must be a whole number; it is '8'",
-    ),
-    (
-        lambda: shardctl.open(READY).loader(batch_size=8, columns=["imge"]),
-        UsageError,
-        "no column 'imge'; did you mean image?",
-    ),
-    (
-        lambda: shardctl.open(READY).loader(batch_size=8, columns="image"),
-        UsageError,
-        r"write columns=\['image'\]",
-    ),
-    (
-        lambda: shardctl.open(READY).loader(batch_size=8, shuffle="blok"),
-        UsageError,
-        "shuffle 'blok' is not known; use",
-    ),
-    (
-        lambda: shardctl.open(READY).filter("lable == 3"),
-        UsageError,
-        "no column 'lable'; did you mean label?",
-    ),
-    (
-        lambda: shardctl.open(READY).filter(len),
-        UsageError,
-        "filter takes a condition as text, such as 'label == 3'",
-    ),  # type: ignore[arg-type]
-    (
-        lambda: shardctl.open(READY).tokenizer,
-        DatasetError,
-        "has no tokens; convert texts with --tokenizer",
-    ),
-    (lambda: shardctl.open(READY).loader(8, rank=1), UsageError, "give world_size too"),
-    (
-        lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}),
-        UsageError,
-        "such as float16",
-    ),
-    (
-        lambda: shardctl.verfy(IN),
-        AttributeError,
-        r"did you mean "
-        r"verify\?",
-    ),  # type: ignore[attr-defined]
-    (lambda: shardctl.write(OUT, IN), UsageError, "'in' is a path; shardctl.convert"),  # type: ignore[arg-type]
-    (
-        lambda: shardctl.write(OUT, pa.table({"a": [1]})),
-        UsageError,
-        r"give "
-        r"table.to_pylist\(\)",
-    ),  # type: ignore[arg-type]
-    (lambda: shardctl.write(OUT, [{}]), InputError, "sample 0 is an empty dict; give it fields"),
-    (lambda: shardctl.prune(READY, keys="foo"), UsageError, r"write keys=\['foo'\]"),
-    (
-        lambda: shardctl.convert(IN, OUT, steps=[{"name": "hflip"}]),
-        UsageError,
-        "steps must be a string such as 'hflip p=0.5'",
-    ),  # type: ignore[list-item]
-    (
-        lambda: shardctl.convert(IN, OUT, transforms=len),
-        UsageError,
-        "takes 'module:function': worker",
-    ),  # type: ignore[arg-type]
-    (
-        lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t.json"}),
-        UsageError,
-        "give tokenizer to convert",
-    ),
-    (
-        lambda: shardctl.convert(IN, OUT, recipe={"stor": "raw"}),
-        UsageError,
-        r"did you mean store\?",
-    ),
-    (
-        lambda: shardctl.export(READY, OUT, "wds"),
-        UsageError,
-        "the form of an export 'wds' is not known; did you mean mds?",
-    ),
+IN_PYTHON: list[tuple[Callable[[], Any], str]] = [
+    (lambda: shardctl.open(READY)[10**9], "sample 1,000,000,000 of a dataset of 60"),
+    (lambda: shardctl.open(READY)["a/b.png"], "ds.filter.* a key"),  # type: ignore[call-overload]
+    (lambda: shardctl.open(READY)[[1, 2]], "ds.take.* takes a list"),  # type: ignore[call-overload]
+    (lambda: shardctl.open(), "open: missing a required argument: 'path'"),  # type: ignore[call-arg]
+    (lambda: shardctl.verify(READY, *[0] * 9), "too many positional arguments"),  # type: ignore[arg-type]
+    (lambda: shardctl.open(READY).loader(8, columns=["imge"]), "did you mean image?"),
+    (lambda: shardctl.open(READY).loader(8, shuffle="blok"), "'blok' is not known; use"),
+    (lambda: shardctl.open(READY).loader(8, rank=1), "give world_size too"),
+    (lambda: shardctl.open(READY).loader(8, dtype={"image": "fp16"}), "such as float16"),
+    (lambda: shardctl.open(READY).filter("lable == 3"), "did you mean label?"),
+    (lambda: shardctl.open(READY).filter(len), "a condition as text"),  # type: ignore[arg-type]
+    (lambda: shardctl.verfy(IN), "did you mean verify"),  # type: ignore[attr-defined]
+    (lambda: shardctl.write(OUT, IN), "'in' is a path; shardctl.convert"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, pa.table({"a": [1]})), "to_pylist"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, [{}]), "sample 0 is an empty dict; give it fields"),
+    (lambda: shardctl.prune(READY, keys="foo"), r"write keys=\['foo'\]"),
+    (lambda: shardctl.convert(IN, OUT, steps=[{}]), "steps must be a string such as"),  # type: ignore[list-item]
+    (lambda: shardctl.convert(IN, OUT, transforms=len), "takes 'module:function'"),  # type: ignore[arg-type]
+    (lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t"}), "give tokenizer to convert"),
+    (lambda: shardctl.export(READY, OUT, "mds", columns="key"), "columns takes a list of names"),
+    (lambda: shardctl.export(READY, OUT, "wds"), "'wds' is not known; did you mean mds?"),
     (
         lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"),
-        UsageError,
         "did you mean compression?",
     ),
-    (lambda: shardctl.bench(READY, consumer="a100"), UsageError, "did you mean resnet50-a100"),
 ]
+ERRORS = (ShardctlError, IndexError, TypeError, AttributeError)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "sentence"), IN_PYTHON, ids=[case[2] for case in IN_PYTHON]
-)
-def test_python_says_the_same(here, call, error, sentence):
-    with pytest.raises(error, match=sentence):
+@pytest.mark.parametrize(("call", "sentence"), IN_PYTHON, ids=[case[1] for case in IN_PYTHON])
+def test_python_says_the_same(here, call, sentence):
+    with pytest.raises(ERRORS, match=sentence):
         call()
 
 
@@ -378,19 +350,6 @@ def test_what_no_terminal_shows_is_escaped_in_what_was_typed(cli, here):
         ran = cli(*line)
         assert "\\x1b" in ran.err
         assert "\x1b" not in ran.err
-
-
-def snapshot(root: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
-        for path in root.rglob("*")
-    }
-
-
-def test_with_json_the_sentence_is_json_too(cli):
-    ran = cli("verify", "absent", "--json")
-    assert ran.json == {"error": "absent: no such dataset", "exit_code": 3}
-    assert ran.err == ""
 
 
 AS_NOBODY = """

@@ -4,6 +4,7 @@ there."""
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, repair
+from text_to_blocks import convert_thrice
+from text_to_blocks import documents as documents_of
 
 import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.format.roles import Plain, Tokens
-from shardctl.format.tables import read_rejects
-from shardctl.system.folders import LocalFolder
 from shardctl.transforms.base import Records
 from shardctl.transforms.table import parse_step
 from shardctl.transforms.text import pack
@@ -57,16 +59,11 @@ def test_concat_and_best_fit_have_every_token_in_one_place_in_order(lengths, siz
         filled = np.bincount(pieces.block, pieces.length, minlength=pieces.blocks)
         assert (filled <= size).all()
         assert (np.diff(pieces.block) >= 0).all()
+        counts = np.bincount(pieces.document, minlength=len(lengths))
         if method is concat:
             assert (filled[:-1] == size).all()
-
-
-@examples(60)
-@given(LENGTHS, st.integers(2, 16))
-def test_best_fit_cuts_no_document_that_fits(lengths, size):
-    pieces = best_fit(np.array(lengths, np.int64), size)
-    counts = np.bincount(pieces.document, minlength=len(lengths))
-    assert counts.tolist() == [-(-length // size) for length in lengths]
+        else:  # cuts no document that fits
+            assert counts.tolist() == [-(-length // size) for length in lengths]
 
 
 def plain_best_fit(lengths: list[int], size: int) -> int:
@@ -81,51 +78,36 @@ def plain_best_fit(lengths: list[int], size: int) -> int:
     return len(free)
 
 
-def fewest(lengths: list[int], size: int) -> int:
-    """The least number of blocks there can be, found by trying everything."""
-    best = plain_best_fit(lengths, size)
+@examples(60)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
+def test_best_fit_is_the_textbook_algorithm(lengths, size):
+    assert best_fit(np.array(lengths), size).blocks == plain_best_fit(lengths, size)
 
-    def place(rest: list[int], rooms: list[int]) -> None:
-        nonlocal best
-        if len(rooms) >= best:
-            return
-        if not rest:
-            best = len(rooms)
-            return
-        for at in range(len(rooms)):
-            if rooms[at] >= rest[0] and rooms[at] not in rooms[:at]:
-                place(
-                    rest[1:], [room - rest[0] * (number == at) for number, room in enumerate(rooms)]
-                )
-        place(rest[1:], [*rooms, size - rest[0]])
 
-    place(sorted(lengths, reverse=True), [])
-    return best
+def bound(lengths: Any, size: int) -> int:
+    return fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
 
 
 @examples(60)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
-def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing(lengths, size):
-    least = fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
-    blocks = best_fit(np.array(lengths), size).blocks
-    assert blocks == plain_best_fit(lengths, size)
-    assert -(-sum(lengths) // size) <= least <= fewest(lengths, size) <= blocks
+@given(
+    st.lists(
+        st.lists(st.integers(1, 12), min_size=1, max_size=5).filter(lambda part: sum(part) <= 16),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_the_bound_is_not_above_a_packing_that_there_is(blocks):
+    lengths = [length for block in blocks for length in block]
+    assert -(-sum(lengths) // 16) <= bound(lengths, 16) <= len(blocks)
+    assert bound(lengths, 16) <= best_fit(np.array(lengths), 16).blocks
 
 
 def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_stay_empty():
     lengths = np.random.default_rng(0).lognormal(6, 1.1, 20_000).astype(np.int64) + 1
-    cut = windows(lengths, 2048)
-    blocks, least = (
-        best_fit(lengths, 2048).blocks,
-        fewest_blocks(np.bincount(cut.length, minlength=2049), 2048),
-    )
-    assert (blocks - least) / blocks < 0.01
+    blocks = best_fit(lengths, 2048).blocks
+    assert (blocks - bound(windows(lengths, 2048).length, 2048)) / blocks < 0.01
     long = np.full(1000, 1025)
-    assert (
-        best_fit(long, 2048).blocks
-        == fewest_blocks(np.bincount(long, minlength=2049), 2048)
-        == 1000
-    )
+    assert best_fit(long, 2048).blocks == bound(long, 2048) == 1000
 
 
 @examples(40)
@@ -158,18 +140,17 @@ def batches(
     """The documents as batches of so many records each, over and over."""
     made, first = [], 0
     while first < len(documents):
-        size = sizes[len(made) % len(sizes)]
-        some = documents[first : first + size]
+        some = documents[first : first + sizes[len(made) % len(sizes)]]
+        numbers = np.arange(first, first + len(some))
         columns = {
-            "key": pa.array([f"d#{first + place}" for place in range(len(some))]),
+            "key": pa.array([f"d#{number}" for number in numbers]),
             "tokens": pa.array(some, pa.list_(type_ or pa.uint16())),
         }
         if masked:
-            columns["loss_mask"] = pa.array(
-                [[token % 2 for token in each] for each in some], pa.list_(pa.uint8())
-            )
-        made.append(Records(0, np.arange(first, first + len(some)), pa.record_batch(columns)))
-        first += size
+            masks = [[token % 2 for token in each] for each in some]
+            columns["loss_mask"] = pa.array(masks, pa.list_(pa.uint8()))
+        made.append(Records(0, numbers, pa.record_batch(columns)))
+        first += len(some)
     return made
 
 
@@ -195,9 +176,8 @@ def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> di
     for row in table.to_pylist():
         at = 0
         assert row["key"] == row["document_keys"][0]
-        for key, length, start in zip(
-            row["document_keys"], row["document_lengths"], row["document_starts"], strict=True
-        ):
+        names = ("document_keys", "document_lengths", "document_starts")
+        for key, length, start in zip(*(row[name] for name in names), strict=True):
             found.setdefault(key, {})[start] = row[column][at : at + length]
             at += length
         assert set(row[column][at:]) <= {fill}
@@ -215,68 +195,88 @@ def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> di
 def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
     documents, length, method, masked
 ):
-    table, counts, rejects = ran(
-        packing(length=length, method=method), batches(documents, [3, 1], masked)
-    )
+    given = batches(documents, [3, 1], masked)
+    table, counts, rejects = ran(packing(length=length, method=method), given)
     assert rejects == []
-    assert documents_in(table) == {
-        f"d#{number}": [*each, EOS] for number, each in enumerate(documents)
-    }
-    lengths = [len(each) + 1 for each in documents]
-    held = [sum(each) for each in table["document_lengths"].to_pylist()]
+    ended = {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
+    assert documents_in(table) == ended
+    lengths = {key: len(each) for key, each in ended.items()}
+    held = sum(map(sum, table["document_lengths"].to_pylist()))
     parts = [key for each in table["document_keys"].to_pylist() for key in each]
-    assert counts["documents"] == len(documents)
-    assert counts["tokens"] == sum(lengths) == sum(held)
-    assert counts["blocks"] == table.num_rows
-    assert counts["pieces"] == len(parts)
-    assert counts["padding"] == table.num_rows * length - sum(held) >= counts["least_padding"] >= 0
-    assert counts["longer"] == sum(each > length for each in lengths)
-    fit = [f"d#{number}" for number, each in enumerate(lengths) if each <= length]
-    assert counts["cut"] == sum(parts.count(key) > 1 for key in fit)
+    padding = table.num_rows * length - held
+    assert held == sum(lengths.values())
+    assert counts == {
+        "documents": len(documents),
+        "tokens": held,
+        "blocks": table.num_rows,
+        "pieces": len(parts),
+        "padding": padding,
+        "least_padding": counts["least_padding"],
+        "longer": sum(each > length for each in lengths.values()),
+        "cut": sum(parts.count(key) > 1 for key, each in lengths.items() if each <= length),
+    }
+    assert padding >= counts["least_padding"] >= 0
     if method == "bfd":
         assert counts["cut"] == 0
     else:
-        assert counts["padding"] == counts["least_padding"] < length
-    if masked:
-        masks = [[token % 2 for token in each] for each in documents]
-        # The end of a document counts as the token before it does.
-        assert documents_in(table, "loss_mask", 0) == {
-            f"d#{number}": [*each, each[-1]] for number, each in enumerate(masks)
-        }
+        assert padding == counts["least_padding"] < length
+    if masked:  # the end of a document counts as the token before it does
+        masks = {key: [token % 2 for token in each[:-1]] for key, each in ended.items()}
+        wanted = {key: [*each, each[-1]] for key, each in masks.items()}
+        assert documents_in(table, "loss_mask", 0) == wanted
 
 
 @pytest.mark.parametrize("method", ["concat", "bfd"])
-@pytest.mark.parametrize("sizes", [[1], [2, 5], [100]])
-def test_blocks_do_not_depend_on_how_many_records_come_together(method, sizes, monkeypatch):
+def test_blocks_do_not_depend_on_how_many_records_come_together(method, monkeypatch):
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 60)
     monkeypatch.setattr(pack, "WINDOW_DOCUMENTS", 9)
     monkeypatch.setattr(pack, "TOGETHER", 32)
     rng = np.random.default_rng(1)
     documents = [rng.integers(1, 100, size).tolist() for size in rng.integers(1, 30, 80)]
     step = packing(length=16, method=method)
-    whole = ran(step, batches(documents, [80], masked=True))
-    assert ran(step, batches(documents, sizes, masked=True)) == whole
-    assert documents_in(whole[0]) == {
-        f"d#{number}": [*each, EOS] for number, each in enumerate(documents)
-    }
-
-
-def test_windows_of_best_fit_end_with_the_document_that_fills_them(
-    monkeypatch,
-):
-    """So memory stays flat, however many documents a shard has."""
-    monkeypatch.setattr(pack, "WINDOW_TOKENS", 8)
-    table, _, _ = ran(
-        packing(length=8, method="bfd"), batches([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]], [4])
+    whole, *others = (
+        ran(step, batches(documents, sizes, masked=True)) for sizes in ([80], [1], [2, 5])
     )
-    assert table["document_keys"].to_pylist() == [["d#0", "d#1"], ["d#2", "d#3"]]
+    assert others == [whole] * 2
+    ended = {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
+    assert documents_in(whole[0]) == ended
 
 
-def test_a_document_that_ends_with_eos_gets_no_second_one():
-    table, _, _ = ran(packing(length=6), batches([[1, EOS], [2]], [2]))
-    assert table["tokens"].to_pylist() == [[1, EOS, 2, EOS, PAD, PAD]]
-    table, _, _ = ran(packing(length=6, eos=False), batches([[1, 3], [2]], [2]))
-    assert table["tokens"].to_pylist() == [[1, 3, 2, PAD, PAD, PAD]]
+@pytest.mark.parametrize(
+    ("settings", "documents", "columns"),
+    [
+        ({"length": 6}, [[1, EOS], [2]], {"tokens": [[1, EOS, 2, EOS, PAD, PAD]]}),
+        ({"length": 6, "eos": False}, [[1, 3], [2]], {"tokens": [[1, 3, 2, PAD, PAD, PAD]]}),
+        (
+            {"method": "none"},
+            [[1, 2, 3], [4]],
+            {"key": ["d#0", "d#1"], "tokens": [[1, 2, 3, EOS], [4, EOS]]},
+        ),
+        (
+            {"length": 4, "method": "none", "stride": 2, "eos": False},
+            [[1, 2, 3, 4, 5], [6]],
+            {
+                "key": ["d#0", "d#0", "d#1"],
+                "tokens": [[1, 2, 3, 4], [3, 4, 5], [6]],
+                "loss_mask": [[1, 1, 1, 1], [0, 0, 1], [1]],
+                "variant": [0, 1, 0],
+            },
+        ),
+        (  # so memory stays flat, however many documents a shard has
+            {"length": 8, "method": "bfd"},
+            [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]],
+            {"document_keys": [["d#0", "d#1"], ["d#2", "d#3"]]},
+        ),
+    ],
+    ids=["an end that is there", "no end", "whole", "pieces that overlap", "a window that is full"],
+)
+def test_what_becomes_of_a_few_documents(monkeypatch, settings, documents, columns):
+    monkeypatch.setattr(pack, "WINDOW_TOKENS", 8)
+    table, counts, _ = ran(packing(**settings), batches(documents, [4]))
+    found = table.to_pydict()
+    assert {name: found[name] for name in (found if "key" in columns else columns)} == columns
+    if "stride" in settings:
+        assert counts == {"documents": 2, "tokens": 6, "pieces": 3, "longer": 1}
 
 
 def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone():
@@ -294,17 +294,6 @@ def test_a_loss_mask_of_another_length_is_a_reject():
     table, _, rejects = ran(packing(length=3), [records])
     assert rejects == ["other-length"]
     assert table["loss_mask"].to_pylist() == [[1, 0, 0]]
-
-
-def test_pieces_that_overlap_count_each_token_once():
-    table, counts, _ = ran(
-        packing(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2])
-    )
-    assert table["tokens"].to_pylist() == [[1, 2, 3, 4], [3, 4, 5], [6]]
-    assert table["loss_mask"].to_pylist() == [[1, 1, 1, 1], [0, 0, 1], [1]]
-    assert table["variant"].to_pylist() == [0, 1, 0]
-    assert table["key"].to_pylist() == ["d#0", "d#0", "d#1"]
-    assert counts == {"documents": 2, "tokens": 6, "pieces": 3, "longer": 1}
 
 
 def test_a_long_document_is_not_copied_for_each_of_its_pieces(
@@ -329,8 +318,8 @@ def test_a_long_document_is_not_copied_for_each_of_its_pieces(
 
 
 def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path, out):
-    """3 MB in 3,000 pieces are 9 GB."""
-    texts = ["a b", "word " * 600_000, "", "c"]
+    """2 MB in 2,000 pieces are 4 GB."""
+    texts = ["a b", "word " * 400_000, "", "c"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     steps = [
         {"name": "tokenize", "tokenizer": "bytes", "keep_text": True},
@@ -339,31 +328,20 @@ def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path, out):
     result = convert(tmp_path / "in.jsonl", out, recipe={"transform": steps})
     assert [sample["text"] for sample in shardctl.open(out)] == ["a b", "c"]
     assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
-    rejects = {reject.key: reject.message for reject in read_rejects(LocalFolder(out))}
-    assert "8.4 GiB in its some 3,000 pieces; leave them out" in rejects["in.jsonl#2"]
 
 
-def test_without_a_length_documents_stay_whole():
-    table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
-    assert table.column_names == ["key", "tokens"]
-    assert table["tokens"].to_pylist() == [[1, 2, 3, EOS], [4, EOS]]
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
+def test_settings_that_do_not_fit_are_refused():
+    for settings, why in (
         ({}, "needs length"),
         ({"length": 1}, "whole number from 2"),
         ({"length": 8, "stride": 2}, "stride is for method none"),
-        ({"length": 8, "method": "none", "stride": 8}, "stride must be below length, 8"),
+        ({"length": 8, "method": "none", "stride": 8}, "below length, 8"),
         ({"method": "none", "stride": 8}, "stride needs length"),
         ({"length": 8, "eos": -1}, "number of a token"),
         ({"length": 8, "method": "best"}, "concat, bfd or none"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(settings, why):
-    with pytest.raises(UsageError, match=why):
-        parse_step({"name": "pack", **settings})
+    ):
+        with pytest.raises(UsageError, match=why):
+            parse_step({"name": "pack", **settings})
 
 
 def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer():
@@ -373,27 +351,16 @@ def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokenizer():
     assert step.roles({"tokens": known, "text": text}) == {"tokens": packed, "text": text}
     assert step.roles({"tokens": Tokens(100, eos=3)})["tokens"] == Tokens(100, 3, 3, packed=True)
     assert Pack.parse(length=8, eos=False).roles({})["tokens"] == Tokens(pad=0, packed=True)
-    tokens, text_alone = (
-        pa.schema({"tokens": pa.list_(pa.uint16())}),
-        pa.schema({"text": pa.utf8()}),
-    )
-    for refused, error, said in (
-        (
-            lambda: step.roles({"tokens": Tokens(100, tokenizer="words")}),
-            UsageError,
-            "words has none",
-        ),
-        (lambda: step.roles({}), UsageError, "its number is not known"),
-        (
-            lambda: Pack.parse(length=8, eos=100).roles({"tokens": Tokens(100)}),
-            UsageError,
-            "0 to 99",
-        ),
-        (lambda: Pack.parse(length=8, eos=70_000).schema(tokens), InputError, "below 65536"),
-        (lambda: Pack.parse(length=8, eos=1).schema(text_alone), InputError, "no field tokens"),
+    for eos, known, said in (
+        (True, {"tokens": Tokens(100, tokenizer="words")}, "words has none"),
+        (True, {}, "not known"),
+        (100, {"tokens": Tokens(100)}, "0 to 99"),
     ):
-        with pytest.raises(error, match=said):
-            refused()
+        with pytest.raises(UsageError, match=said):
+            Pack.parse(length=8, eos=eos).roles(known)
+    for eos, name, said in ((70_000, "tokens", "below 65536"), (1, "text", "no field tokens")):
+        with pytest.raises(InputError, match=said):
+            Pack.parse(length=8, eos=eos).schema(pa.schema({name: pa.list_(pa.uint16())}))
 
 
 # --- whole conversions ---
@@ -425,48 +392,24 @@ def wanted_documents(documents: Documents) -> dict[str, list[int]]:
     return {f"in.parquet#{number}": [*each, EOS] for number, each in enumerate(documents, 1)}
 
 
-def table_of(root: Path) -> pa.Table:
-    samples = [
-        {
-            name: value.tolist() if hasattr(value, "tolist") else value
-            for name, value in each.items()
-        }
-        for each in shardctl.open(root)
-    ]
-    return pa.Table.from_pylist(samples)
-
-
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     source, documents, tmp_path, method
 ):
-    sums = set()
-    for workers in (0, 1, 2):
-        out = tmp_path / str(workers)
-        step = {"name": "pack", "length": 32, "eos": EOS, "pad": PAD, "method": method}
-        result = shardctl.convert(
-            source,
-            out,
-            recipe={"transform": [step]},
-            workers=workers,
-            samples_per_shard=100,
-            shuffle=3,
-        )
-        sums.add((out / "SHA256SUMS").read_text())
-    assert len(sums) == 1
-    assert any("left out: label" in notice for notice in result.notices)
-    assert result.shards > 1
-    assert documents_in(table_of(out)) == wanted_documents(documents)
-    assert shardctl.verify(out).findings == ()
-    ds = shardctl.open(out)
+    step = {"name": "pack", "length": 32, "eos": EOS, "pad": PAD, "method": method}
+    options = {"samples_per_shard": 100, "shuffle": 3}
+    ds = shardctl.open(convert_thrice(source, tmp_path, {"transform": [step]}, **options))
+    assert ds.manifest.shards > 1
+    assert documents_of(ds.location) == wanted_documents(documents)
     assert ds.roles.tokens == {"tokens": Tokens(None, EOS, PAD, packed=True)}
     assert ds.classes is None
 
 
 def test_how_well_documents_fill_blocks_is_printed(source, out, cli):
     result = converted(source, out, method="bfd")
-    step = next(step for step in result.steps or () if step["name"] == "pack")
+    assert any("left out: label" in notice for notice in result.notices)
+    (step,) = (step for step in result.steps if step["name"] == "pack")
     share = step["padding"] / (step["padding"] + step["tokens"])
     said = cli("inspect", out).out
     assert f"{step['documents']:,} documents in {step['blocks']:,} blocks" in said
@@ -478,12 +421,12 @@ def test_pieces_keep_the_other_columns_and_are_verified(source, documents, out):
     ds = shardctl.open(out)
     assert ds.schema.names == ["key", "tokens", "loss_mask", "label", "variant"]
     assert len(ds) > len(documents)
-    for key, tokens in list(wanted_documents(documents).items())[:40]:
-        pieces = list(ds.filter(f"key == '{key}'"))
-        assert [int(piece["variant"]) for piece in pieces] == list(range(len(pieces)))
-        assert [
-            t for p in pieces for t, once in zip(p["tokens"], p["loss_mask"], strict=True) if once
-        ] == tokens
+    found: dict[str, list[int]] = {}
+    for row in ds:
+        once = found.setdefault(row["key"], [])
+        assert (row["variant"] == 0) == (once == [])
+        once += row["tokens"][row["loss_mask"] > 0].tolist()
+    assert found == wanted_documents(documents)
     assert shardctl.verify(out).findings == ()
 
 
@@ -500,12 +443,12 @@ def test_packed_shards_that_were_deleted_are_made_again(source, out):
 def test_samples_that_were_dropped_are_not_counted_by_steps(source, tmp_path, out):
     """`inspect` takes the bytes of text for each token from these counts."""
     (tmp_path / "in").mkdir()
-    (tmp_path / "in/in.parquet").write_bytes(source.read_bytes())
+    copy = shutil.copy(source, tmp_path / "in")
     converted(tmp_path / "in", out, 100)
-    (tmp_path / "in/in.parquet").unlink()
-    (tmp_path / "out/train-00001.arrow").unlink()
+    Path(copy).unlink()
+    (out / "train-00001.arrow").unlink()
     assert repair(out, drop_lost=True).status == "dropped"
-    assert "steps" not in json.loads((tmp_path / "out/manifest.json").read_text())
+    assert "steps" not in json.loads((out / "manifest.json").read_text())
     assert shardctl.verify(out).findings == ()
 
 
@@ -519,13 +462,11 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
 
     monkeypatch.setitem(METHODS, "concat", not_for_long_ones)
     result = converted(source, out, 100)
-    wanted = {
-        key: document for key, document in wanted_documents(documents).items() if len(document) < 60
-    }
+    wanted = {key: each for key, each in wanted_documents(documents).items() if len(each) < 60}
     assert 0 < result.rejected == len(documents) - len(wanted)
-    assert {reject.error for reject in read_rejects(LocalFolder(out))} == {"out-of-memory"}
-    assert documents_in(table_of(out)) == wanted
-    assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
+    assert {reject.error for reject in rejects_of(out)} == {"out-of-memory"}
+    assert documents_of(out) == wanted
+    assert [step["documents"] for step in result.steps] == [len(wanted)]
 
 
 def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_path, monkeypatch):
@@ -549,33 +490,28 @@ def test_estimates_of_blocks_are_near_what_comes(source, out, cli):
 
 
 def test_block_length_alone_means_concat_and_comes_after_other_steps(source, tmp_path, out, cli):
-    ran = cli("convert", source, out, "--block-length", 32, "--workers", 0, "--json")
-    assert ran.code == 2
-    assert "its number is not known" in ran.json["error"]
+    ran = cli("convert", source, out, "--block-length", 32, "--workers", 0)
+    assert (ran.code, "its number is not known" in ran.err) == (2, True)
     file = tmp_path / "recipe.toml"
     file.write_text('[[transform]]\nname = "pack"\nlength = 8\neos = false\n')
     options = ("--recipe", file, *"--block-length 32 --pack bfd --workers 0".split())
     assert cli("convert", source, out, *options).code == 0
-    manifest = json.loads((out / "manifest.json").read_text())
-    (step,) = manifest["recipe"]["transform"]
+    (step,) = shardctl.open(out).manifest.recipe["transform"]
     assert (step["length"], step["method"], step["eos"]) == (32, "bfd", False)
     ran = cli("convert", source, tmp_path / "no", "--pack", "bfd", "--workers", 0)
-    assert ran.code == 2
-    assert "--block-length" in ran.err
+    assert (ran.code, "--block-length" in ran.err) == (2, True)
 
 
-def test_packing_must_be_the_last_step(source, tmp_path):
+def test_packing_must_be_the_last_step(source, out):
     twice = [{"name": "pack", "method": "none", "eos": 1}, {"name": "pack", "length": 8, "eos": 1}]
-    with pytest.raises(UsageError, match="pack must be the last step; pack comes after it"):
-        convert(source, tmp_path / "out", recipe={"transform": twice})
+    with pytest.raises(UsageError, match="pack must be the last step"):
+        convert(source, out, recipe={"transform": twice})
 
 
-@pytest.mark.parametrize(
-    "names", [("url", "label", "images"), [f"f{number}" for number in range(40)]]
-)
-def test_each_field_that_blocks_cannot_have_is_named(names, tmp_path):
+def test_each_field_that_blocks_cannot_have_is_named(tmp_path, out):
+    names = [f"f{number}" for number in range(40)]
     line = json.dumps({"text": "a b", **{name: [name] for name in names}})
     (tmp_path / "in.jsonl").write_text(f"{line}\n" * 3)
-    result = convert(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", block_length=4)
+    result = convert(tmp_path / "in.jsonl", out, tokenizer="bytes", block_length=4)
     (notice,) = (notice for notice in result.notices if notice.startswith("left out: "))
-    assert notice.removeprefix("left out: ").partition(", as ")[0].split(", ") == list(names)
+    assert notice.removeprefix("left out: ").partition(", as ")[0].split(", ") == names

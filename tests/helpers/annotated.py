@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image as Pictures
+from pictures import png as png
 
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Mask, Objects, Role, Roles
@@ -18,6 +17,7 @@ from shardctl.format.tables import MADE_BY
 from shardctl.images.codecs.rle import compress
 from shardctl.making.write.fields import ShardLimits
 from shardctl.making.write.writer import ShardSeries, finish
+from shardctl.sources.annotations.objects import objects_type
 
 WIDTH, HEIGHT = 64, 48
 GREY = (90, 90, 90)
@@ -25,19 +25,9 @@ NAMES, POINTS = ("person", "dog", "owl"), ("nose", "left ear", "right ear")
 OBJECTS = Objects(NAMES, (1, 18, 90), None, POINTS, ((0, 1), (0, 2)), (0, 2, 1))
 CLASSES = Mask("source", None, ("background", "grass"), 255)
 
-_FLOATS = pa.float32()
-OBJECTS_TYPE = pa.struct(
-    [
-        ("category", pa.list_(pa.int64())),
-        ("bbox", pa.list_(pa.list_(_FLOATS, 4))),
-        ("iscrowd", pa.list_(pa.bool_())),
-        ("segmentation", pa.list_(pa.list_(pa.list_(_FLOATS)))),
-        ("rle", pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.binary())]))),
-        ("keypoints", pa.list_(pa.list_(pa.list_(_FLOATS, 3)))),
-    ]
-)
+OBJECTS_TYPE = objects_type(("category", "bbox", "iscrowd", "segmentation", "rle", "keypoints"))
 
-PERSON = {
+PERSON: dict[str, Any] = {
     "category": 0,
     "bbox": [4, 6, 16, 12],
     "iscrowd": False,
@@ -45,33 +35,15 @@ PERSON = {
     "rle": None,
     "keypoints": [[8, 8, 2], [12, 10, 1], [0, 0, 0]],
 }
-DOG = {
-    "category": 1,
-    "bbox": [32, 24, 24, 16],
-    "iscrowd": False,
-    "segmentation": [[32, 24, 56, 24, 32, 40]],
-    "rle": None,
-    "keypoints": [],
-}
-CROWD = {
-    "category": 0,
-    "bbox": [0, 0, 64, 48],
-    "iscrowd": True,
-    "segmentation": [],
-    "rle": None,
-    "keypoints": [],
-}
+NO_POINTS = {**PERSON, "keypoints": []}
+POLYGON = [32, 24, 56, 24, 32, 40]
+DOG = {**NO_POINTS, "category": 1, "bbox": [32, 24, 24, 16], "segmentation": [POLYGON]}
+CROWD = {**NO_POINTS, "bbox": [0, 0, 64, 48], "iscrowd": True}
 
 
 def together(objects: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Return objects as a dict of lists."""
     return {name: [each[name] for each in objects] for name in PERSON}
-
-
-def png(pixels: Any) -> bytes:
-    target = io.BytesIO()
-    Pictures.fromarray(pixels).save(target, "PNG")
-    return target.getvalue()
 
 
 def classes_of_pixels() -> Any:
@@ -85,13 +57,8 @@ def classes_of_pixels() -> Any:
 def sample(number: int) -> tuple[Any, ...]:
     """Return sample 0 to 3 of four: two objects, none, not annotated and without a mask, a crowd;
     then again."""
-    crowd = {
-        **CROWD,
-        "rle": {
-            "size": [HEIGHT, WIDTH],
-            "counts": compress([HEIGHT * WIDTH // 2, HEIGHT * WIDTH // 2]),
-        },
-    }
+    half = HEIGHT * WIDTH // 2
+    crowd = {**CROWD, "rle": {"size": [HEIGHT, WIDTH], "counts": compress([half, half])}}
     objects = (together([PERSON, DOG]), together([]), None, together([crowd]))[number % 4]
     image = png(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
     mask = None if number % 4 == 2 else (png(classes_of_pixels()), "mask.png")
@@ -110,14 +77,12 @@ def write_annotated(root: Path, compression: str = "none", change: Any = None) -
     roles: dict[str, Role] = {"image": Image("source"), "objects": OBJECTS, "mask": CLASSES}
     layout = Layout("image", pa.schema(fields), Roles(roles))
     root.mkdir()
-    entries = []
+    entries, encoding = [], Compression.parse(compression)
     for split, numbers in (("train", range(12)), ("val", range(12, 16))):
-        series = ShardSeries(
-            root, layout, split, Compression.parse(compression), ShardLimits(1 << 62, 5)
-        )
+        series = ShardSeries(root, layout, split, encoding, ShardLimits(1 << 62, 5))
         for number in numbers:
             series.add(sample(number) if change is None else change(sample(number)), 2_000_000)
         series.close()
         entries += series.entries
-    finish(root, layout, entries, Compression.parse(compression), {"made_by": MADE_BY})
+    finish(root, layout, entries, encoding, {"made_by": MADE_BY})
     return root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,26 +12,16 @@ import pyarrow as pa
 
 def columns_of_all_types() -> dict[str, pa.Array]:
     day = datetime.date(2026, 11, 21)
-    pairs = pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int64()))
-    columns = {
-        str(t): pa.array([0, None, 1], t) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-    }
-    columns |= {
-        str(t): pa.array([0, None, 1], t)
-        for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-    }
-    columns |= {
-        str(t): pa.array([0.5, None, float("inf")], t) for t in (pa.float32(), pa.float64())
-    }
-    columns |= {
-        str(t): pa.array(["a", None, "é"], t)
-        for t in (pa.string(), pa.large_string(), pa.string_view())
-    }
-    columns |= {
-        str(t): pa.array([b"a", None, b"\xff"], t)
-        for t in (pa.binary(), pa.large_binary(), pa.binary_view())
-    }
-    columns |= {
+    text, binary = ["a", None, "é"], [b"a", None, b"\xff"]
+    typed: list[tuple[list[Any], tuple[Any, ...]]] = [
+        ([0, None, 1], (pa.int8, pa.int16, pa.int32, pa.int64)),
+        ([0, None, 1], (pa.uint8, pa.uint16, pa.uint32, pa.uint64)),
+        ([0.5, None, float("inf")], (pa.float32, pa.float64)),
+        (text, (pa.string, pa.large_string, pa.string_view)),
+        (binary, (pa.binary, pa.large_binary, pa.binary_view)),
+    ]
+    columns = {str(type_()): pa.array(each, type_()) for each, types in typed for type_ in types}
+    return columns | {
         "half": pa.array(np.array([0.5, 1, 2], np.float16)),
         "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
         "bool": pa.array([True, None, False]),
@@ -44,10 +35,9 @@ def columns_of_all_types() -> dict[str, pa.Array]:
         "fixed_list": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2)),
         "struct": pa.array([{"x": 1, "y": ["a"]}, None, {"x": None, "y": None}]),
         "chat": pa.array([[{"role": "user", "content": "hi"}], [], None]),
-        "map": pairs,
+        "map": pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int64())),
         "dictionary": pa.array(["a", None, "a"]).dictionary_encode(),
         "list_of_dictionary": pa.ListArray.from_arrays(
             [0, 1, 1, 2], pa.array(["a", "b"]).dictionary_encode()
         ),
     }
-    return columns

@@ -12,10 +12,11 @@ def held(sample):
 
 def begun_and_held(number):
     with open("hold") as file:
-        return number >= int(file.read()) and glob.glob("out/.shardctl/*/job.json") != []
+        begun = (*glob.glob("out/.shardctl/*/job.json"), *glob.glob("tmp/*/files/out/.shardctl/*/job.json"))
+        return number >= int(file.read()) and begun != ()
 """
 """A function that lets the inputs before the number in the file `hold` through, and the others when
-that file is gone."""
+that file is gone. The job of a conversion to a store lies in a scratch folder below tmp/."""
 
 SLOW = """
 import time

@@ -22,6 +22,11 @@ def sums(dataset: Path) -> bytes:
     return (dataset / "SHA256SUMS").read_bytes()
 
 
+def expect_whole(dataset: Any, level: str = "full") -> None:
+    """Expect `verify` to find nothing."""
+    assert shardctl.verify(dataset, level).findings == ()
+
+
 def rejects_of(dataset: Path) -> list[Any]:
     return list(read_rejects(LocalFolder(dataset)))
 
@@ -48,3 +53,12 @@ def stored(dataset: Path, name: str) -> list[Any]:
     tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
     values: list[Any] = pa.concat_tables(tables)[name].to_pylist()
     return values
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder, by their names."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

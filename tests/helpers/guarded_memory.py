@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 from checked_memory import environment
+from programs import run_python
 
 
 def run_checked(program: str, arguments: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run a Python program in a process that ends if it has written beyond its memory."""
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    return run_python(program, *arguments, env=environment())
 
 
 def astray(values: pa.Array, place: int) -> pa.Array:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from handmade import write_dataset
-from PIL import Image as Pictures
+from pictures import encoded
+from PIL import Image
 
 import shardctl
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects, Role
+from shardctl.sources.annotations.objects import ITEMS, objects_type
 
 FLOATS = pa.list_(pa.float32())
-
-OBJECTS = pa.struct(
-    [
-        ("id", pa.list_(pa.int64())),
-        ("category", pa.list_(pa.int64())),
-        ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
-        ("area", FLOATS),
-        ("iscrowd", pa.list_(pa.bool_())),
-        ("rle", pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.binary())]))),
-        ("segmentation", pa.list_(pa.list_(FLOATS))),
-        ("keypoints", pa.list_(pa.list_(pa.list_(pa.float32(), 3)))),
-    ]
-)
-
+OBJECTS = objects_type(set(ITEMS) - {"difficult", "truncated"})
 CATEGORIES = ("cat", "dog", "owl")
 ROLE = Objects(CATEGORIES, keypoints=("nose", "left eye", "right eye"), flip=(0, 2, 1))
 FIELDS = pa.schema(
@@ -43,30 +31,26 @@ Thing = dict[str, Any]
 
 
 def thing(box: list[float], category: int = 0, **members: Any) -> Thing:
-    usual = {
-        "id": 7,
-        "area": box[2] * box[3],
-        "iscrowd": False,
-        "rle": None,
+    usual = {"id": 7, "area": box[2] * box[3], "iscrowd": False, "rle": None}
+    return {
+        "bbox": box,
+        "category": category,
+        **usual,
         "segmentation": [],
         "keypoints": [],
+        **members,
     }
-    return {"bbox": box, "category": category, **usual, **members}
 
 
 def struct(things: list[Thing] | None) -> dict[str, list[Any]] | None:
-    return (
-        None
-        if things is None
-        else {field.name: [each[field.name] for each in things] for field in OBJECTS}
-    )
+    if things is None:
+        return None
+    return {field.name: [each[field.name] for each in things] for field in OBJECTS}
 
 
 def png(width: int, height: int, grey: bool = False) -> tuple[bytes, str]:
-    target = io.BytesIO()
     values = NOISE[:height, :width]
-    Pictures.fromarray(values if grey else np.stack([values] * 3, axis=2)).save(target, "PNG")
-    return target.getvalue(), "x.png"
+    return encoded(Image.fromarray(values if grey else np.stack([values] * 3, axis=2))), "x.png"
 
 
 def write(
@@ -88,15 +72,10 @@ def write(
     return shardctl.open(root)
 
 
+POLYGONS = [[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]]
 SAMPLES: list[list[Thing] | None] = [
     [thing([1, 2, 3, 4], 2, id=10, iscrowd=True), thing([0, 0, 16, 12], 1, id=11)],
     [],
     None,
-    [
-        thing(
-            [4, 4, 8, 4],
-            keypoints=[[5, 5, 2], [6, 7, 1], [0, 0, 0]],
-            segmentation=[[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]],
-        )
-    ],
+    [thing([4, 4, 8, 4], keypoints=[[5, 5, 2], [6, 7, 1], [0, 0, 0]], segmentation=POLYGONS)],
 ]

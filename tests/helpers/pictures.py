@@ -10,12 +10,11 @@ import numpy.typing as npt
 from PIL import Image
 
 
-def scene(width: int, height: int) -> Image.Image:
+def scene(width: int, height: int, waves: tuple[int, int] = (9, 13)) -> Image.Image:
     """A picture with edges and gradients and no symmetry."""
     y, x = np.mgrid[0:height, 0:width]
-    pixels = np.stack(
-        [x * 255 / width, y * 255 / height, 127 + 100 * np.sin(x / 9) * np.cos(y / 13)], axis=-1
-    )
+    blue = 127 + 100 * np.sin(x / waves[0]) * np.cos(y / waves[1])
+    pixels = np.stack([x * 255 / width, y * 255 / height, blue], axis=-1)
     return Image.fromarray(pixels.astype(np.uint8))
 
 
@@ -25,14 +24,22 @@ def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
     return target.getvalue()
 
 
+def oriented(orientation: int) -> Image.Exif:
+    """Return EXIF data that say how an image is turned."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 Pixels = npt.NDArray[np.uint8]
 
 
 def scene_pixels(width: int, height: int) -> Pixels:
-    y, x = np.mgrid[0:height, 0:width]
-    return np.stack(
-        [x * 255 / width, y * 255 / height, 127 + 100 * np.sin(x / 5) * np.cos(y / 7)], axis=-1
-    ).astype(np.uint8)
+    return np.asarray(scene(width, height, (5, 7)))
+
+
+def png(pixels: Any) -> bytes:
+    return encoded(Image.fromarray(pixels))
 
 
 def soft_shapes(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from handmade import write_dataset
 from object_server import ObjectServer
-from PIL import Image as Pictures
+from pictures import encoded
+from PIL import Image
 
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.stretches import extents_of
@@ -35,10 +35,8 @@ FIELDS = pa.schema(
 
 
 def png(number: int) -> tuple[bytes, str]:
-    target = io.BytesIO()
     pixels = np.random.default_rng(number).integers(0, 255, (12, 12, 3), dtype=np.uint8)
-    Pictures.fromarray(pixels).save(target, "PNG")
-    return target.getvalue(), "x.png"
+    return encoded(Image.fromarray(pixels)), "x.png"
 
 
 def make(root: Path, compression: str = "none", samples: int = 120, seed: int = 0) -> Path:
@@ -87,20 +85,28 @@ def block_reads(server: ObjectServer, root: Path) -> Counter[str]:
     return Counter(each for each in asked if each in blocks)
 
 
+def assert_each_block_once(server: ObjectServer, root: Path) -> None:
+    """Fail unless each block of a dataset was read once from the server."""
+    reads = block_reads(server, root)
+    assert len(reads) == blocks_of(root)
+    assert set(reads.values()) == {1}
+
+
 def is_shard(key: str) -> bool:
     return "train-" in key
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Return whether two values of batches are the same."""
+    """Return whether two values of batches are the same, in their types too."""
+    if type(ours) is not type(theirs):
+        return False
     if isinstance(ours, dict):
-        return set(ours) == set(theirs) and all(same(ours[name], theirs[name]) for name in ours)
-    if isinstance(ours, list):
+        return list(ours) == list(theirs) and all(same(ours[name], theirs[name]) for name in ours)
+    if isinstance(ours, list | tuple):
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    if isinstance(ours, np.ndarray) and ours.dtype.kind == "f":
-        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs, equal_nan=True)
     if isinstance(ours, np.ndarray):
-        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
+        nan = ours.dtype.kind == "f"
+        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs, equal_nan=nan)
     return bool(ours == theirs) or (ours != ours and theirs != theirs)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,11 @@ def first_file(source: Path) -> Path:
 
 def touched(path: Path) -> None:
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for something that another process does."""
+    due = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < due, "it does not happen"
+        time.sleep(0.01)

@@ -4,12 +4,15 @@ other."""
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from dataset_facts import sums
 
 CHANGES = {
     "os.rename",
@@ -98,3 +101,41 @@ def stopped_at(
         finally:
             _STOP.thread = 0
     return False
+
+
+def stops(
+    changes: range,
+    how: str,
+    owner: Any,
+    name: str,
+    before: Path,
+    call: Callable[[Path], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """Stop a call on a copy of a dataset at one change after the other until it is not stopped any
+    more, and yield the copy each time. What goes on with it must leave a dataset that is whole, and
+    nothing hidden."""
+    out = before.with_name("out")
+    for change in changes:
+        shutil.copytree(before, out)
+        if not stopped_at(change, how, owner, name, lambda: call(out), monkeypatch):
+            assert change > 15
+            return
+        yield out
+        sums(out)
+        left = (*out.iterdir(), *out.parent.iterdir())
+        assert [path.name for path in left if path.name.startswith(".")] == []
+        shutil.rmtree(out)
+
+
+def stop_after(records: int) -> Callable[[Any], None]:
+    """Return what hears of the progress, and interrupts it when so many records are done."""
+    done = 0
+
+    def stop(progress: Any) -> None:
+        nonlocal done
+        done += progress.records
+        if done >= records:
+            raise KeyboardInterrupt
+
+    return stop

@@ -21,21 +21,24 @@ def tar(
     return sink.getvalue() if end else sink.getvalue()[:size]
 
 
+def members_of(path: Path) -> dict[str, bytes]:
+    """Return the files of a tar by their names."""
+    with tarfile.open(path) as file:
+        return {member.name: file.extractfile(member).read() for member in file}  # type: ignore[union-attr]  # all are files
+
+
 def write_tar(path: Path, records: Mapping[str, Mapping[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for key, members in records.items():
-            for ending, data in members.items():
-                info = tarfile.TarInfo(f"{key}.{ending}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+    members = [
+        (f"{key}.{ending}", data)
+        for key, members in records.items()
+        for ending, data in members.items()
+    ]
+    path.write_bytes(tar(members, tarfile.PAX_FORMAT))
     return path
 
 
 def write_numbered_tar(path: Path, samples: int) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for number in range(samples):
-            for field, data in (("cls", b"%d" % (number % 3)), ("txt", f"text {number}".encode())):
-                info = tarfile.TarInfo(f"{number:04d}.{field}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-    return path
+    numbers = range(samples)
+    return write_tar(
+        path, {f"{n:04d}": {"cls": b"%d" % (n % 3), "txt": b"text %d" % n} for n in numbers}
+    )

@@ -69,9 +69,9 @@ def write_packed(
 ) -> Path:
     """Write blocks of tokens, two of them in a block of a shard; with `masks` also the column
     loss_mask, of that type."""
-    schema = pa.schema(
-        [("key", pa.string()), ("tokens", pa.list_(pa.uint16(), LENGTH)), *_DOCUMENTS]
-    )
+    blocks = list(blocks)
+    tokens = pa.list_(pa.uint16(), len(blocks[0]["tokens"]))
+    schema = pa.schema([("key", pa.string()), ("tokens", tokens), *_DOCUMENTS])
     if masks is not None:
         schema = schema.append(pa.field("loss_mask", masks))
     samples = [tuple(block.get(name) for name in schema.names) for block in blocks]
@@ -82,11 +82,6 @@ def write_packed(
 def write_ragged(root: Path, documents: dict[str, str], role: Tokens = RAGGED) -> Path:
     """Write documents as they are, one in a row."""
     schema = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint16()))])
-    write_dataset(
-        root,
-        schema,
-        [(key, tokens_of(text)) for key, text in documents.items()],
-        4,
-        roles={"tokens": role},
-    )
+    rows = [(key, tokens_of(text)) for key, text in documents.items()]
+    write_dataset(root, schema, rows, 4, roles={"tokens": role})
     return root

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
 
-@cache
-def operators() -> Any:
-    """PyPI's torchvision is built for CUDA: two of its operators are named for a torch without, as
-    long as the library that is returned is there."""
-    torch = pytest.importorskip("torch")
-
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
 @pytest.fixture(scope="module")
-def v2() -> Any:
-    """torchvision.transforms.v2."""
-    if pytest.importorskip("torch").version.cuda is None:
-        operators()
-    return pytest.importorskip("torchvision.transforms.v2")
+def v2(torchvision: Any) -> Any:
+    return importlib.import_module("torchvision.transforms.v2")
 
 
 def two_sample(first: Any, second: Any) -> float:

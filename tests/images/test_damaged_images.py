@@ -8,32 +8,32 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
+from dataset_facts import rejects_of
 from guarded_memory import run_checked
 from in_this_process import convert
 from lossless import lossless_jpeg
-from pictures import Pixels, scene_pixels
+from pictures import Pixels, oriented, scene_pixels
+from pictures import encoded as file_of
 from PIL import Image, ImageFile
 
 import shardctl
 from shardctl.errors import DatasetError, Rejection
-from shardctl.format.tables import read_rejects
 from shardctl.images.codecs import backend, image
 from shardctl.images.codecs.jpeg import JpegDecoder, decodes_whole
 from shardctl.images.geometry import View
-from shardctl.system.folders import LocalFolder
 
 RGB = Image.fromarray(scene_pixels(41, 37))
 
 
 def encoded(form: str, picture: Image.Image = RGB, **options: Any) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, form, **options)
-    return target.getvalue()
+    return file_of(picture, form, **options)
 
 
 def other_frames(picture: Image.Image = RGB) -> dict[str, Any]:
@@ -71,13 +71,10 @@ def with_another_frame(data: bytes, place: int) -> bytes:
 
 
 CRAFTED = {
-    "fill byte": lambda: with_another_frame(
-        with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 1), 4 + 0xC300
-    ),
-    "fill bytes": lambda: with_fill_bytes(lossless_jpeg(scene_pixels(400, 300)[..., :1]), 5),
-    "marker without a length": lambda: with_another_frame(
-        lossless_jpeg(scene_pixels(400, 300)[..., :1]).replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1),
-        4 + 0xFFC3,
+    "fill byte": lambda data: with_another_frame(with_fill_bytes(data, 1), 4 + 0xC300),
+    "fill bytes": lambda data: with_fill_bytes(data, 5),
+    "marker without a length": lambda data: with_another_frame(
+        data.replace(b"\xff\xd8", b"\xff\xd8\xff\xd0", 1), 4 + 0xFFC3
     ),
 }
 """Losslessly coded JPEG in which another frame, or none, is found by who looks for markers in
@@ -128,6 +125,13 @@ def accepted(read: Callable[[], object]) -> bool:
     return True
 
 
+def stored(folder: Path, data: bytes) -> Any:
+    """Convert one image to folder/out."""
+    (folder / "in").mkdir()
+    (folder / "in" / "a.jpg").write_bytes(data)
+    return convert(folder / "in", folder / "out")
+
+
 def fresh_load(data: bytes) -> bool:
     """Ask Pillow itself, strictly."""
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
@@ -149,17 +153,13 @@ def small(data: bytes) -> Pixels:
 def flipped(data: bytes, times: int) -> list[bytes]:
     """Copies with one wrong byte each, and some that end too early; the places are spread over all
     of the data."""
-    copies = []
+    copies = [data[: len(data) * part // 5] for part in range(1, 5)]
+    copies += [data[:-cut] for cut in (1, 2, 3, 12)]
     for number in range(times):
-        place = len(data) * number // times
-        copies.append(
-            data[:place] + bytes([data[place] ^ (1 + 37 * number % 255)]) + data[place + 1 :]
-        )
-    return (
-        copies
-        + [data[: len(data) * part // 5] for part in range(1, 5)]
-        + [data[:-cut] for cut in (1, 2, 3, 12)]
-    )
+        copy = bytearray(data)
+        copy[len(data) * number // times] ^= 1 + 37 * number % 255
+        copies.append(bytes(copy))
+    return copies
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
@@ -176,12 +176,10 @@ def test_damaged_images_are_refused_where_pillow_refuses_them(name):
     wrong = []
     for number, copy in enumerate([data, *flipped(data, 48)]):
         expected = fresh_load(copy)
-        ways = {
-            "decode": accepted(lambda copy=copy: image.decode(copy)),
-            "check": accepted(lambda copy=copy: image.check(image.open_image(copy))),
-            "small": accepted(lambda copy=copy: small(copy)),
-        }
-        wrong += [(number, way, found) for way, found in ways.items() if found != expected]
+        ways = (image.decode, lambda data: image.check(image.open_image(data)), small)
+        found = [accepted(partial(way, copy)) for way in ways]
+        if found != [expected] * 3:
+            wrong.append((number, "decode, check, small", found))
         if JpegDecoder().decode(np.frombuffer(copy, np.uint8)) is not None and not expected:
             wrong.append((number, "simplejpeg", True))
     assert not wrong
@@ -201,17 +199,15 @@ def test_a_png_with_one_wrong_byte_becomes_a_reject(cli, tmp_path, out, options)
     (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
     assert cli("convert", tmp_path / "in", out, "--workers", "0", *options).code == 0
-    assert [reject.source for reject in read_rejects(LocalFolder(out))] == ["bad.png"]
+    assert [reject.source for reject in rejects_of(out)] == ["bad.png"]
 
 
 def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
     cli, tmp_path, out, monkeypatch
 ):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
     with monkeypatch.context() as unchecked:
         unchecked.setattr("shardctl.images.codecs.image.check", lambda opened: None)
-        convert(tmp_path / "in", out)
+        stored(tmp_path, damaged_png())
     found = shardctl.verify(out, level="deep").findings
     assert [finding.kind for finding in found] == ["does-not-decode"]
     with pytest.raises(DatasetError, match="does not decode"):
@@ -220,14 +216,6 @@ def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
     assert drawn.code == 0
     sheet = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
     assert (sheet == (200, 60, 60)).all(axis=-1).any(), "a damaged image is drawn as a cross"
-
-
-@pytest.mark.parametrize("grey", [False, True])
-def test_losslessly_coded_jpeg_is_not_decoded_at_a_smaller_size(grey):
-    """libjpeg-turbo writes all of its pixels into the memory for fewer: other memory is spoilt, and
-    something crashes later."""
-    pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
-    assert not decodes_whole(lossless_jpeg(pixels))
 
 
 READ = """
@@ -246,13 +234,12 @@ for _ in range(5):
 
 @pytest.mark.parametrize("name", CRAFTED)
 def test_a_losslessly_coded_jpeg_is_known_whatever_its_header_has(name, tmp_path):
-    data = CRAFTED[name]()
+    grey = scene_pixels(400, 300)[..., :1]
+    data = CRAFTED[name](lossless_jpeg(grey))
     (tmp_path / "a.jpg").write_bytes(data)
     ended = run_checked(READ, [str(tmp_path / "a.jpg")])
     assert ended.returncode == 0, ended.stderr
-    assert np.array_equal(
-        image.decode(data), np.broadcast_to(scene_pixels(400, 300)[..., :1], (300, 400, 3))
-    )
+    assert np.array_equal(image.decode(data), np.broadcast_to(grey, (300, 400, 3)))
 
 
 def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smaller(monkeypatch):
@@ -271,16 +258,17 @@ def test_libjpeg_turbo_gets_memory_for_all_pixels_of_a_jpeg_that_it_makes_smalle
     assert sizes[1] >= 41 * 37
 
 
-@pytest.mark.parametrize("grey", [False, True])
-def test_losslessly_coded_jpeg_is_read(grey, tmp_path, out):
-    pixels = scene_pixels(23, 17)[..., :1] if grey else scene_pixels(23, 17)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_losslessly_coded_jpeg_is_read_and_not_at_a_smaller_size(channels, tmp_path, out):
+    """libjpeg-turbo would write all of its pixels into the memory for fewer: other memory is spoilt,
+    and something crashes later."""
+    pixels = scene_pixels(23, 17)[..., :channels]
     data, expected = lossless_jpeg(pixels), np.broadcast_to(pixels, (17, 23, 3))
+    assert not decodes_whole(data)
     assert np.array_equal(image.decode(data), expected)
     assert accepted(lambda: image.check(image.open_image(data)))
     assert small(data).shape == (3, 3, 3)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jpg").write_bytes(data)
-    assert convert(tmp_path / "in", out).rejected == 0
+    assert stored(tmp_path, data).rejected == 0
     assert np.array_equal(shardctl.open(out)[0]["image"], expected)
 
 
@@ -313,9 +301,7 @@ def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep):
 
 
 def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    block = exif.tobytes()
+    block = oriented(6).tobytes()
     data = lossless_jpeg(scene_pixels(23, 17))
     turned = data[:2] + struct.pack(">BBH", 0xFF, 0xE1, len(block) + 2) + block + data[2:]
     assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(23, 17), -1))
@@ -323,9 +309,7 @@ def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says():
 
 def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path, out):
     data = as_441(96, 24)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jpg").write_bytes(data)
-    convert(tmp_path / "in", out)
+    stored(tmp_path, data)
     expected = np.asarray(Image.open(io.BytesIO(data)))
     ds = shardctl.open(out)
     assert np.array_equal(ds[0]["image"], expected)
@@ -333,41 +317,16 @@ def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path, out
     assert np.array_equal(batch["image"][0], expected)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
-def test_a_turned_tiff_is_resized_in_its_own_proportions(orientation, compression):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encoded(
-        "TIFF", Image.fromarray(scene_pixels(60, 20)), exif=exif, compression=compression
-    )
-    upright = (20, 60) if orientation >= 5 else (60, 20)
-    opened = image.open_image(data)
-    assert opened.size == upright
-    with Image.open(io.BytesIO(data)) as pillow:
-        pillow.load()
-        expected = pillow.resize((upright[0] // 2, upright[1] // 2), Image.Resampling.BILINEAR)
-    assert np.array_equal(image.decode(data), np.asarray(pillow))
-    halved = View.whole(opened.size).scaled((upright[0] // 2, upright[1] // 2))
-    assert np.array_equal(image.render(opened, halved), np.asarray(expected))
-
-
 def chunk(kind: bytes, content: bytes) -> bytes:
-    return (
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", zlib.crc32(kind + content))
-    )
+    size, check = (struct.pack(">I", each) for each in (len(content), zlib.crc32(kind + content)))
+    return size + kind + content + check
 
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind):
     data = encoded("PNG")
-    exif = Image.Exif()
-    exif[0x0112] = 6
     place = data.index(b"IEND" if behind else b"IDAT") - 4
-    turned = data[:place] + chunk(b"eXIf", exif.tobytes()[6:]) + data[place:]
+    turned = data[:place] + chunk(b"eXIf", oriented(6).tobytes()[6:]) + data[place:]
     assert image.open_image(turned).size == (37, 41)
     assert np.array_equal(image.decode(turned), np.rot90(scene_pixels(41, 37), -1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from PIL import Image
 from stepped_pictures import done, picture_of
 
 from shardctl.format.roles import Objects
-from shardctl.images.codecs.resampling import resampled, resampled_mask
+from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import Displacement, Pad, View, Warp, apply, inverted
 from shardctl.images.object_geometry import Motion, moved_objects, moved_together
 from shardctl.images.polygons import Polygons
+from shardctl.system.options import declared_in
 from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.image.warp import affine, perspective, rotation
+from shardctl.transforms.image.warp import perspective, rotation
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
@@ -29,6 +31,14 @@ from shardctl.transforms.table import TRANSFORMS, parse_step
 def area(polygon: Any) -> float:
     """Return the area of a polygon of x, y, x, y, …"""
     return float(Polygons.of([[np.asarray(polygon, np.float64).ravel()]]).areas()[0])
+
+
+def masked(before: Image.Image, after: Picture) -> Any:
+    """Return the red values of an image, moved as a mask through the stages of a picture."""
+    mask = np.asarray(before)[..., 0]
+    for stage in after.stages:
+        mask = resampled_mask(mask, stage, 0)
+    return mask
 
 
 def similarity(seed: int) -> tuple[float, float, float, float, bool]:
@@ -52,17 +62,9 @@ def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion, box, int
     """Source of the tolerances: with half a pixel forgotten, the median error is 0.87 pixels."""
     angle, scale, x, y, mirrored = motion
     size = (131, 97)
-    steps = [{"name": "hflip", "p": 1 if mirrored else 0}]
-    steps.append(
-        {
-            "name": "affine",
-            "angle": angle,
-            "scale": scale,
-            "translate": [x, y],
-            "interpolation": interpolation,
-        }
-    )
-    picture = picture_of(rectangle(size, box), *steps)
+    settings = {"angle": angle, "scale": scale, "translate": [x, y]}
+    affine = {"name": "affine", **settings, "interpolation": interpolation}
+    picture = picture_of(rectangle(size, box), {"name": "hflip", "p": int(mirrored)}, affine)
     image = picture.pixels
     expected = centroid(image)
     left, top, width, height = box
@@ -81,40 +83,10 @@ def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion, box, int
     polygon = np.asarray(moved["segmentation"][0][0], np.float64).reshape(-1, 2)
     assert math.dist(polygon.mean(axis=0), expected) < near
     assert area(polygon) == pytest.approx(width * height * scale**2, rel=1e-4)
-    mask = np.asarray(rectangle(size, box))[..., 0]
-    for stage in picture.stages:
-        mask = resampled_mask(mask, stage, 0)
+    mask = masked(rectangle(size, box), picture)
     assert math.dist(centroid(mask), expected) < 0.51
     if interpolation == "nearest":
         assert (mask != image[..., 0]).mean() < 0.002, "Pillow counts in 65536ths of a pixel"
-
-
-@examples(40)
-@given(
-    part=st.tuples(
-        st.integers(0, 40), st.integers(0, 30), st.integers(30, 91), st.integers(30, 67)
-    ),
-    flip=st.booleans(),
-    vflip=st.booleans(),
-    size=st.sampled_from([(64, 48), (33, 71), (131, 97)]),
-)
-def test_views_move_boxes_as_pixels(part, flip, vflip, size):
-    view = View.whole((131, 97)).cropped(*part)
-    view = view.mirrored() if flip else view
-    view = (view.upside_down() if vflip else view).scaled(size)
-    left, top, width, height = part
-    box = (left + width // 4, top + height // 4, width // 2, height // 2)
-    moved = moved_objects(
-        {"bbox": [box], "category": [0]},
-        Motion.of((131, 97), [view]),
-        Objects(),
-        "center",
-    )
-    x, y, w, h = moved["bbox"][0]
-    assert (
-        math.dist((x + w / 2, y + h / 2), centroid(resampled(rectangle((131, 97), box), view)))
-        < 0.1
-    )
 
 
 @pytest.mark.parametrize(
@@ -123,14 +95,10 @@ def test_views_move_boxes_as_pixels(part, flip, vflip, size):
 def test_which_objects_a_crop_keeps(rule, kept):
     """The first is all inside, of the second a half and of the third a quarter; the last one lies
     outside."""
-    objects = {
-        "bbox": [[0, 0, 10, 10], [-5, 0, 10, 10], [45, 35, 10, 10], [50, 0, 9, 9]],
-        "category": [0, 0, 0, 0],
-    }
-    view = View.whole((100, 80)).cropped(0, 0, 50, 40)
-    assert (
-        len(moved_objects(objects, Motion.of((100, 80), [view]), Objects(), rule)["bbox"]) == kept
-    )
+    boxes = [[0, 0, 10, 10], [-5, 0, 10, 10], [45, 35, 10, 10], [50, 0, 9, 9]]
+    motion = Motion.of((100, 80), [View.whole((100, 80)).cropped(0, 0, 50, 40)])
+    moved = moved_objects({"bbox": boxes, "category": [0] * 4}, motion, Objects(), rule)
+    assert len(moved["bbox"]) == kept
 
 
 def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is():
@@ -155,16 +123,11 @@ def test_a_polygon_is_clipped_at_the_edge():
 @pytest.mark.parametrize("expand", [False, True])
 def test_rotation_is_that_of_pillow(angle, expand):
     image = scene(61, 40)
-    for name, filter_ in (
-        ("nearest", Image.Resampling.NEAREST),
-        ("bilinear", Image.Resampling.BILINEAR),
-    ):
-        ours = done(
-            image,
-            {"name": "rotate", "angle": angle, "expand": expand, "interpolation": name, "fill": 9},
-        )
+    for name in ("nearest", "bilinear"):
+        step = {"name": "rotate", "angle": angle, "expand": expand, "interpolation": name}
+        filter_ = Image.Resampling[name.upper()]
         theirs = np.asarray(image.rotate(angle, filter_, expand, fillcolor=(9, 9, 9)))
-        assert np.array_equal(ours, theirs), name
+        assert np.array_equal(done(image, {**step, "fill": 9}), theirs), name
 
 
 def test_a_warp_and_the_crop_after_it_are_one_resampling():
@@ -178,30 +141,11 @@ def test_a_warp_and_the_crop_after_it_are_one_resampling():
 
 
 def test_a_warp_that_shrinks_is_better_than_reading_four_pixels():
-    """Against every output pixel averaged over 8 x 8 samples; docs/dev/measurements.md has
-    the figures."""
-    rng = np.random.default_rng(3)
-    coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize(
-        (600, 400), Image.Resampling.BICUBIC
-    )
-    inverse = affine(25, (0, 0), 1.0, (0, 0), (100, 66)) @ np.eye(3)
-    warp = Warp.of(View.whole((600, 400)).scaled((200, 133)), inverse, (200, 133))
-    total = inverted(View.whole((600, 400)).scaled((200, 133)).matrix) @ inverse
-    fine = total @ np.diag([1 / 8, 1 / 8, 1.0])
-    many = coarse.transform(
-        (1600, 1064), Image.Transform.AFFINE, tuple(fine.ravel()[:6]), Image.Resampling.BILINEAR
-    )
-    best = np.asarray(many, np.float64).reshape(133, 8, 200, 8, 3).mean(axis=(1, 3))
-    direct = coarse.transform(
-        (200, 133), Image.Transform.AFFINE, tuple(total.ravel()[:6]), Image.Resampling.BILINEAR
-    )
-
-    def error(pixels: Any) -> float:
-        return float(
-            np.square(np.asarray(pixels, np.float64)[20:-20, 30:-30] - best[20:-20, 30:-30]).mean()
-        )
-
-    assert error(resampled(coarse, warp)) < error(direct) / 4
+    """Of noise, the mean of 4 x 4 pixels differs less than that of four pixels of them."""
+    noise = Image.effect_noise((600, 400), 150).convert("RGB")
+    turn = {"name": "rotate", "angle": 25, "interpolation": "bilinear"}
+    made = done(noise, {"name": "resize", "size": "150x100"}, turn)
+    assert made[30:70, 50:100].std() < np.asarray(noise).std() / 3
 
 
 def test_a_mask_without_a_place_in_the_image_gets_the_fill():
@@ -219,9 +163,7 @@ def test_a_mask_without_a_place_in_the_image_gets_the_fill():
 def test_a_displacement_moves_pixels_and_masks_alike():
     image = rectangle((60, 50), (20, 15, 15, 12))
     picture = picture_of(image, {"name": "elastic", "alpha": 40, "sigma": 4})
-    mask = np.asarray(image)[..., 0]
-    for stage in picture.stages:
-        mask = resampled_mask(mask, stage, 0)
+    mask = masked(image, picture)
     pixels = np.asarray(picture.image)[..., 0]
     assert not np.array_equal(mask, np.asarray(image)[..., 0])
     assert ((pixels > 127) != (mask > 127)).mean() < 0.01
@@ -233,78 +175,56 @@ def test_a_perspective_brings_the_corners_where_they_are_wanted():
     start = np.array([[0, 0], [10, 0], [10, 8], [0, 8]], np.float64)
     end = np.array([[1, 2], [9, 1], [8, 7], [0, 8]], np.float64)
     assert apply(inverted(perspective(start, end)), start) == pytest.approx(end)
-    image = scene(60, 40)
-    corners = [0.1, 0.1, 0.9, 0, 1, 0.9, 0, 1]
-    picture = picture_of(image, {"name": "perspective", "corners": corners})
-    motion = Motion.of((60, 40), picture.stages)
-    assert apply(motion.matrix, np.array([[0.0, 0.0], [60.0, 40.0]])) == pytest.approx(
-        np.array([[6, 4], [60, 36]])
-    )
+    step = {"name": "perspective", "corners": [0.1, 0.1, 0.9, 0, 1, 0.9, 0, 1]}
+    motion = Motion.of((60, 40), picture_of(scene(60, 40), step).stages)
+    corners = np.array([[0.0, 0.0], [60.0, 40.0]])
+    assert apply(motion.matrix, corners) == pytest.approx(np.array([[6, 4], [60, 36]]))
 
 
 def test_five_and_ten_crops_are_where_torchvision_cuts_them():
     image = scene(50, 40)
-    pixels = np.asarray(image)
-    five = [
-        pixels[:20, :30],
-        pixels[:20, 20:],
-        pixels[20:, :30],
-        pixels[20:, 20:],
-        pixels[10:30, 10:40],
-    ]
+    step = parse_step({"name": "ten_crop", "size": "30x20"})
+    assert isinstance(step, ImageTransform)
     for part in range(10):
         picture = Picture(image.size, part)
         picture.begin(image)
-        step = parse_step({"name": "ten_crop", "size": "30x20"})
-        assert isinstance(step, ImageTransform)
         step.apply(picture, None)
-        if part < 5:
-            expected = five[part]
-        else:
-            turned = pixels[:, ::-1]
-            expected = [
-                turned[:20, :30],
-                turned[:20, 20:],
-                turned[20:, :30],
-                turned[20:, 20:],
-                turned[10:30, 10:40],
-            ][part - 5]
+        left, top = [(0, 0), (20, 0), (0, 20), (20, 20), (10, 10)][part % 5]
+        whole = np.asarray(image)[:, :: 1 if part < 5 else -1]
+        expected = whole[top : top + 20, left : left + 30]
         assert np.array_equal(np.asarray(picture.image), expected), part
 
 
 def test_letterbox_and_pad_keep_the_shape():
-    pixels = done(Image.new("RGB", (100, 50), (255, 0, 0)), {"name": "letterbox", "size": 64})
+    flat, image = Image.new("RGB", (100, 50), (255, 0, 0)), scene(20, 10)
+    pixels = done(flat, {"name": "letterbox", "size": 64})
     assert pixels.shape == (64, 64, 3)
     assert (pixels[16:48] == [255, 0, 0]).all()
-    assert (pixels[:16] == 114).all()
-    assert (pixels[48:] == 114).all()
-    padded = done(scene(20, 10), {"name": "pad", "margin": 2, "fill": [1, 2, 3]})
-    assert padded.shape == (14, 24, 3)
-    assert padded[0, 0].tolist() == [1, 2, 3]
-    assert np.array_equal(padded[2:-2, 2:-2], np.asarray(scene(20, 10)))
-    assert done(scene(20, 10), {"name": "pad", "size": "20x20"}).shape == (20, 20, 3)
+    assert (pixels[[*range(16), *range(48, 64)]] == 114).all()
+    padded = done(image, {"name": "pad", "margin": 2, "fill": [1, 2, 3]})
+    assert padded[0, 0].tolist() == padded[13, 23].tolist() == [1, 2, 3]
+    assert np.array_equal(padded[2:-2, 2:-2], np.asarray(image))
+    assert done(image, {"name": "pad", "size": "20x20"}).shape == (20, 20, 3)
 
 
 def test_a_choice_takes_one_and_maybe_all_or_none():
     image = scene(30, 20)
     plain, mirrored, turned = np.asarray(image), np.asarray(image)[:, ::-1], np.asarray(image)[::-1]
+    ways = {each.tobytes(): name for name, each in (("m", mirrored), ("t", turned), ("p", plain))}
+    ways[mirrored[::-1].tobytes()] = "both"
     steps = [{"name": "hflip", "p": 1}, {"name": "vflip", "p": 1}]
-    seen = [
-        done(image, {"name": "choice", "steps": steps, "weights": [3, 1]}, seed=seed)
-        for seed in range(200)
-    ]
-    share = sum(np.array_equal(pixels, mirrored) for pixels in seen) / 200
-    assert 0.65 < share < 0.85
-    assert all(
-        np.array_equal(pixels, mirrored) or np.array_equal(pixels, turned) for pixels in seen
-    )
-    seen = [
-        done(image, {"name": "maybe", "p": 0.3, "steps": steps}, seed=seed) for seed in range(200)
-    ]
-    both = sum(np.array_equal(pixels, mirrored[::-1]) for pixels in seen)
-    assert 40 < both < 80
-    assert both + sum(np.array_equal(pixels, plain) for pixels in seen) == 200
-    assert np.array_equal(done(image, {"name": "sequence", "steps": steps}), mirrored[::-1])
+
+    def counts(**step: Any) -> Counter[str]:
+        made = (done(image, {**step, "steps": steps}, seed=seed) for seed in range(200))
+        return Counter(ways[each.tobytes()] for each in made)
+
+    seen = counts(name="choice", weights=[3, 1])
+    assert seen.keys() == {"m", "t"}
+    assert 130 < seen["m"] < 170
+    seen = counts(name="maybe", p=0.3)
+    assert seen.keys() == {"both", "p"}
+    assert 40 < seen["both"] < 80
+    assert counts(name="sequence") == {"both": 200}
 
 
 @pytest.mark.parametrize(
@@ -312,38 +232,22 @@ def test_a_choice_takes_one_and_maybe_all_or_none():
 )
 def test_a_step_says_what_size_comes_out(name):
     """For the size that it says, whatever it draws; a step that cannot know says nothing."""
+    steps = [{"name": "hflip"}, {"name": "vflip"}]
     settings: dict[str, Any] = {
         "perspective": {"corners": [0.1, 0, 1, 0, 1, 1, 0, 0.8]},
         "rotate": {"angle": 30, "expand": True},
         "random_rotation": {"degrees": 30},
-        **{
-            f"adjust_{each}": {"factor": 0.4}
-            for each in ("brightness", "contrast", "saturation", "hue", "sharpness")
-        },
         "posterize": {"bits": 3},
         "solarize": {"threshold": 100},
         "jpeg": {"quality": [30, 60]},
         "erase": {"left": 0.5, "top": 0.1, "width": 0.7, "height": 0.2},
         "random_affine": {"degrees": 10, "translate": [0.1, 0.1]},
-        **{
-            each: {"steps": [{"name": "hflip"}, {"name": "vflip"}]}
-            for each in ("choice", "maybe", "sequence")
-        },
     }
-    sized = (
-        "resize",
-        "letterbox",
-        "crop",
-        "random_crop",
-        "random_resized_crop",
-        "five_crop",
-        "ten_crop",
-    )
-    given_step = {
-        "name": name,
-        **settings.get(name, {}),
-        **({"size": "24x18"} if name in sized else {}),
-    }
+    usual: dict[str, Any] = {"size": "24x18", "factor": 0.4, "steps": steps}
+    needed = {key: usual[key] for key in usual if key in declared_in(TRANSFORMS[name])}
+    if name == "pad":
+        needed = {}
+    given_step = {"name": name, **settings.get(name, needed)}
     step = parse_step(given_step)
     assert isinstance(step, ImageTransform)
     assert parse_step({"name": name, **step.settings()}) == step, "settings come back from a recipe"
@@ -351,35 +255,6 @@ def test_a_step_says_what_size_comes_out(name):
     assert expected is not None
     for seed in range(3):
         assert done(scene(50, 40), given_step, seed=seed).shape == (*expected[::-1], 3)
-
-
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolation):
-    """An object over all of the image: what is left of it is what is to be seen of the image, and
-    not more."""
-    picture = picture_of(
-        Image.new("RGB", (200, 150), (255, 255, 255)),
-        {"name": "crop", "size": "100x80"},
-        {"name": "rotate", "angle": 30, "interpolation": interpolation},
-        {
-            "name": "random_affine",
-            "degrees": 0,
-            "scale": [0.8, 0.8],
-            "interpolation": interpolation,
-        },
-    )
-    seen = np.asarray(picture.image)[..., 0] > 127
-    objects = {
-        "bbox": [[0, 0, 200, 150]],
-        "category": [0],
-        "area": [30000.0],
-        "segmentation": [[[0, 0, 200, 0, 200, 150, 0, 150]]],
-    }
-    moved = moved_objects(objects, Motion.of((200, 150), picture.stages), Objects(), 0.0)
-    assert area(moved["segmentation"][0][0]) == pytest.approx(seen.sum(), rel=0.02)
-    assert moved["area"][0] == pytest.approx(seen.sum(), rel=0.02)
-    (top, left), (bottom, right) = np.argwhere(seen).min(axis=0), np.argwhere(seen).max(axis=0) + 1
-    assert moved["bbox"][0] == pytest.approx([left, top, right - left, bottom - top], abs=1.5)
 
 
 def test_what_a_warp_makes_a_line_of_is_no_longer_marked():
@@ -392,12 +267,9 @@ def test_what_a_warp_makes_a_line_of_is_no_longer_marked():
 def test_a_mask_is_there_where_the_horizon_lies_before_the_image():
     """Six of 100 samples with distortion_scale 0.8 are such; their masks were nothing but void."""
     image = rectangle((80, 70), (0, 0, 80, 70))
-    picture = picture_of(
-        image, {"name": "random_perspective", "p": 1, "distortion_scale": 0.9}, seed=0
-    )
-    mask = np.ones((70, 80), np.uint8)
-    for stage in picture.stages:
-        mask = resampled_mask(mask, stage, 0)
+    step = {"name": "random_perspective", "p": 1, "distortion_scale": 0.9}
+    picture = picture_of(image, step, seed=0)
+    mask = masked(image, picture)
     white = np.asarray(picture.image)[..., 0] > 127
     assert white.sum() > 500
     assert ((mask > 0) != white).sum() <= 0.1 * white.sum(), "they agree up to the edge"
@@ -441,7 +313,7 @@ MOTION = st.lists(
     st.sets(st.sampled_from(["area", "segmentation", "keypoints"])),
     st.sampled_from([0.0, 0.1, 0.5, CENTRE]),
 )
-def test_objects_of_many_images_are_moved_as_those_of_each(samples, absent, keep):
+def test_objects_of_many_images_are_moved_as_each_by_itself(samples, absent, keep):
     role = Objects(keypoints=("nose", "left", "right"), flip=(0, 2, 1))
     members = [
         name
@@ -456,14 +328,18 @@ def test_objects_of_many_images_are_moved_as_those_of_each(samples, absent, keep
     together = moved_together(given_ones, role, keep)
     alone = [moved_objects(objects, motion, role, keep) for objects, motion in given_ones]
     assert repr(together) == repr(alone)
+    for (objects, motion), moved in zip(given_ones, alone, strict=True):
+        ones = [
+            {name: [each] for name, each in zip(objects, values, strict=True)}
+            for values in zip(*objects.values(), strict=True)
+        ]
+        single = [moved_objects(one, motion, role, keep) for one in ones]
+        for name in members:
+            assert repr([each for one in single for each in one[name]]) == repr(list(moved[name]))
 
 
 def test_the_area_of_a_box_without_one_stays_as_it_was_given():
     mirrored = Motion.still((10, 8)).then(np.array([[-1.0, 0, 10], [0, 1, 0], [0, 0, 1]]), (10, 8))
-    moved = moved_objects(
-        {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]},
-        mirrored,
-        Objects(),
-        0.1,
-    )
-    assert moved == {"bbox": [[7, 3, 0, 0], [7, 1, 2, 2]], "area": [0.5, 3.0]}
+    objects = {"bbox": [[3, 3, 0, 0], [1, 1, 2, 2], [1, 1, 2, 2]], "area": [0.5, 3.0, None]}
+    moved = moved_objects(objects, mirrored, Objects(), 0.1)
+    assert moved == {**objects, "bbox": [[7, 3, 0, 0], [7, 1, 2, 2], [7, 1, 2, 2]]}

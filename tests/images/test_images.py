@@ -8,8 +8,8 @@ import struct
 
 import numpy as np
 import pytest
-from pictures import encoded, scene
-from PIL import Image
+from pictures import encoded, oriented, scene
+from PIL import Image, ImageOps
 from raw_png import png
 
 from shardctl.errors import Rejection
@@ -23,7 +23,7 @@ from shardctl.images.codecs.image import (
     to_rgb,
 )
 from shardctl.images.geometry import View
-from shardctl.transforms.image.views import Crop, HorizontalFlip, Resize
+from shardctl.transforms.image.views import Crop, Resize
 
 
 def test_grey_and_one_bit_become_rgb():
@@ -36,10 +36,8 @@ def test_grey_and_one_bit_become_rgb():
     [([0.0, 0.5, 1.0, 2.0], [0, 1, 1, 2]), ([0.0, 0.5, 1.0, 0.25], [0, 128, 255, 64])],
 )
 def test_floating_point_grey_is_scaled_by_its_range(values, expected):
-    assert (
-        decode(encoded(Image.fromarray(np.array([values], np.float32)), "TIFF"))[0, :, 0].tolist()
-        == expected
-    )
+    data = encoded(Image.fromarray(np.array([values], np.float32)), "TIFF")
+    assert decode(data)[0, :, 0].tolist() == expected
 
 
 def test_transparent_pixels_lie_on_white():
@@ -49,20 +47,14 @@ def test_transparent_pixels_lie_on_white():
     assert decode(encoded(Image.new("LA", (1, 1), (40, 0))))[0, 0].tolist() == [255, 255, 255]
 
 
-def test_an_rgb_png_with_a_transparent_colour_lies_on_white():
+@pytest.mark.parametrize("mode", ["RGB", "P"])
+def test_a_transparent_colour_lies_on_white(mode):
     image = Image.new("RGB", (2, 1), (0, 100, 0))
     image.putpixel((0, 0), (255, 0, 0))
-    assert decode(encoded(image, transparency=(255, 0, 0)))[0].tolist() == [
-        [255, 255, 255],
-        [0, 100, 0],
-    ]
-
-
-def test_a_palette_with_transparency_lies_on_white():
-    palette = Image.new("P", (2, 1))
-    palette.putpalette([200, 0, 0, 0, 100, 0])
-    palette.putpixel((1, 0), 1)
-    assert decode(encoded(palette, transparency=0))[0].tolist() == [[255, 255, 255], [0, 100, 0]]
+    given = image if mode == "RGB" else image.convert("P", palette=Image.Palette.ADAPTIVE)
+    clear = (255, 0, 0) if mode == "RGB" else given.getpixel((0, 0))
+    made = decode(encoded(given, transparency=clear))
+    assert made[0].tolist() == [[255, 255, 255], [0, 100, 0]]
 
 
 @pytest.mark.parametrize(
@@ -101,20 +93,11 @@ def test_a_mask_has_the_numbers_that_are_stored_whatever_is_transparent(bits, cl
     assert decode_mask(png(values, bits, clear)).tolist() == values
 
 
-def test_cmyk_becomes_rgb():
-    assert decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "TIFF"))[0, 0].tolist() == [
-        255,
-        0,
-        0,
-    ]
-
-
-def test_lab_becomes_rgb():
-    white = Image.merge(
-        "LAB",
-        [Image.new("L", (2, 2), 255), Image.new("L", (2, 2), 128), Image.new("L", (2, 2), 128)],
-    )
-    assert decode(encoded(white, "TIFF")).min() > 240
+def test_cmyk_and_lab_become_rgb():
+    red = encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "TIFF")
+    assert decode(red)[0, 0].tolist() == [255, 0, 0]
+    planes = [Image.new("L", (2, 2), value) for value in (255, 128, 128)]
+    assert decode(encoded(Image.merge("LAB", planes), "TIFF")).min() > 240
 
 
 def test_of_an_animation_the_first_picture_is_taken():
@@ -126,34 +109,31 @@ def test_of_an_animation_the_first_picture_is_taken():
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_exif_orientation_is_applied(orientation, form):
-    upright = scene(48, 32)
-    undo = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_90,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_270,
-    }
-    stored = upright.transpose(undo[orientation]) if orientation in undo else upright
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encoded(
-        stored, form, exif=exif, **({"quality": 100, "subsampling": 0} if form == "JPEG" else {})
-    )
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("JPEG", {"quality": 95}),
+        ("PNG", {}),
+        ("TIFF", {"compression": "raw"}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+    ],
+)
+def test_exif_orientation_is_applied(orientation, form, options):
+    data = encoded(scene(60, 20), form, exif=oriented(orientation), **options)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     opened = open_image(data)
-    assert opened.size == (48, 32)
-    assert np.abs(decode(data).astype(int) - np.asarray(upright)).mean() < 2
-    crop = Crop.parse(size=16).view(Resize.parse(size=20).view(View.whole(opened.size), None), None)
-    plain = render(open_image(encoded(upright)), crop)
-    assert np.abs(render(opened, crop).astype(int) - plain).mean() < 2
+    assert opened.size == upright.size == ((20, 60) if orientation >= 5 else (60, 20))
+    assert np.array_equal(decode(data), np.asarray(upright))
+    half = (upright.width // 2, upright.height // 2)
+    expected = np.asarray(upright.resize(half, Image.Resampling.BILINEAR)).astype(int)
+    view = View.whole(opened.size).scaled(half)
+    assert np.abs(render(opened, view) - expected).mean() < 2
+    cut = render(opened, view.cropped(0, 0, 9, 9))
+    assert np.abs(cut - expected[:9, :9]).mean() < 2
 
 
 @pytest.mark.parametrize(
-    "size", [(500, 375), (333, 500), (1200, 900), (3000, 2000), (224, 224), (100, 60)]
+    "size", [(500, 375), (333, 500), (1200, 900), (1500, 1000), (224, 224), (100, 60)]
 )
 def test_the_fused_crop_is_the_plain_one(size):
     """Against resizing the whole picture and cutting the centre out of it, with no scaled
@@ -165,24 +145,13 @@ def test_the_fused_crop_is_the_plain_one(size):
     )
     full = Image.open(io.BytesIO(data))
     short = 256 / min(size)
-    resized = full.resize(
-        (max(256, int(size[0] * short)), max(256, int(size[1] * short))), Image.Resampling.BILINEAR
-    )
+    to = [max(256, int(side * short)) for side in size]
+    resized = full.resize(to, Image.Resampling.BILINEAR)
     left, top = round((resized.size[0] - 224) / 2), round((resized.size[1] - 224) / 2)
     plain = np.asarray(resized.crop((left, top, left + 224, top + 224)))
     difference = np.abs(render(opened, view).astype(int) - plain)
     assert difference.mean() < 1
     assert difference.max() < 30
-
-
-def test_flipping_mirrors_and_a_crop_after_it_is_of_the_mirrored_image():
-    rng = np.random.default_rng(0)
-    whole = View.whole((40, 30))
-    opened = encoded(scene(40, 30))
-    mirrored = render(open_image(opened), HorizontalFlip.parse(p=1).view(whole, rng))
-    assert np.array_equal(mirrored, decode(opened)[:, ::-1])
-    view = HorizontalFlip.parse(p=1).view(whole, rng).cropped(0, 0, 10, 30)
-    assert np.array_equal(render(open_image(opened), view), mirrored[:, :10])
 
 
 @pytest.mark.parametrize(
@@ -209,12 +178,8 @@ def test_what_cannot_be_decoded_is_rejected_with_the_reason(data, error):
 def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap):
     """Of a first picture of 64 KiB to 128 KiB, the size makes the header look like one of TGA."""
     sizes = [(16, 16), (24, 24), (32, 32), (48, 48), (128, 128)]
-    noise = Image.fromarray(
-        np.random.default_rng(0).integers(0, 256, (128, 128, 4), np.uint8), "RGBA"
-    )
-    made = io.BytesIO()
-    noise.save(made, "ICO", sizes=sizes, bitmap_format=bitmap)
-    data = made.getvalue()
+    noise = np.random.default_rng(0).integers(0, 256, (128, 128, 4), np.uint8)
+    data = encoded(Image.fromarray(noise, "RGBA"), "ICO", sizes=sizes, bitmap_format=bitmap)
     entries = [data[place : place + 16] for place in range(6, 6 + 16 * len(sizes), 16)]
     largest_first = data[:6] + b"".join(entries[::-1]) + data[6 + 16 * len(sizes) :]
     for each in (data, largest_first):
@@ -222,7 +187,7 @@ def test_an_icon_of_several_sizes_is_no_tga_whichever_comes_first(bitmap):
 
 
 def test_a_bomb_is_rejected_by_its_header():
-    header = encoded(Image.new("1", (20000, 20000)))
+    header = encoded(Image.new("1", (2000, 2000)))
     with pytest.raises(Rejection) as caught:
         open_image(header, max_pixels=1_000_000)
     assert caught.value.error == "too-many-pixels"
@@ -232,20 +197,14 @@ def test_a_bomb_is_rejected_by_its_header():
 @pytest.mark.parametrize("first", [b"\x89PNG\r\n\x1a\n", b""])
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_icon_whose_picture_is_larger_than_it_says_is_rejected_without_decoding(first, keep):
-    bitmap = struct.pack("<IiiHHIIiiII", 40, 20000, 2 * 20000, 1, 32, 0, 0, 0, 0, 0, 0) + bytes(
-        1000
-    )
+    bitmap = struct.pack("<IiiHH24x", 40, 20000, 2 * 20000, 1, 32) + bytes(1000)
     picture = encoded(Image.new("1", (20000, 20000))) if first else bitmap
-    data = (
-        struct.pack("<HHH", 0, 1, 1)
-        + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(picture), 22)
-        + picture
-    )
+    entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(picture), 22)
+    data = struct.pack("<HHH", 0, 1, 1) + entry + picture
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(Rejection) as caught:
         open_image(data, max_pixels=1_000_000, keep_truncated=keep)
     assert caught.value.error == "too-many-pixels"
-    assert "20000 x 20000 pixels are over the limit of 1000000" in caught.value.message
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, (
         "kB: it has been decoded"
     )

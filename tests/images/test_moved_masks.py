@@ -104,20 +104,15 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
     stages = picture_of(Image.new("RGB", SIZE), *steps, seed=seed).stages
     after, (share, points) = resampled(mask, stages), seen_points(outline, SIZE, stages)
     common = {"bbox": [around(mask)], "category": [0], "area": [float(mask.sum())]}
-    of_pixels, _ = annotated(keep).moved(
-        {"objects": {**common, "rle": [runs_of(mask)]}}, SIZE, stages, of_table=False
-    )
-    of_outline, _ = annotated(keep).moved(
-        {"objects": {**common, "segmentation": [[outline.ravel().tolist()]]}},
-        SIZE,
-        stages,
-        of_table=False,
-    )
+
+    def moved(**more: Any) -> Any:
+        objects = {**common, **more}
+        made, _ = annotated(keep).moved({"objects": objects}, SIZE, stages, of_table=False)
+        return made.get("objects", objects)
+
+    of_pixels = moved(rle=[runs_of(mask)])
     unclear = 24 / mask.sum()  # pixels that are partly to be seen
-    for made in (
-        of_pixels.get("objects", {**common, "rle": [runs_of(mask)]}),
-        of_outline.get("objects", common),
-    ):
+    for made in (of_pixels, moved(segmentation=[[outline.ravel().tolist()]])):
         if "rle" in made and not after.any():
             assert not made["bbox"], "nobody can learn from an object without a pixel"
         elif abs(share - keep) > unclear:
@@ -133,24 +128,22 @@ def test_boxes_areas_and_what_is_kept_are_those_of_the_moved_pixels(
         edge = (after[1:] != after[:-1]).sum() + (after[:, 1:] != after[:, :-1]).sum()
         assert made["area"][0] == pytest.approx(after.sum(), abs=int(4 + edge))
         assert made["area"][0] > 0
-    made = of_pixels.get("objects")
-    if made is not None and made["bbox"]:
-        assert np.array_equal(
-            rle.decode(made["rle"][0]["counts"], tuple(made["rle"][0]["size"])), after
-        )
+    if of_pixels["bbox"]:
+        (left,) = of_pixels["rle"]
+        assert np.array_equal(rle.decode(left["counts"], tuple(left["size"])), after)
 
 
 @pytest.mark.parametrize("keep", [0, 0.1, CENTRE])
 def test_the_loader_judges_and_measures_masks_as_a_conversion_does(out, keep):
     width, height = 48, 40
     rng = np.random.default_rng(0)
-    samples, given_objects = [], []
+    samples, given_masks = [], []
     for number in range(6):
         masks = np.zeros((4, height, width), bool)
-        for mask, (x, y, w, h) in zip(
-            masks, rng.integers((0, 0, 4, 4), (44, 36, 24, 24), (4, 4)).tolist(), strict=True
-        ):
-            mask[y : y + h, x : x + w] = rng.random(mask[y : y + h, x : x + w].shape) < 0.7
+        places = rng.integers((0, 0, 4, 4), (44, 36, 24, 24), (4, 4)).tolist()
+        for mask, (x, y, w, h) in zip(masks, places, strict=True):
+            part = mask[y : y + h, x : x + w]
+            part[:] = rng.random(part.shape) < 0.7
         objects = {
             # three boxes that say too much
             "bbox": [[0, 0, width, height]] * 3 + [around(masks[3])],
@@ -158,37 +151,25 @@ def test_the_loader_judges_and_measures_masks_as_a_conversion_does(out, keep):
             "area": [float(mask.sum()) for mask in masks],
             "rle": [runs_of(mask) for mask in masks],
         }
-        given_objects.append(masks)
-        samples.append(
-            {
-                "key": str(number),
-                "image": rng.integers(0, 255, (height, width, 3), np.uint8),
-                "objects": objects,
-            }
-        )
+        given_masks.append(masks)
+        image = rng.integers(0, 255, (height, width, 3), np.uint8)
+        samples.append({"key": str(number), "image": image, "objects": objects})
     shardctl.write(out, samples, roles={"objects": "objects"})
     ds = shardctl.open(out)
-    options: dict[str, Any] = {
-        "crop": (20, 24),
-        "crop_from": "random",
-        "flip": 0.5,
-        "seed": 3,
-        "keep_objects": keep,
-    }
+    options: dict[str, Any] = {"crop": (20, 24), "crop_from": "random", "flip": 0.5, "seed": 3}
+    options["keep_objects"] = keep
     batches = list(ds.loader(6, **options))
     few = list(ds.loader(6, **options, columns=["objects.bbox"]))
     found = 0
     for batch, other in zip(batches, few, strict=True):
         for place, objects in enumerate(batch["objects"]):
-            assert other["objects"][place]["bbox"].tolist() == objects["bbox"].tolist(), (
-                "whatever members are read"
-            )
-            masks = given_objects[int(batch["key"][place])]
+            # whatever members are read
+            assert np.array_equal(other["objects"][place]["bbox"], objects["bbox"])
+            masks = given_masks[int(batch["key"][place])]
             left = object_masks(objects, (20, 24)).astype(bool)
             assert left.any(axis=(1, 2)).all()
-            for mask, box, area, number in zip(
-                left, objects["bbox"], objects["area"], objects["category"], strict=True
-            ):
+            members = (objects[name] for name in ("bbox", "area", "category"))
+            for mask, box, area, number in zip(left, *members, strict=True):
                 whole = masks[number].sum()
                 if mask.sum() < whole:
                     assert box.tolist() == around(mask)
@@ -201,27 +182,19 @@ def test_the_loader_judges_and_measures_masks_as_a_conversion_does(out, keep):
 def test_a_small_mask_in_a_large_image_takes_little_memory():
     """What is done to the mask of an object is done in its box: an image may have a hundred of
     them."""
-    size, counts = (
-        (20_000, 20_000),
-        rle.compress([20_000 * 5_000 + 7_000, 50, 19_950, 60, 20_000 * 14_998 + 12_940]),
-    )
-    objects = {
-        "bbox": [[5000.0, 7000.0, 2.0, 60.0]],
-        "category": [0],
-        "rle": [{"size": [*size], "counts": counts}],
-    }
+    size = (20_000, 20_000)
+    counts = rle.compress([20_000 * 5_000 + 7_000, 50, 19_950, 60, 20_000 * 14_998 + 12_940])
+    box, mask = [5000.0, 7000.0, 2.0, 60.0], {"size": [*size], "counts": counts}
+    objects = {"bbox": [box], "category": [0], "rle": [mask]}
     stages = [View.whole(size).mirrored(), View((0.0, 0.0, 20_000.0, 10_000.0), (20_000, 10_000))]
     tracemalloc.start()
     try:
         made, _ = annotated().moved({"objects": objects}, size, stages, of_table=False)
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000, (
-            "one byte for each pixel would be 400 MB"
-        )
+        # one byte for each pixel would be 400 MB
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
     moved = made["objects"]["rle"][0]
-    assert (moved["size"], rle.decompress(moved["counts"])[1::2].tolist()) == (
-        [10_000, 20_000],
-        [60, 50],
-    )
+    assert moved["size"] == [10_000, 20_000]
+    assert rle.decompress(moved["counts"])[1::2].tolist() == [60, 50]
     assert made["objects"]["bbox"][0] == [14_998.0, 7000.0, 2.0, 60.0]

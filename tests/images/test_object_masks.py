@@ -22,8 +22,6 @@ def test_the_pixels_whose_centre_is_in_a_polygon():
     assert not inside([[1, 1, 4, 4]], (5, 6)).any()
     two = inside([[0, 0, 2, 0, 2, 2, 0, 2], [1, 1, 3, 1, 3, 3, 1, 3]], (4, 4))
     assert two.sum() == 7
-    assert inside([[-9, -9, 99, -9, 99, 99, -9, 99]], (3, 4)).all()
-    assert not inside([[9, 9, 12, 9, 12, 12]], (3, 4)).any()
 
 
 @examples(60)

@@ -6,32 +6,31 @@ import io
 import json
 import shutil
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import flip
 from in_this_process import convert
 from PIL import Image
 from places import file_at, place_of
 
 import shardctl
-from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.inspection.content.blocks import some_samples
+from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.format.manifest import Manifest
+from shardctl.format.roles import Image as Stored
+from shardctl.format.roles import Roles
+from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.inspection import Inspection
-from shardctl.inspection.content.overview import (
-    ShardOverview,
-    column_bytes,
-    describe_shard,
-    find_shard,
-    overview,
-)
+from shardctl.inspection.content.overview import column_bytes, describe_shard, find_shard, overview
 from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 from shardctl.inspection.content.statistics import distribution, statistics_of
+from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 from shardctl.system.folders import LocalFolder
 
 CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
@@ -57,10 +56,6 @@ def test_the_overview_adds_up(raw_dataset):
 
 
 def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset):
-    from dataclasses import replace
-
-    from shardctl.format.manifest import Manifest
-
     before = overview(LocalFolder(dataset))
     manifest = replace(Manifest.load(LocalFolder(dataset)), class_counts=None, seconds=None)
     (dataset / "manifest.json").write_text(manifest.to_json())
@@ -72,12 +67,7 @@ def test_samples_without_a_label_are_counted_as_such(photos, tmp_path, out):
     (tmp_path / "labels.csv").write_text(
         "file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n"
     )
-    convert(
-        photos,
-        out,
-        labels=str(tmp_path / "labels.csv"),
-        lenient_labels=True,
-    )
+    convert(photos, out, labels=str(tmp_path / "labels.csv"), lenient_labels=True)
     assert overview(LocalFolder(out)).classes == {"cat": 20, "(no label)": 40}
 
 
@@ -86,32 +76,21 @@ def test_a_key_leads_to_its_record_and_its_source(raw_dataset, photos):
     for index in (0, 17, 59):
         sample = ds[index]
         (record,) = samples_of_key(LocalFolder(raw_dataset), sample["key"])
-        assert (record.index, record.source, record.intact) == (
-            index,
-            str(photos / sample["key"]),
-            True,
-        )
-        blocks = describe_shard(*file_at(raw_dataset / record.shard)).blocks
-        assert record.checksum == blocks[record.block].checksum
+        source = str(photos / sample["key"])
+        assert (record.index, record.source, record.intact) == (index, source, True)
+        shard = file_at(raw_dataset / record.shard)
+        assert record.checksum == describe_shard(*shard).blocks[record.block].checksum
         assert np.array_equal(record.values["image"], sample["image"])
-        same = sample_at(*file_at(raw_dataset / record.shard), None, record.row)
-        assert same.values["key"] == sample["key"]
-        assert same.source is None, "a lone shard knows no sources"
-        placed = sample_at(
-            *file_at(raw_dataset / record.shard),
-            None,
-            record.row,
-            find_shard(LocalFolder(raw_dataset), record.shard),
-        )
-        assert (placed.index, placed.source) == (record.index, record.source)
+        same = sample_at(*shard, None, record.row)
+        assert (same.values["key"], same.source) == (sample["key"], None), "a lone shard knows none"
+        entry = find_shard(LocalFolder(raw_dataset), record.shard)
+        placed = sample_at(*shard, None, record.row, entry)
+        assert (placed.index, placed.source) == (index, source)
 
 
 def test_a_key_has_all_its_variants(photos, out):
-    recipe = {
-        "store": "raw",
-        "variants": 3,
-        "transform": [{"name": "random_resized_crop", "size": 8}],
-    }
+    crop = {"name": "random_resized_crop", "size": 8}
+    recipe = {"store": "raw", "variants": 3, "transform": [crop]}
     convert(photos, out, recipe=recipe, shuffle=1)
     key = shardctl.open(out)[5]["key"]
     records = samples_of_key(LocalFolder(out), key)
@@ -119,30 +98,19 @@ def test_a_key_has_all_its_variants(photos, out):
     assert {record.values["key"] for record in records} == {key}
 
 
-def test_an_unknown_key_suggests_near_ones(raw_dataset):
-    with pytest.raises(
-        InputError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"
-    ):
-        samples_of_key(LocalFolder(raw_dataset), "dunes/dunes-0001.jpg")
-
-
 def test_the_key_of_a_reject_tells_why(tmp_path, out, photos):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     convert(tmp_path / "in", out)
-    with pytest.raises(
-        DatasetError, match=r"bad.jpg: was rejected when the dataset was made \(not an image"
-    ):
+    with pytest.raises(DatasetError, match=r"bad.jpg: was rejected when .* \(not an image"):
         samples_of_key(LocalFolder(out), "bad.jpg")
     assert overview(LocalFolder(out)).reject_reasons == {"decode: not-an-image": 1}
 
 
 def test_a_damaged_record_is_shown_and_said(dataset):
     shard = dataset / "train-00001.arrow"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip(shard)
     assert sample_at(*file_at(shard), 0, 0).intact is False
 
 
@@ -174,27 +142,6 @@ def test_a_shard_is_described_without_its_dataset(raw_dataset, tmp_path):
     assert statistics_of(place_of(tmp_path / name)).samples == found.samples
 
 
-def test_places_that_are_not_there_are_said(raw_dataset):
-    shard = raw_dataset / "train-00000.arrow"
-    for block, row, message in (
-        (9, 0, "no block 9"),
-        (0, 900, "no row 900"),
-        (None, 900, "no row"),
-        (None, -1, "no row -1"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            sample_at(*file_at(shard), block, row)
-    with pytest.raises(UsageError, match="no shard 'x'"):
-        find_shard(LocalFolder(raw_dataset), "x")
-    for take in (
-        head(place_of(raw_dataset), "test", 1),
-        matching(place_of(raw_dataset), "test", "label == 1"),
-        some_samples(place_of(raw_dataset), "test", 1),
-    ):
-        with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
-            next(take)
-
-
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
 def test_some_records_come_from_everywhere_and_none_twice(raw_dataset, count):
     indices = [record.index for record in some_samples(place_of(raw_dataset), None, count)]
@@ -202,9 +149,8 @@ def test_some_records_come_from_everywhere_and_none_twice(raw_dataset, count):
     assert len(indices) <= count
     assert len(indices) >= min(count, 60) * 0.7
     if count >= 7:
-        assert {record.shard for record in some_samples(place_of(raw_dataset), None, count)} == {
-            path.name for path in raw_dataset.glob("*-0*.arrow")
-        }
+        shards = {record.shard for record in some_samples(place_of(raw_dataset), None, count)}
+        assert shards == {path.name for path in raw_dataset.glob("*-0*.arrow")}
 
 
 def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
@@ -226,18 +172,14 @@ def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
 
 def test_statistics_of_images_come_from_their_headers(photos, out):
     convert(photos, out)
-    found = {
-        spread.what: spread for spread in statistics_of(place_of(out), blocks=100).distributions
-    }
+    statistics = statistics_of(place_of(out), blocks=100)
+    found = {spread.what: spread for spread in statistics.distributions}
     shapes = [sample["image"].shape for sample in shardctl.open(out)]
     assert found["image width"].low == min(width for _, width, _ in shapes)
     assert found["image height"].high == max(height for height, _, _ in shapes)
     assert found["image, bytes"].high == max(path.stat().st_size for path in photos.rglob("*.*"))
-    formats = statistics_of(place_of(out), blocks=100).formats
-    assert formats == {
-        "JPEG": len(list(photos.rglob("*.jpg"))),
-        "PNG": len(list(photos.rglob("*.png"))),
-    }
+    counts = Counter(path.suffix for path in photos.rglob("*.*"))
+    assert statistics.formats == {"JPEG": counts[".jpg"], "PNG": counts[".png"]}
     assert distribution("none", Counter()).counts == ()
 
 
@@ -257,10 +199,8 @@ def test_statistics_keep_no_block_in_memory(out):
 
 @pytest.mark.parametrize("store", ["source", "raw"])
 def test_saved_records_are_ordinary_files(photos, tmp_path, out, store):
-    recipe = {
-        "store": store,
-        "transform": [] if store == "source" else [{"name": "resize", "size": "16x12"}],
-    }
+    steps = [] if store == "source" else [{"name": "resize", "size": "16x12"}]
+    recipe = {"store": store, "transform": steps}
     convert(photos, out, recipe=recipe)
     written = save(head(place_of(out), None, 5), tmp_path / "saved")
     images = [path for path in written if path.suffix != ".json"]
@@ -293,17 +233,8 @@ def test_saved_texts_keep_their_names_and_fields(tmp_path, out):
     "key", ["../../evil", "/etc/evil", "a/../../evil", "..", "", "a\\..\\evil", "a\0b"]
 )
 def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path, key):
-    from shardctl.inspection.content.blocks import StoredSample
-
-    record = StoredSample(
-        "x.arrow",
-        0,
-        3,
-        None,
-        None,
-        None,
-        {"key": key, "text": "t", "image": {"bytes": b"x", "path": "../../x.sh/y"}},
-    )
+    values = {"key": key, "text": "t", "image": {"bytes": b"x", "path": "../../x.sh/y"}}
+    record = StoredSample("x.arrow", 0, 3, None, None, None, values)
     inside = tmp_path / "in" / "saved"
     for path in save([record], inside):
         assert path.resolve().is_relative_to(inside.resolve())
@@ -329,17 +260,11 @@ def test_a_diff_names_samples_fields_and_settings(photos, tmp_path):
 def test_a_diff_of_other_recipes_compares_what_both_have(photos, tmp_path):
     resize = [{"name": "resize", "size": "16x12"}]
     convert(photos, tmp_path / "a", recipe={"store": "raw", "transform": resize})
-    convert(
-        photos,
-        tmp_path / "b",
-        recipe={"store": "png", "transform": resize},
-        split="a=0.5,b=0.5",
-    )
+    recipe = {"store": "png", "transform": resize}
+    convert(photos, tmp_path / "b", recipe=recipe, split="a=0.5,b=0.5")
     heard: list[tuple[int, int]] = []
     found = differences(
-        place_of(tmp_path / "a"),
-        place_of(tmp_path / "b"),
-        lambda done, total: heard.append((done, total)),
+        *map(place_of, (tmp_path / "a", tmp_path / "b")), lambda *counts: heard.append(counts)
     )
     assert [pair.name for pair in found.fields] == ["image"]
     assert {"recipe store", "settings split"} <= {pair.name for pair in found.settings}
@@ -352,17 +277,11 @@ def test_labels_are_shown_with_their_names(cli, raw_dataset):
     key = shardctl.open(raw_dataset)[0]["key"]
     name = key.partition("/")[0]
     label = f"{CLASSES.index(name)} ({name})"
-    for options in (
-        ["--head", 1],
-        ["--key", key],
-        ["--where", "index == 0"],
-        ["--columns", "label"],
-    ):
-        assert label in cli("inspect", raw_dataset, *options).out
-    (sample,) = cli("inspect", raw_dataset, "--head", 1, "--columns", "label", "--json").json[
-        "samples"
-    ]
-    assert sample == {"label": CLASSES.index(name), "label_name": name}
+    for options in ("--head 1", f"--key {key}", "--columns label"):
+        assert label in cli("inspect", raw_dataset, *options.split()).out
+    assert label in cli("inspect", raw_dataset, "--where", "index == 0").out
+    shown = cli("inspect", raw_dataset, *"--head 1 --columns label --json".split()).json
+    assert shown["samples"] == [{"label": CLASSES.index(name), "label_name": name}]
     record = cli("inspect", raw_dataset, "--key", key, "--json").json
     assert record["values"]["label_name"] == name
     assert record["records"][0]["values"] == record["values"]
@@ -380,53 +299,19 @@ def test_a_split_is_shown_alone(cli, raw_dataset):
     assert sum(found["classes"].values()) == found["statistics"]["samples"] == len(val)
     assert found["column_bytes"]["image"] == len(val) * 32 * 32 * 3
     assert cli("inspect", raw_dataset, "--json").json["split"] is None
-    refused = cli("inspect", raw_dataset, "--split", "test")
-    assert (refused.code, "no split 'test'; it has train, val" in refused.err) == (2, True)
-
-
-IDLE = """
---key k --split val | --split
---key k --html x | --key
---key k --stats | --stats
---shard 0 --block 0 --head 3 | --block
---shard 0 --split val --head 3 | --split
---head 3 --columns key --images x.png | --columns
---diff x --html y | --html
-"""
-"""Options, and the one of them that would have no effect."""
-
-
-@pytest.mark.parametrize("case", IDLE.strip().splitlines())
-def test_no_option_is_ignored(cli, raw_dataset, case):
-    options, idle = case.split(" | ")
-    refused = cli("inspect", raw_dataset, *options.split())
-    assert refused.code == 2
-    assert f"contradict each other; leave out {idle}\n" in refused.err
 
 
 def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_path):
     drawn = cli("inspect", raw_dataset, "--images", tmp_path / "sheet.png")
     assert drawn.code == 0
     assert pixels_of(tmp_path / "sheet.png").shape[1] == 8 * 164
-    few = cli(
-        "inspect",
-        raw_dataset,
-        "--images",
-        tmp_path / "few.png",
-        "--where",
-        "label == 'snow'",
-        "--json",
-    ).json
+    snow = ("--where", "label == 'snow'")
+    few = cli("inspect", raw_dataset, "--images", tmp_path / "few.png", *snow, "--json").json
     assert few["images"] == 10
     pixels = pixels_of(tmp_path / "few.png")
     (first, *_) = matching(place_of(raw_dataset), None, "label == 'snow'")
-    assert np.array_equal(pixels[2 + 64 : 2 + 96, 2 + 64 : 2 + 96], first.values["image"]), (
-        "32x32, in the middle of its cell"
-    )
-    assert (
-        cli("inspect", raw_dataset, "--images", tmp_path / "no.png", "--where", "label == 17").code
-        == 2
-    )
+    middle = pixels[2 + 64 : 2 + 96, 2 + 64 : 2 + 96]  # of the first cell
+    assert np.array_equal(middle, first.values["image"])
     convert(demo / "texts", tmp_path / "texts")
     refused = cli("inspect", tmp_path / "texts", "--images", tmp_path / "no.png")
     assert (refused.code, "there are no images to draw" in refused.err) == (2, True)
@@ -434,11 +319,6 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli, raw_dataset, demo, tmp_pat
 
 
 def test_an_image_that_does_not_decode_is_crossed_out(tmp_path):
-    from shardctl.format.roles import Image as Stored
-    from shardctl.format.roles import Roles
-    from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
-
     values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
     roles = Roles({"image": Stored("source")})
     broken = StoredSample("x.arrow", 0, 0, None, None, None, values, roles=roles)
@@ -447,14 +327,12 @@ def test_an_image_that_does_not_decode_is_crossed_out(tmp_path):
 
 
 def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path):
-    values = [[[1, 2], [3]], [[1, 2], [3, 4]], None, [], [[5]]]
-    for name, changed in (("a", None), ("b", [[9, 9]])):
-        lines = [
-            {"rows": changed if changed and n in (2, 4) else value}
-            for n, value in enumerate(values)
-        ]
-        (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        convert(tmp_path / "lines.jsonl", tmp_path / name)
+    first = [[[1, 2], [3]], [[1, 2], [3, 4]], None, [], [[5]]]
+    for name, values in (("a", first), ("b", [*first[:2], [[9]], [], [[9]]])):
+        samples = [{"rows": value} for value in values]
+        shardctl.write(
+            tmp_path / name, samples, pa.schema({"rows": pa.list_(pa.list_(pa.int64()))})
+        )
     found = differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
     assert (found.in_both, found.changed, found.changed_fields) == (5, 2, {"rows": 2})
     assert differences(place_of(tmp_path / "a"), place_of(tmp_path / "a")).changed == 0
@@ -470,23 +348,16 @@ def test_numbers_that_are_nan_in_both_are_the_same(type_, tmp_path):
 
 def test_python_gives_what_the_command_prints(cli, raw_dataset):
     shard = next(raw_dataset.glob("train-*.arrow")).name
-    for given, arguments in (
-        ({}, []),
-        ({"split": "val"}, ["--split", "val"]),
-        ({"stats": True}, ["--stats"]),
+    for target, given, arguments in (
+        (raw_dataset, {}, ""),
+        (raw_dataset, {"split": "val"}, "--split val"),
+        (raw_dataset, {"stats": True}, "--stats"),
+        (raw_dataset / shard, {"stats": True}, "--stats"),
     ):
-        found = shardctl.inspect(raw_dataset, **given)
-        assert isinstance(found, Inspection)
-        assert (
-            json.loads(json.dumps(found.record()))
-            == cli("inspect", raw_dataset, *arguments, "--json").json
-        )
-    found = shardctl.inspect(str(raw_dataset / shard), stats=True)
-    assert isinstance(found, ShardOverview)
-    assert (
-        json.loads(json.dumps(asdict(found)))
-        == cli("inspect", raw_dataset / shard, "--stats", "--json").json
-    )
+        found = shardctl.inspect(target, **given)
+        record = found.record() if isinstance(found, Inspection) else asdict(found)
+        printed = cli("inspect", target, *arguments.split(), "--json").json
+        assert json.loads(json.dumps(record)) == printed
 
 
 def test_inspect_in_python_refuses_what_is_not_there(raw_dataset, tmp_path):

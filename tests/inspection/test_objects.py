@@ -4,13 +4,14 @@ are drawn."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from annotated import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_annotated
+from annotated import CROWD, DOG, PERSON, png, together, write_annotated
 from handmade import write_dataset
 from PIL import Image
 from places import place_of
@@ -29,32 +30,17 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_objects_are_counted(tmp_path, compression):
     (found,) = object_statistics(place_of(write_annotated(tmp_path / "out", compression))).values()
-    assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (
-        16,
-        4,
-        4,
-        12,
-    )
-    assert (found.crowds, found.difficult, found.truncated) == (4, None, None)
-    counted = [(each.name, each.objects, each.images, each.splits) for each in found.categories]
-    assert counted == [
-        (
-            "person",
-            8,
-            8,
-            {"train": {"objects": 6, "images": 6}, "val": {"objects": 2, "images": 2}},
-        ),
-        ("dog", 4, 4, {"train": {"objects": 3, "images": 3}, "val": {"objects": 1, "images": 1}}),
-        ("owl", 0, 0, {"train": {"objects": 0, "images": 0}, "val": {"objects": 0, "images": 0}}),
+    assert (found.samples, found.not_annotated, found.without_objects) == (16, 4, 4)
+    assert (found.objects, found.crowds, found.difficult, found.truncated) == (12, 4, None, None)
+    counted = [
+        (each.name, each.objects, each.images, *(part["objects"] for part in each.splits.values()))
+        for each in found.categories
     ]
+    assert counted == [("person", 8, 8, 6, 2), ("dog", 4, 4, 3, 1), ("owl", 0, 0, 0, 0)]
+    assert found.categories[0].splits["val"] == {"objects": 2, "images": 2}
     each = found.per_image
-    assert (each.low, each.median, each.high, each.edges, each.counts) == (
-        0,
-        1,
-        2,
-        (0, 1, 2, 3),
-        (4, 4, 4),
-    )
+    assert (each.low, each.median, each.high) == (0, 1, 2)
+    assert (each.edges, each.counts) == ((0, 1, 2, 3), (4, 4, 4))
     assert found.sizes == {"small": 8, "medium": 4, "large": 0}
     assert (found.degenerate, found.outside, found.sized_images, found.faults) == (0, 0, 16, ())
 
@@ -63,15 +49,9 @@ def test_sizes_and_places_are_shares_of_the_image(marked):
     found = object_statistics(place_of(marked))["objects"]
     assert (found.shares.low, found.shares.high) == (0.25, 1.0)
     assert found.shares.median == pytest.approx(0.3536, abs=0.001)
-    assert {place: count for place, count in enumerate(found.shares.counts) if count} == {
-        5: 4,
-        7: 4,
-        19: 4,
-    }
-    centres = np.array(found.centres)
-    places = [tuple(place) for place in np.argwhere(centres).tolist()]
-    assert places == [(4, 3), (8, 8), (10, 11)], "rows from the top, columns from the left"
-    assert [centres[place] for place in places] == [4, 4, 4]
+    assert np.flatnonzero(found.shares.counts).tolist() == [5, 7, 19]
+    places = np.argwhere(found.centres).tolist()
+    assert places == [[4, 3], [8, 8], [10, 11]], "rows from the top, columns from the left"
 
 
 def test_keypoints_are_counted_one_by_one(marked):
@@ -109,51 +89,40 @@ WRONG = (
 )
 
 
+def with_objects(changed: dict[str, Any]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return what gives the samples of these keys other objects."""
+
+    def change(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+        key, image, objects, mask = sample
+        return key, image, changed.get(key, objects), mask
+
+    return change
+
+
 def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    key, image, objects, _ = sample
-    if key == "k00.png":
-        objects = together(WRONG)
-    if key == "k01.png":
-        objects = {**together([PERSON, CROWD, DOG]), "category": [2, 99, -1]}
-    return (
-        key,
-        image if key != "k04.png" else (b"no image", "x.png"),
-        objects,
-        (b"no mask", "x.png"),
-    )
+    strange = {**together([PERSON, CROWD, DOG]), "category": [2, 99, -1]}
+    key, image, objects, _ = with_objects({"k00.png": together(WRONG), "k01.png": strange})(sample)
+    wrong = (b"no image", "x.png")
+    return key, wrong if key == "k04.png" else image, objects, wrong
 
 
 def test_boxes_that_are_wrong_are_counted_as_such(tmp_path, cli):
     root = write_annotated(tmp_path / "out", change=with_wrong_boxes)
     found = object_statistics(place_of(root))["objects"]
     assert (found.degenerate, found.outside, found.sized_images) == (2, 1, 15)
-    assert {each.category: each.objects for each in found.categories if each.name is None} == {
-        -1: 1,
-        99: 1,
-    }
+    unknown = {each.category: each.objects for each in found.categories if each.name is None}
+    assert unknown == {-1: 1, 99: 1}
     assert sum(each.objects for each in found.categories) == found.objects == 16
     assert mask_statistics(place_of(root), 100) == {}
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
 
 
-def uneven(sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    key, image, objects, mask = sample
-    return (
-        key,
-        image,
-        {**together([PERSON, DOG]), "category": [1]} if key == "k00.png" else objects,
-        mask,
-    )
-
-
 def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(tmp_path, cli):
-    root = write_annotated(tmp_path / "out", change=uneven)
+    uneven = {**together([PERSON, DOG]), "category": [1]}
+    root = write_annotated(tmp_path / "out", change=with_objects({"k00.png": uneven}))
     found = object_statistics(place_of(root))["objects"]
-    assert len(found.faults) == 1
-    assert (
-        "train-00000.arrow: block 0 cannot be read (the lists of a sample's objects have different "
-        "lengths)" in found.faults[0]
-    )
+    (fault,) = found.faults
+    assert "train-00000.arrow: block 0 cannot be read (the lists of a sample's" in fault
     assert 0 < found.samples < 16
     shown = cli("inspect", root, "--stats")
     assert shown.code == 0
@@ -194,10 +163,8 @@ def test_the_objects_of_a_sample_are_a_table(marked, cli):
     assert ["1", "dog", "32.0", "24.0", "24.0", "16.0", "1", "(3", "points)"] in rows
     assert "objects  no objects" in cli("inspect", marked, "--key", "k01.png").out
     assert "objects  not annotated" in cli("inspect", marked, "--key", "k02.png").out
-    assert (
-        "1 person"
-        in cli("inspect", marked, "--where", "width > 60 and height == 48", "--head", 4).out
-    )
+    where = "width > 60 and height == 48"
+    assert "1 person" in cli("inspect", marked, "--where", where, "--head", 4).out
     assert cli("inspect", marked, "--where", "width > 64", "--json").json["matches"] == 0
 
 
@@ -215,16 +182,8 @@ def test_conditions_on_objects(marked, cli, condition, matches):
 
 
 def test_json_has_the_values_as_they_were(tmp_path, cli):
-    def with_fractions(sample: tuple[Any, ...]) -> tuple[Any, ...]:
-        key, image, objects, mask = sample
-        return (
-            key,
-            image,
-            together([{**PERSON, "bbox": [0.1, 0.2, 30.3, 1e9]}]) if key == "k00.png" else objects,
-            mask,
-        )
-
-    root = write_annotated(tmp_path / "out", change=with_fractions)
+    fractions = together([{**PERSON, "bbox": [0.1, 0.2, 30.3, 1e9]}])
+    root = write_annotated(tmp_path / "out", change=with_objects({"k00.png": fractions}))
     objects = cli("inspect", root, "--key", "k00.png", "--json").json["values"]["objects"]
     assert objects["bbox"] == [[0.1, 0.2, 30.3, 1000000000.0]], (
         "32-bit numbers in their shortest form"
@@ -237,36 +196,29 @@ def test_json_has_the_values_as_they_were(tmp_path, cli):
     assert saved["objects"] == objects
 
 
-def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    key, image, _, mask = sample
-    rle = [
+WITH_GAPS = {
+    "bbox": [None, [None, 1.0, 2.0, 3.0], [1.0, 2.0, 30.0, 20.0], [1.0, 2.0, 30.0, 20.0]],
+    "segmentation": [None, [None], [[None, 1.0, 2.0, 3.0, 4.0, 5.0]], [[]]],
+    "rle": [
         None,
         {"size": None, "counts": b"9"},
         {"size": [4, None], "counts": b"9"},
         {"size": [4, 4], "counts": None},
-    ]
-    polygons = [None, [None], [[None, 1.0, 2.0, 3.0, 4.0, 5.0]], [[]]]
-    points = [None, [None], [[None, 1.0, 2.0]], [[1.0, 2.0, None]]]
-    boxes = [None, [None, 1.0, 2.0, 3.0], [1.0, 2.0, 30.0, 20.0], [1.0, 2.0, 30.0, 20.0]]
-    flags = {"category": [None, 0, 1, 2], "iscrowd": [None, True, False, None]}
-    return (
-        key,
-        image,
-        {"bbox": boxes, "segmentation": polygons, "rle": rle, "keypoints": points, **flags},
-        mask,
-    )
+    ],
+    "keypoints": [None, [None], [[None, 1.0, 2.0]], [[1.0, 2.0, None]]],
+    "category": [None, 0, 1, 2],
+    "iscrowd": [None, True, False, None],
+}
 
 
 def test_what_is_missing_in_objects_is_left_out(tmp_path, cli):
-    root = write_annotated(tmp_path / "out", change=with_gaps)
+    root = write_annotated(
+        tmp_path / "out", change=lambda sample: (*sample[:2], WITH_GAPS, sample[3])
+    )
     found = object_statistics(place_of(root))["objects"]
     assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
-    assert [(each.category, each.objects) for each in found.categories] == [
-        (-1, 16),
-        (0, 16),
-        (1, 16),
-        (2, 16),
-    ]
+    counted = {each.category: each.objects for each in found.categories}
+    assert counted == dict.fromkeys((-1, 0, 1, 2), 16)
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
     shown = cli("inspect", root, "--key", "k00.png")
     assert (shown.code, "1 person, 1 dog, 1 owl" in shown.out) == (0, True)
@@ -274,26 +226,16 @@ def test_what_is_missing_in_objects_is_left_out(tmp_path, cli):
 
 
 def test_a_column_of_another_type_is_no_objects(tmp_path, cli):
-    root, fields = (
-        tmp_path / "out",
-        pa.struct(
-            [("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.string()))]
-        ),
-    )
-    rows = [
-        (
-            "k",
-            (png(np.zeros((8, 8, 3), np.uint8)), "k.png"),
-            {"bbox": [[0.1, 1 / 3]], "category": ["cat"]},
-        )
-    ]
+    root, boxes = tmp_path / "out", pa.list_(pa.list_(pa.float64()))
+    fields = pa.struct({"bbox": boxes, "category": pa.list_(pa.string())})
+    marks = {"bbox": [[0.1, 1 / 3]], "category": ["cat"]}
+    rows = [("k", (png(np.zeros((8, 8, 3), np.uint8)), "k.png"), marks)]
     schema = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("marks", fields)])
     write_dataset(root, schema, rows, 5, roles={"marks": Objects()})
     assert object_statistics(place_of(root)) == {}
     assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
-    assert cli("inspect", root, "--key", "k", "--json").json["values"]["marks"] == rows[0][2], (
-        "doubles as they are"
-    )
+    values = cli("inspect", root, "--key", "k", "--json").json["values"]
+    assert values["marks"] == marks, "doubles as they are"
     assert "cat" in cli("inspect", root, "--key", "k").out
 
 
@@ -317,13 +259,7 @@ def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(marked, tmp_path, cl
 
 
 def test_objects_that_differ_are_found(tmp_path):
-    def with_masks(sample: tuple[Any, ...]) -> tuple[Any, ...]:
-        return *sample[:3], (png(classes_of_pixels()), "mask.png")
-
-    def moved(sample: tuple[Any, ...]) -> tuple[Any, ...]:
-        key, image, objects, mask = with_masks(sample)
-        return key, image, together([PERSON, PERSON]) if key == "k04.png" else objects, mask
-
-    before = write_annotated(tmp_path / "before", change=with_masks)
-    found = differences(place_of(before), place_of(write_annotated(tmp_path / "out", change=moved)))
+    moved = with_objects({"k04.png": together([PERSON, PERSON])})
+    after = place_of(write_annotated(tmp_path / "after", change=moved))
+    found = differences(place_of(write_annotated(tmp_path / "before")), after)
     assert (found.in_both, found.changed, found.changed_fields) == (16, 1, {"objects": 1})

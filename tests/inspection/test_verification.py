@@ -11,18 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from conftest import CROP, without_privileges
-from damage import DAMAGE, SHARD, edit_manifest, flip, middle
+from damage import DAMAGE, SHARD, edit_manifest, flip
+from forged_datasets import read_table, replace_column, write_table
 from in_this_process import convert, repair
 from PIL import Image
 
 import shardctl
-from shardctl.errors import DatasetError, UsageError, WorkerError
+from shardctl.errors import DatasetError, WorkerError
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import FATAL_KILLS
+
+
+@pytest.fixture
+def in_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], object]:
+    """Have the processes that check run a program first."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return (tmp_path / "sitecustomize.py").write_text
+
+
+def kinds(target: Path, level: str = "full") -> list[str]:
+    return [finding.kind for finding in shardctl.verify(target, level).findings]
 
 
 @pytest.mark.thorough(after=8)
@@ -36,7 +47,7 @@ def test_damage_is_found_and_named(dataset, level, damage, kind, shard):
 
 
 def test_a_damaged_block_names_its_samples_and_their_source(dataset, photos):
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    flip(dataset / SHARD)
     (finding,) = shardctl.verify(dataset).findings
     first = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
     assert (finding.row, finding.key, finding.source) == (0, first, f"{photos.resolve()}/{first}")
@@ -57,9 +68,7 @@ def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset):
     assert shardctl.verify(dataset, "quick").ok
     path.write_text(path.read_text().replace("\\u00ea", "\\u00eA"))
     assert shardctl.open(dataset).manifest.created == "\u00ea"
-    assert [finding.kind for finding in shardctl.verify(dataset, "quick").findings] == [
-        "damaged-manifest"
-    ]
+    assert kinds(dataset, "quick") == ["damaged-manifest"]
 
 
 def test_every_single_flipped_bit_of_the_manifest_is_found(dataset):
@@ -68,25 +77,22 @@ def test_every_single_flipped_bit_of_the_manifest_is_found(dataset):
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
         (dataset / "manifest.json").write_bytes(flipped)
-        assert [finding.severity for finding in check_manifest(LocalFolder(dataset))[1]] == [
-            "error"
-        ], f"byte {place}"
+        (finding,) = check_manifest(LocalFolder(dataset))[1]
+        assert finding.severity == "error", f"byte {place}"
 
 
 def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset):
-    flip(dataset / "shards.arrow", middle(dataset, "shards.arrow"))
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    flip(dataset / "shards.arrow")
+    flip(dataset / SHARD)
     result = shardctl.verify(dataset)
-    assert ("wrong-checksum", SHARD) in {
-        (finding.kind, finding.shard) for finding in result.findings
-    }
+    assert SHARD in {finding.shard for finding in result.findings}
     assert result.shards == 7
 
 
 def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset):
     edit_manifest(dataset)
-    flip(dataset / "plan.arrow", middle(dataset, "plan.arrow"))
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    flip(dataset / "plan.arrow")
+    flip(dataset / SHARD)
     (dataset / "train-00004.arrow").unlink()
     (dataset / "notes.txt").write_text("mine")
     result = shardctl.verify(dataset)
@@ -102,11 +108,7 @@ def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset
 
 def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset):
     (dataset / "manifest.json").unlink()
-    (finding,) = shardctl.verify(dataset).findings
-    assert (finding.kind, finding.message) == (
-        "missing-manifest",
-        "manifest.json is missing, but the rest of a dataset exists; `shardctl repair` repairs it",
-    )
+    assert kinds(dataset) == ["missing-manifest"]
 
 
 def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dataset):
@@ -116,27 +118,15 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
     (dataset / ".shardctl" / "job").mkdir(parents=True)
     (dataset / ".shardctl" / "job" / "job.json").write_text("{}")
     for check in (shardctl.verify, shardctl.repair):
-        with pytest.raises(
-            DatasetError, match="an unfinished conversion; run the same command or script again"
-        ):
+        with pytest.raises(DatasetError, match="an unfinished conversion; run the same"):
             check(dataset)
 
 
-@pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "shards.arrow", "manifest.json"])
-def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli, raw_dataset, name):
-    for command in ("verify", "inspect"):
-        ran = cli(command, raw_dataset / name)
-        assert ran.code == 3
-        assert f"not a shard; give the folder of the dataset, {raw_dataset}" in ran.err
-
-
 def test_a_key_that_stands_twice_is_found(dataset):
-    table = pa.ipc.open_file(dataset / "files.arrow").read_all()
+    table = read_table(dataset / "files.arrow")
     paths = table["path"].to_pylist()
     paths[5] = paths[40]
-    doubled = table.set_column(table.schema.get_field_index("path"), "path", pa.array(paths))
-    with pa.ipc.new_file(dataset / "files.arrow", doubled.schema) as writer:
-        writer.write_table(doubled)
+    write_table(dataset / "files.arrow", replace_column(table, "path", paths))
     found = {(finding.kind, finding.key) for finding in shardctl.verify(dataset).findings}
     assert ("duplicate-key", paths[40]) in found
 
@@ -164,25 +154,20 @@ def test_only_deep_decodes_every_sample(undecodable):
     )
     assert finding.shard is not None
     (alone,) = shardctl.verify(out / finding.shard, "deep").findings
-    assert (alone.kind, alone.block, alone.row, alone.key) == (
-        "does-not-decode",
-        finding.block,
-        finding.row,
-        key,
-    )
+    assert (alone.kind, alone.key) == ("does-not-decode", key)
+    assert (alone.block, alone.row) == (finding.block, finding.row)
 
 
 @pytest.mark.thorough
-def test_what_crashes_the_reader_is_a_finding(dataset, tmp_path, monkeypatch):
+def test_what_crashes_the_reader_is_a_finding(dataset, in_workers):
     """The processes that check get a reader that aborts at one shard, as a fault in Arrow could
     make it."""
-    (tmp_path / "sitecustomize.py").write_text(
+    in_workers(
         "import os, shardctl.inspection.verify.worker as s\n"
         "real = s.ShardReader\n"
         f"s.ShardReader = lambda folder, name: os.abort() if name == {SHARD!r} else real(folder, "
         "name)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset).findings
     assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
     assert "was ended by SIGABRT" in finding.message
@@ -190,42 +175,36 @@ def test_what_crashes_the_reader_is_a_finding(dataset, tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
-    dataset, tmp_path, monkeypatch
+    dataset, in_workers
 ):
-    (tmp_path / "sitecustomize.py").write_text(
+    in_workers(
         "import os, shardctl.inspection.verify.tables as t\nt.DatasetTables.units = lambda *given: "
         "os.abort()\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    flip(dataset / SHARD)
     plan, shard = shardctl.verify(dataset).findings
-    assert (plan.kind, plan.message) == (
-        "crashes-reader",
-        "plan: the process that read it was ended by SIGABRT; `shardctl repair` repairs it",
-    )
-    assert (shard.kind, shard.shard) == ("wrong-checksum", SHARD)
+    assert (plan.kind, shard.kind, shard.shard) == ("crashes-reader", "wrong-checksum", SHARD)
+    assert "plan: the process that read it was ended by SIGABRT" in plan.message
 
 
 @pytest.mark.thorough
-def test_a_lone_shard_that_crashes_the_reader_is_a_finding(dataset, tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
+def test_a_lone_shard_that_crashes_the_reader_is_a_finding(dataset, in_workers):
+    in_workers(
         "import os, shardctl.inspection.verify.worker as s\ns.ShardReader = lambda folder, name: "
         "os.abort()\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset / SHARD).findings
     assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
 
 
-def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, out, monkeypatch):
+def test_an_image_that_crashes_its_decoder_is_a_finding(photos, out, in_workers):
     convert(photos, out)
-    (tmp_path / "sitecustomize.py").write_text(
+    in_workers(
         "import os, shardctl.inspection.verify.shard_checks as s\n"
         "real = s._decode_fault\n"
         "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, "
         "*more)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     fatal = {
         path.relative_to(photos).as_posix()
         for path in photos.rglob("*.*")
@@ -233,11 +212,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos, tmp_path, out, m
     }
     found = shardctl.verify(out, "deep").findings
     assert {finding.key for finding in found} == fatal
-    assert {finding.message for finding in found} == {
-        "the image is as it was written, and does not decode: its decoder crashes; "
-        "another build may read it"
-        " (see `shardctl --version`), else convert without it"
-    }
+    assert all("its decoder crashes" in finding.message for finding in found)
 
 
 def test_a_file_that_does_not_belong_is_a_warning(dataset):
@@ -252,9 +227,7 @@ def test_a_file_that_does_not_belong_is_a_warning(dataset):
 def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset, demo, tmp_path):
     convert(demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"})
     shutil.copy(tmp_path / "other" / SHARD, dataset / SHARD)
-    assert {finding.kind for finding in shardctl.verify(dataset, "quick").findings} == {
-        "wrong-size"
-    }
+    assert kinds(dataset, "quick") == ["wrong-size"]
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
@@ -277,20 +250,11 @@ def test_a_lone_shard_proves_itself(dataset, tmp_path):
     shutil.copy(dataset / SHARD, lone)
     assert shardctl.verify(lone).samples == 8
     assert shardctl.verify(lone).ok
-    flip(lone, middle(tmp_path, "lone.arrow"))
+    flip(lone)
     (finding,) = shardctl.verify(lone).findings
     assert (finding.kind, finding.shard, finding.block) == ("wrong-checksum", "lone.arrow", 0)
     lone.write_bytes(b"")
-    assert [finding.kind for finding in shardctl.verify(lone).findings] == ["unreadable-shard"]
-
-
-def test_what_is_no_dataset_is_said(tmp_path):
-    with pytest.raises(DatasetError, match="no such dataset"):
-        shardctl.verify(tmp_path / "absent")
-    with pytest.raises(DatasetError, match="not a dataset"):
-        shardctl.verify(tmp_path)
-    with pytest.raises(UsageError, match="level 'total'"):
-        shardctl.verify(tmp_path, "total")
+    assert kinds(lone) == ["unreadable-shard"]
 
 
 @pytest.mark.thorough(after=1)
@@ -301,15 +265,9 @@ def test_files_that_may_not_be_read_are_findings(dataset, level):
     ran = without_privileges("verify", dataset, "--level", level, "--json")
     assert (ran.returncode, ran.stderr) == (1, "")
     findings = json.loads(ran.stdout)["findings"]
-    assert [(finding["kind"], finding["shard"]) for finding in findings] == [
-        ("unreadable-file", None),
-        ("unreadable-file", None),
-        ("unreadable-file", SHARD),
-    ]
-    assert findings[1]["message"] == (
-        "plan.arrow cannot be read (Permission denied); check its permissions and its disk or "
-        "server; `shardctl repair` repairs it"
-    )
+    assert {finding["kind"] for finding in findings} == {"unreadable-file"}
+    assert [finding["shard"] for finding in findings] == [None, None, SHARD]
+    assert "plan.arrow cannot be read (Permission denied)" in findings[1]["message"]
 
 
 @pytest.mark.thorough
@@ -318,11 +276,8 @@ def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset)
         (dataset / name).chmod(0)
     ran = without_privileges("verify", dataset, "--json")
     findings = json.loads(ran.stdout)["findings"]
-    assert [finding["message"].partition(";")[0] for finding in findings] == [
-        "manifest.json cannot be read (Permission denied)",
-        "plan.arrow cannot be read (Permission denied)",
-        f"{SHARD} cannot be read (Permission denied)",
-    ]
+    said = [finding["message"].partition(" ")[0] for finding in findings]
+    assert said == ["manifest.json", "plan.arrow", SHARD]
     assert {finding["kind"] for finding in findings} == {"unreadable-file"}
 
 
@@ -340,28 +295,24 @@ LocalFolder.chunks = fail
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
-def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
-    dataset, tmp_path, monkeypatch, level
-):
+def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(dataset, in_workers, level):
     """Where the disk fails, a mapped file reads as zeros (shardctl/system/mmap.py), here a changed
     byte; other reads fail."""
-    (tmp_path / "sitecustomize.py").write_text(UNREADABLE)
-    monkeypatch.syspath_prepend(tmp_path)
-    flip(dataset / SHARD, -5 if level == "quick" else middle(dataset, SHARD))
+    in_workers(UNREADABLE)
+    flip(dataset / SHARD, -5 if level == "quick" else None)
     for target in (dataset, dataset / SHARD):
         (finding,) = shardctl.verify(target, level).findings
         assert (finding.kind, finding.shard, finding.block) == ("unreadable-file", SHARD, None)
         assert "cannot be read (Input/output error)" in finding.message
 
 
-def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(dataset, tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
+def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(dataset, in_workers):
+    in_workers(
         "import shardctl.inspection.verify.worker as s\n"
         "real = s.is_regular_file\n"
         f"gone = lambda folder, name: name != {SHARD!r} or folder.path(name).unlink() is None\n"
         "s.is_regular_file = lambda folder, name: real(folder, name) and gone(folder, name)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
     (finding,) = shardctl.verify(dataset).findings
     assert (finding.kind, finding.shard) == ("missing-shard", SHARD)
 
@@ -379,7 +330,7 @@ s.{name} = {name}
 
 
 @pytest.fixture
-def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def killed(tmp_path: Path, in_workers: Callable[[str], object]) -> Callable[..., Path]:
     """Have the processes that check killed `times` times, as an operator or a system out of memory
     would do it."""
 
@@ -392,11 +343,8 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
         log = tmp_path / "kills"
         log.mkdir()
         module = "worker" if name == "ShardReader" else "shard_checks"
-        program = KILLED.format(
-            module=module, name=name, where=where, times=times, log=str(log), signal=signal
-        )
-        (tmp_path / "sitecustomize.py").write_text(program)
-        monkeypatch.syspath_prepend(tmp_path)
+        facts = {"module": module, "name": name, "where": where, "times": times, "signal": signal}
+        in_workers(KILLED.format(log=str(log), **facts))
         return log
 
     return arrange
@@ -454,23 +402,12 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(photos, out, k
 
 
 @pytest.mark.thorough(after=2)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "manifest.json",
-        "SHA256SUMS",
-        "shards.arrow",
-        "files.arrow",
-        "plan.arrow",
-        "rejects.jsonl",
-        SHARD,
-    ],
-)
+@pytest.mark.parametrize("name", [SHARD, "manifest.json", "plan.arrow", "rejects.jsonl"])
 def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset, photos, name):
     (dataset / name).unlink()
     os.mkfifo(dataset / name)
     kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
-    assert [finding.kind for finding in shardctl.verify(dataset).findings] == [kind]
+    assert kinds(dataset) == [kind]
     assert repair(dataset, [photos]).ok
     assert shardctl.verify(dataset).findings == ()
 
@@ -502,11 +439,7 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
             "read",
             lambda folder, name, *part: (stale(folder.path(name)), read(folder, name, *part))[1],
         )
-        kinds = [finding.kind for finding in shardctl.verify(dataset).findings]
-        with pytest.raises(
-            DatasetError,
-            match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it",
-        ):
+        assert kinds(dataset) == ["unreadable-file"]
+        with pytest.raises(DatasetError, match=r"cannot be read \(Stale file handle\)"):
             repair(dataset)
-    assert kinds == ["unreadable-file"]
     assert (dataset / "manifest.json").read_bytes() == before

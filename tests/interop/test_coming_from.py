@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from doc_snippets import ROOT, snippets
+from doc_snippets import ROOT
 from sessions import blocks
 
 FOLDER = ROOT / "docs" / "coming-from"
@@ -20,16 +20,10 @@ COMPARED = ROOT / "docs" / "explanation" / "compared.md"
 NAMED = re.compile(r"`(tests/[\w/]+\.py) :: (\w+)`")
 LINK = re.compile(r"\]\((https?://[^)\s]+)\)")
 THREAD = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|discussions)/\d+")
-HEADINGS = [
-    re.compile(pattern)
-    for pattern in (
-        r"You have .*: do this",
-        r"The same thing, another name",
-        r"What users report, and what happens here",
-        r"When to stay with .*",
-        r"Back again",
-    )
-]
+HEADINGS = (
+    r"You have .*: do this;The same thing, another name;What users report, and what happens here;"
+    r"When to stay with .*;Back again"
+)
 
 
 @cache
@@ -59,10 +53,7 @@ def reports(page: str) -> list[list[str]]:
 class TestPage:
     def test_its_sections_are_in_the_same_order(self, path):
         found = re.findall(r"^## (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert len(found) == len(HEADINGS)
-        assert all(
-            pattern.fullmatch(heading) for pattern, heading in zip(HEADINGS, found, strict=True)
-        ), found
+        assert re.fullmatch(HEADINGS, ";".join(found)), found
 
     def test_each_report_has_threads_and_a_test_that_is_there(self, path):
         rows = reports(path.read_text(encoding="utf-8"))
@@ -87,11 +78,6 @@ class TestPage:
         assert "shardctl verify out" in commands
         assert any(command.startswith("shardctl export out back --to ") for command in commands)
 
-    def test_its_other_snippets_are_python(self, path):
-        """Those that need the other tool: nothing runs them, but they can be compiled."""
-        for code in snippets(path.read_text(encoding="utf-8"), "python"):
-            ast.parse(code)
-
     def test_the_index_leads_to_it(self, path):
         assert f"]({path.name})" in INDEX.read_text(encoding="utf-8")
 
@@ -114,21 +100,15 @@ def test_every_note_of_the_comparison_is_used_and_there():
 
 
 def test_the_speeds_of_the_comparison_are_those_that_were_measured():
-    """Each cell is in the page of figures, in the rows of the same tool."""
-    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").replace("*", "")
-    (table,) = re.findall(
-        r"^## Speeds\n.*?^(\| \| raw.*?)\n\n",
-        COMPARED.read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
-    assert len(rows) == 8
-    for name, *cells in rows:
-        figures = [
-            figure
-            for cell in cells
-            for figure in re.findall(r"\d[\d,.]*", cell)
-            if "min" not in cell
-        ]
-        of_tool = [row for row in measured.splitlines() if row.startswith(f"| {name}")]
-        assert set(figures) <= set(re.findall(r"\d[\d,.]*", "\n".join(of_tool))), name
+    """The least and the largest ratio to the tools are those of the page of figures."""
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    said = re.findall(r"([\d.]+)\sto\s([\d.]+)\stimes", COMPARED.read_text(encoding="utf-8"))
+    found = []
+    for section, column in (("images", 2), ("images", 4), ("text and tokens", 2)):
+        (table,) = re.findall(
+            rf"^## The loader on {section}\n.*?\n(\|.*?)\n\n", measured, re.M | re.S
+        )
+        rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+        ratios = [row[column] for row in rows[2:] if not row[0].startswith("limit") and row[column]]
+        found.append((min(ratios, key=float), max(ratios, key=float)))
+    assert found == said

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_right(batch: dict[str, Any], images: Any) -> bool:
-    first = [int(image[0, 0, 0]) for image in images]
-    last = [int(image[-1, -1, -1]) for image in images]
-    high = len(images[0]) - 1
-    return [(end - begin) % 256 for begin, end in zip(first, last, strict=True)] == [high] * len(
-        images
-    ) and [begin - first[0] for begin in first] == [
-        int(key) - int(batch["key"][0]) for key in batch["key"]
-    ]
+    """Tell whether images are those of their keys, from the first row to the last."""
+    first, last = np.stack([[image[0, 0, 0], image[-1, -1, -1]] for image in images], axis=1)
+    numbers = np.array(batch["key"], int)
+    return bool(
+        (last - first == np.uint8(len(images[0]) - 1)).all()
+        and (first - first[0] == (numbers - numbers[0]).astype(np.uint8)).all()
+    )
 
 
 def copied(form: Any) -> Any:
     """Return a copy of the numbers that an array, a tensor or a buffer has."""
     return (form.numpy() if hasattr(form, "numpy") else np.asarray(form)).copy()
-
-
-def begins_at(array: Any) -> int:
-    return int(array.ctypes.data)
 
 
 @pytest.mark.parametrize("options", VARIANTS)
@@ -82,20 +77,11 @@ def test_a_batch_that_is_kept_in_any_form_stays_as_it_is(root, options):
 @pytest.mark.parametrize("options", VARIANTS)
 def test_a_later_loader_uses_the_memory_of_an_earlier_one(root, options):
     def addresses() -> set[int]:
-        ds = shardctl.open(root)
-        loader = ds.loader(
-            BATCH,
-            shuffle=True,
-            columns=["image", "key"],
-            threads=1,
-            prefetch=1,
-            drop_last=True,
-            **options,
-        )
+        given = {"columns": ["image", "key"], "threads": 1, "prefetch": 1, "drop_last": True}
         found = set()
-        for batch in loader:
-            assert is_right(batch, batch["image"])
-            found.add(begins_at(batch["image"]))
+        for batch in shardctl.open(root).loader(BATCH, shuffle=True, **given, **options):
+            assert is_right(batch, batch["image"].astype(np.uint8))
+            found.add(batch["image"].ctypes.data)
         return found
 
     first = addresses()
@@ -105,24 +91,20 @@ def test_a_later_loader_uses_the_memory_of_an_earlier_one(root, options):
 
 def test_threads_that_take_and_leave_batches_never_have_the_same_memory(root):
     ds = shardctl.open(root)
-    wrong: list[Any] = []
 
-    def train(seed: int) -> None:
+    def train(seed: int) -> bool:
         held: list[Any] = []
-        for batch in ds.loader(
-            BATCH, shuffle=True, seed=seed, columns=["image", "key"], threads=2, repeat=6
-        ):
+        right = []
+        options = {"columns": ["image", "key"], "threads": 2, "repeat": 6}
+        for batch in ds.loader(BATCH, shuffle=True, seed=seed, **options):
             held.append(batch)
             if len(held) > seed % 4:
                 old = held.pop(0)
-                wrong.extend(old["key"] if not is_right(old, old["image"]) else [])
+                right.append(is_right(old, old["image"]))
+        return all(right)
 
-    threads = [threading.Thread(target=train, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(train, range(6)))
 
 
 def read_in_fork(loader: Any, held: Any, before: Any, go_on: Any, queue: Any) -> None:
@@ -133,9 +115,8 @@ def read_in_fork(loader: Any, held: Any, before: Any, go_on: Any, queue: Any) ->
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_and_its_parent_do_not_see_what_the_other_writes(root):
-    loader = shardctl.open(root).loader(
-        BATCH, shuffle=True, columns=["image", "key"], threads=2, repeat=3
-    )
+    options = {"columns": ["image", "key"], "threads": 2, "repeat": 3}
+    loader = shardctl.open(root).loader(BATCH, shuffle=True, **options)
     batches = iter(loader)
     held = next(batches)["image"]
     before = held.copy()

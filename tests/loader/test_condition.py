@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import weakref
 from pathlib import Path
@@ -138,66 +137,73 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n ==", "is not a condition"),
-        ("", "is not a condition"),
+        *(
+            (text, "is not a condition")
+            for text in ("n ==", "", "(" * 5000 + "n" + ")" * 5000, "n == " + "9" * 6000)
+        ),
         ("m == 3", "no column 'm'; it has n, x, text"),
-        ("lable == 3", "no column 'lable'; did you mean label"),
+        ("lable == 3", "did you mean label"),
         ("label == 'wasp'", "no class 'wasp'"),
-        ("label == 'bea'", "no class 'bea'; did you mean bee"),
+        ("label == 'bea'", "did you mean bee"),
         ("box.height > 1", "box has no part 'height'"),
-        ("n == 'three'", "n is a number; compare it with a number, not with 'three'"),
-        ("n == '5'", "n is a number; compare it with 5, not with '5'"),
-        (
-            "box.width in [1, 2] and box.width in ['1']",
-            "box.width is a number; compare it with 1, not with '1'",
-        ),
-        ("yes == 1", "yes is True or False; compare it with True or False, not with 1"),
-        ("text > 3", "text is text; compare it with '3', not with 3"),
-        ("len(n) > 1", "does not fit the columns (n is a number)"),
-        ("n", "does not fit the columns (n is a number)"),
+        ("n == 'three'", "compare it with a number, not"),
+        ("n == '5'", "compare it with 5, not"),
+        ("box.width in [1, 2] and box.width in ['1']", "compare it with 1, not"),
+        ("yes == 1", "compare it with True or False, not"),
+        ("text > 3", "compare it with '3', not"),
+        *((text, "does not fit the columns .n is a number.") for text in ("len(n) > 1", "n")),
         ("n in ids", "goes with a list"),
-        ("contains(text, n)", "takes a column and a string"),
-        ("__import__('os').system('true')", "is not one of len"),
-        ("(lambda: n)() == 1", "is not one of len"),
-        ("n == [x for x in ids]", "is not allowed"),
-        ("f'{n}' == '1'", "is not allowed"),
-        ("n if n else n", "is not allowed"),
-        ("ids[0] == 1", "is not allowed"),
-        ("text.upper() == 'X'", "is not one of len"),
-        ("not " * 200 + "n == 1", "nested too deep"),
-        ("(" * 5000 + "n" + ")" * 5000, "is not a condition"),
-        ("n == 99999999999999999999999", "a whole number is too large"),
-        ("n + 99999999999999999999 > 0", "a whole number is too large"),
-        ("not (n > 1 or -99999999999999999999 < n)", "a whole number is too large"),
-        ("n == [0x" + "f" * 6000 + "]", "cannot be read"),
-        ("n == " + "9" * 6000, "is not a condition"),
-        (r'text == "\ud800"', "half of a surrogate pair"),
-        (r'text in ["\ud800"]', "half of a surrogate pair"),
-        ("n in [1, 'x']", "must be of one kind"),
-        ("n" + ".a" * 1500 + " == 1", "nested too deep"),
-        ("n" + " ** 2" * 1500 + " == 1", "nested too deep"),
-        (
-            " or ".join(["n == 1"] * 1001),
-            "more than 1,000 comparisons and operations; .* index in [1, 5, 7]",
+        ("contains(text, n)", "a column and a string"),
+        *(
+            (text, "is not one of len")
+            for text in (
+                "__import__('os').system('true')",
+                "(lambda: n)() == 1",
+                "text.upper() == 'X'",
+            )
         ),
-        ("n" + " < n" * 20_000, "more than 1,000 comparisons"),
-        ("not not (" + " and ".join(["n == 1"] * 20_000) + ")", "more than 1,000 comparisons"),
+        *(
+            (text, "is not allowed")
+            for text in ("n == [x for x in ids]", "f'{n}' == '1'", "n if n else n", "ids[0] == 1")
+        ),
+        *(
+            (text, "nested too deep")
+            for text in (
+                "not " * 200 + "n == 1",
+                "n" + ".a" * 1500 + " == 1",
+                "n" + " ** 2" * 1500 + " == 1",
+            )
+        ),
+        *(
+            (text, "a whole number is too large")
+            for text in (f"n == {10**23}", f"n + {10**20} > 0", f"not (n > 1 or -{10**20} < n)")
+        ),
+        ("n == [0x" + "f" * 6000 + "]", "cannot be read"),
+        *(
+            (rf'text {sign} "\ud800"{end}', "half of a surrogate pair")
+            for sign, end in (("==", ""), ("in [", "]"))
+        ),
+        ("n in [1, 'x']", "must be of one kind"),
+        *(
+            (text, "more than 1,000 comparisons")
+            for text in (
+                " or ".join(["n == 1"] * 1001),
+                "n" + " < n" * 20_000,
+                "not not (" + " and ".join(["n == 1"] * 20_000) + ")",
+            )
+        ),
     ],
 )
 def test_what_is_no_condition_is_refused_in_a_sentence(text, message):
-    with pytest.raises(UsageError, match=re.sub(r"[()\[]", r"\\\g<0>", message)) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         parse_condition(text, SCHEMA, {"label": CLASSES})
-    assert len(str(refused.value)) < 800, (
-        "a message repeats no more than the beginning of a condition"
-    )
+    # a message repeats no more than the beginning of a condition
+    assert len(str(refused.value)) < 800
     assert "kernel" not in str(refused.value), "Arrow's own words are not for users of shardctl"
 
 
-def test_numbers_at_the_ends_of_64_bits_are_allowed():
+def test_numbers_at_the_ends_of_64_bits_and_a_thousand_comparisons_are_allowed():
     assert chosen(f"n < {2**63 - 1} and n > {-(2**63)} and n == 4") == [4]
-
-
-def test_a_condition_of_a_thousand_comparisons_is_allowed_and_a_list_may_be_longer():
     assert chosen(" or ".join(f"n == {number}" for number in range(4, 1004))) == [4, 5, 6, 7]
     assert chosen(f"n in {list(range(5, 50_000))}") == [5, 6, 7]
 
@@ -205,10 +211,8 @@ def test_a_condition_of_a_thousand_comparisons_is_allowed_and_a_list_may_be_long
 def test_columns_are_released_by_the_thread_that_asked():
     """Where another thread is the last to release a numpy array while Python exits, the process is
     aborted."""
-    where, released = (
-        parse_condition(" or ".join(f"n == {number}" for number in range(200)), SCHEMA, {}),
-        [],
-    )
+    many = " or ".join(f"n == {number}" for number in range(200))
+    where, released = parse_condition(many, SCHEMA, {}), []
     for _ in range(50):
         numbers = np.arange(100)
         weakref.finalize(numbers, lambda: released.append(threading.get_ident()))
@@ -235,9 +239,8 @@ def test_width_height_and_place_can_be_asked_without_being_columns(photos, raw_d
         return list(matching(place_of(root), split, where))
 
     samples = list(shardctl.open(out))
-    sizes = {sample["key"]: (photos / sample["key"]).stat().st_size for sample in samples}
     wide = {sample["key"] for sample in samples if sample["image"].shape[1] > 500}
-    large = {key for key, size in sizes.items() if size > 9000}
+    large = {row["key"] for row in samples if (photos / row["key"]).stat().st_size > 9000}
     for where, keys in (("width > 500", wide), ("image_bytes > 9000", large)):
         assert {record.values["key"] for record in found(out, where)} == keys
     assert len(found(raw_dataset, "width == 32 and height == 32")) == 60
@@ -247,36 +250,30 @@ def test_width_height_and_place_can_be_asked_without_being_columns(photos, raw_d
     assert {record.row for record in found(raw_dataset, "row == 1", "val")} == {1}
 
 
-def test_matches_are_counted_only_where_all_samples_were_looked_at(cli, raw_dataset):
-    few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
-    assert (few["matches"], len(few["samples"])) == (None, 3)
-    all_ = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 30, "--json").json
-    assert all_["matches"] == 10
-
-
-def test_a_division_by_zero_is_said_in_a_sentence(cli, raw_dataset):
-    refused = cli("inspect", raw_dataset, "--where", "index / 0 > 1")
-    assert (refused.code, refused.err.count("divide by zero\n")) == (2, 1)
-    with pytest.raises(UsageError, match="columns label: divide by zero"):
-        shardctl.open(raw_dataset).filter("label / 0 > 1")
-
-
 def test_the_command_counts_shows_and_saves_what_matches(cli, raw_dataset, tmp_path):
     def inspect(where: str, *options: object) -> Any:
         return cli("inspect", raw_dataset, "--where", where, *options)
 
     shown = inspect("label in ['snow', 'night', 'dunes']", "--columns", "key,label")
-    assert shown.code == 0
-    assert "30 samples match; the first 20 are shown" in shown.out
-    saved = inspect("label == 'snow'", "--save", tmp_path / "snow")
-    assert f"20 files written to {tmp_path}/snow" in saved.out
-    assert len(list((tmp_path / "snow" / "snow").glob("*.png"))) == 10
-    about = json.loads(next((tmp_path / "snow" / "snow").glob("*.json")).read_text())
+    assert (shown.code, "30 samples match; the first 20 are shown" in shown.out) == (0, True)
+    # all samples were looked at, or not
+    for head, matches in ((3, None), (30, 10)):
+        counted = inspect("label == 'snow'", "--head", head, "--json").json
+        assert (counted["matches"], len(counted["samples"])) == (matches, min(head, 10))
+    folder = tmp_path / "snow"
+    assert f"20 files written to {folder}" in inspect("label == 'snow'", "--save", folder).out
+    assert len(list((folder / "snow").glob("*.png"))) == 10
+    about = json.loads(next((folder / "snow").glob("*.json")).read_text())
     assert about == {"label": 4, "label_name": "snow"}
     files = ("--save", tmp_path / "s", "--images", tmp_path / "s.png")
     both = inspect("label == 3", *files, "--json").json
     assert (len(both["files"]), both["images"]) == (20, 10)
     assert (tmp_path / "s.png").exists()
-    refused = inspect("labl == 1")
-    assert refused.code == 2
-    assert "did you mean label?" in refused.err
+    for where, said in (
+        ("labl == 1", "did you mean label?"),
+        ("index / 0 > 1", "divide by zero\n"),
+    ):
+        refused = inspect(where)
+        assert (refused.code, refused.err.count(said)) == (2, 1)
+    with pytest.raises(UsageError, match="columns label: divide by zero"):
+        shardctl.open(raw_dataset).filter("label / 0 > 1")

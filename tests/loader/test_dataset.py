@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_files import images
 from in_this_process import convert
-from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
@@ -20,34 +20,43 @@ def keys_of(samples: Any) -> list[str]:
 def test_every_input_comes_out_as_it_went_in(photos, out):
     convert(photos, out, shuffle=5)
     ds = shardctl.open(out)
-    assert len(ds) == 60
-    assert {sample["key"] for sample in ds} == {
+    samples = list(ds)
+    assert sorted(keys_of(samples)) == sorted(
         str(path.relative_to(photos)) for path in photos.rglob("*.*")
-    }
-    for sample in ds:
+    )
+    for sample in samples:
         assert np.array_equal(sample["image"], decode((photos / sample["key"]).read_bytes()))
-        assert ds.classes is not None
         assert ds.classes[sample["label"]] == sample["key"].split("/")[0]
     stored = ds.take([5, 2], decode=False)
     assert stored["image"] == [(photos / key).read_bytes() for key in stored["key"]]
+    wide = [
+        sample["key"]
+        for sample in samples
+        if sample["image"].shape[1] > sample["image"].shape[0] and sample["label"] != 1
+    ]
+    assert keys_of(ds.filter("width > height and label != 1")) == wide != []
 
 
-def test_indices_and_slices_of_the_order(raw_dataset):
+def test_indices_of_the_order(raw_dataset):
     ds = shardctl.open(raw_dataset)
     in_order = keys_of(ds)
-    assert [ds[index]["key"] for index in range(60)] == in_order
-    assert ds[-1]["key"] == in_order[-1]
-    assert ds.take([3, 1, 4, 1])["key"] == [in_order[i] for i in (3, 1, 4, 1)]
-    assert ds.take([], columns=["key", "image"])["key"] == []
-    assert ds.take([-1, 0, -60, -2])["key"] == [in_order[i] for i in (-1, 0, 0, -2)]
+    assert [ds[index]["key"] for index in range(-1, 60)] == [in_order[-1], *in_order]
+    for indices in ([3, 1, 4, 1], [], [-1, 0, -60, -2]):
+        assert ds.take(indices)["key"] == [in_order[index] for index in indices]
     for index in (60, -61, 2**64 - 1):
         with pytest.raises(IndexError):
             ds[index]
         with pytest.raises(IndexError, match=f"sample {index} of a dataset of 60"):
             ds.take([index])
     chosen = np.array([-1, 3])
-    ds.take(chosen)  # type: ignore[arg-type]
+    ds.take(chosen)
     assert chosen.tolist() == [-1, 3], "what the caller gave is not changed"
+    for wrong in (1.5, "a", None, True, False, np.True_):
+        with pytest.raises(TypeError):
+            ds[wrong]
+    for indices in ([1.5], [True], "12", [[1]]):
+        with pytest.raises(UsageError, match="a list of whole numbers"):
+            ds.take(indices)
 
 
 def test_the_splits_are_the_whole(raw_dataset):
@@ -67,38 +76,27 @@ def test_batches_are_arrays_of_the_right_shape(raw_dataset):
 
 
 @pytest.fixture
-def half_labelled(tmp_path: Path) -> Path:
-    (tmp_path / "in").mkdir()
-    for name in ("a", "b", "c"):
-        Image.new("RGB", (8, 8)).save(tmp_path / "in" / f"{name}.png")
-    (tmp_path / "in" / "labels.csv").write_text("filename,label\na.png,cat\nc.png,dog\n")
-    convert(tmp_path / "in", tmp_path / "out", lenient_labels=True)
-    return tmp_path / "out"
+def half_labelled(tmp_path: Path, out: Path) -> Path:
+    source = images(tmp_path / "in", "a.png", "b.png", "c.png")
+    (source / "labels.csv").write_text("filename,label\na.png,cat\nc.png,dog\n")
+    convert(source, out, lenient_labels=True)
+    return out
 
 
-def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(
-    half_labelled,
-):
+def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(half_labelled, cli):
     ds = shardctl.open(half_labelled)
     assert ds.take([0, 1, 2])["label"] == [0, None, 1]
-    assert ds[1]["label"] is None
-    assert [sample["label"] for sample in ds] == [0, None, 1]
-    with pytest.raises(UsageError, match=r"1 of 3 samples have no label.*'b.png'; give fill="):
+    assert [sample["label"] for sample in (*ds, ds[1])] == [0, None, 1, None]
+    with pytest.raises(UsageError, match=r"1 of 3 samples .*'b.png'; give fill="):
         ds.loader(2)
     (batch,) = ds.loader(3, fill={"label": -1})
     assert batch["label"].tolist() == [0, -1, 1]
-    assert [b["key"] for b in ds.loader(3, columns=["key", "image"])] == [
-        ["a.png", "b.png", "c.png"]
-    ]
+    assert [len(b["key"]) for b in ds.loader(3, columns=["key", "image"])] == [3]
     with pytest.raises(UsageError, match=r"row 1, key 'b.png': label is missing; give fill"):
         list(ds[1:].loader(2, on_error="skip"))
     assert [b["label"].tolist() for b in ds.filter("label is not None").loader(2)] == [[0, 1]]
-
-
-def test_datasets_with_missing_labels_can_be_measured_and_looked_at(half_labelled, cli):
-    assert cli("bench", half_labelled, "--seconds", "0.1").code == 0
-    assert cli("inspect", half_labelled, "--head", "3").code == 0
-    assert cli("verify", half_labelled, "--level", "deep").code == 0
+    for words in ("bench {} --seconds 0.1", "inspect {} --head 3", "verify {} --level deep"):
+        assert cli(*words.format(half_labelled).split()).code == 0
 
 
 def test_slices_are_datasets(raw_dataset):
@@ -114,92 +112,55 @@ def test_slices_are_datasets(raw_dataset):
     ):
         part = ds[chosen]
         assert keys_of(part) == in_order[chosen]
-        assert [
-            key for batch in part.loader(4, columns=["key"]) for key in batch["key"]
-        ] == in_order[chosen]
-        for shuffle in ("global", "window"):
-            shuffled = [
-                key
-                for batch in part.loader(4, shuffle=shuffle, columns=["key"])
-                for key in batch["key"]
-            ]
-            assert sorted(shuffled) == sorted(in_order[chosen])
+        for shuffle in (False, "global", "window"):
+            loader = part.loader(4, shuffle=shuffle, columns=["key"])
+            read = [key for batch in loader for key in batch["key"]]
+            assert (sorted(read) if shuffle else read) == (
+                sorted(in_order[chosen]) if shuffle else in_order[chosen]
+            )
     assert keys_of(ds[::-1][2:10:3]) == in_order[::-1][2:10:3]
     assert len(ds[::2].filter("label >= 0")) == len(in_order[::2])
-    for wrong in (1.5, "a", None, True, False, np.True_):
-        with pytest.raises(TypeError):
-            ds[wrong]
-    for indices in ([1.5], [True], "12", [[1]]):
-        with pytest.raises(UsageError, match="a list of whole numbers"):
-            ds.take(indices)
-    with pytest.raises(UsageError, match="limit must be a whole number"):
-        ds.limit(2.5)
 
 
 def test_a_filter_may_be_a_string(raw_dataset):
-    ds = shardctl.open(raw_dataset)
-    assert ds.classes is not None
-    expected = [sample["key"] for sample in ds if sample["label"] == 2]
-    assert keys_of(ds.filter("label == 2")) == expected
-    assert keys_of(ds.filter(f"label == {ds.classes[2]!r}")) == expected
-    assert (
-        keys_of(ds.filter("contains(key, 'dunes') and label >= 0").limit(2))
-        == [sample["key"] for sample in ds if "dunes" in sample["key"]][:2]
-    )
-    assert len(ds.filter("True")) == len(ds)
-    assert len(ds.filter("width == 32 and height > 31 and image_bytes == 32 * 32 * 3")) == len(ds)
-    assert len(ds.filter("width > 100 or label == 1")) == len(ds.filter("label == 1"))
+    ds, train, val = (shardctl.open(raw_dataset, split=split) for split in (None, "train", "val"))
+    in_order = keys_of(ds)
+    second = [sample["key"] for sample in ds if sample["label"] == 2]
+    dunes = [key for key in in_order if "dunes" in key]
+    turned = ds[::-1]
+    for kept, keys in (
+        (ds.filter("label == 2"), second),
+        (ds.filter(f"label == {ds.classes[2]!r}"), second),
+        (ds.filter("contains(key, 'dunes') and label >= 0").limit(2), dunes[:2]),
+        (ds.filter("True"), in_order),
+        (ds.filter("width == 32 and height > 31 and image_bytes == 32 * 32 * 3"), in_order),
+        (ds.filter("width > 100 or label == 2"), second),
+        (ds.filter("index < 5 or index == 59"), [*in_order[:5], in_order[59]]),
+        (ds.filter("split == 'val' and label >= 0"), keys_of(val)),
+        (val.filter("split == 'val' and index in [0, 2]"), [val[0]["key"], val[2]["key"]]),
+        (val.filter("split != 'val'"), []),
+        (turned.filter("index < 3 and width == 32"), in_order[:-4:-1]),
+    ):
+        assert keys_of(kept) == keys
+    assert ds.filter("split == 'train'").identity["samples"] == len(train)
+    assert len(turned.filter("split == 'train'")) == len(train)
     for wrong, message in (
-        ("label = 2", "filter 'label = 2' is not a condition"),
-        ("colour == 2", "filter 'colour == 2': no column 'colour'"),
-        ("label == 'dune'", "no class 'dune'; did you mean dunes"),
+        ("label = 2", "'label = 2' is not a condition"),
+        ("colour == 2", "no column 'colour'"),
+        ("label == 'dune'", "did you mean dunes"),
     ):
         with pytest.raises(UsageError, match=message):
             ds.filter(wrong)
 
 
-def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset):
-    ds = shardctl.open(raw_dataset)
-    in_order = keys_of(ds)
-    train, val = (shardctl.open(raw_dataset, split=split) for split in ("train", "val"))
-    assert keys_of(ds.filter("index < 5 or index == 59")) == [
-        *in_order[:5],
-        in_order[59],
-    ]
-    assert ds.filter("split == 'train'").identity["samples"] == len(train)
-    assert keys_of(ds.filter("split == 'val' and label >= 0")) == keys_of(val)
-    assert [sample["key"] for sample in val.filter("split == 'val' and index in [0, 2]")] == [
-        val[0]["key"],
-        val[2]["key"],
-    ]
-    assert len(val.filter("split != 'val'")) == 0
-    turned = ds[::-1]
-    assert keys_of(turned.filter("index < 3 and width == 32")) == in_order[:-4:-1]
-    assert len(turned.filter("split == 'train'")) == len(train)
-
-
-def test_a_filter_may_ask_for_the_size_of_encoded_images(photos, out):
-    convert(photos, out)
-    ds = shardctl.open(out)
-    expected = [
-        sample["key"]
-        for sample in ds
-        if sample["image"].shape[1] > sample["image"].shape[0] and sample["label"] != 1
-    ]
-    assert 0 < len(expected) < len(ds)
-    assert keys_of(ds.filter("width > height and label != 1")) == expected
-
-
 def test_what_is_printed_says_what_is_in_it(raw_dataset):
     ds = shardctl.open(raw_dataset, split="train")
+    loader = ds.loader(8, shuffle="window", seed=3, rank=1, world_size=2)
     for shown, part in (
         (ds, str(raw_dataset)),
         (ds, f"{len(ds)} samples of split train"),
         (ds[:3], f"3 samples of split train, chosen from {len(ds)}"),
-        (
-            ds.loader(8, shuffle="window", seed=3, rank=1, world_size=2),
-            "'window', seed 3, rank 1 of 2",
-        ),
+        (loader, "'window', seed 3, rank 1 of 2"),
         (shardctl.mix([ds, ds], [1, 2]), f"{2 * len(ds)} samples; 6 classes"),
     ):
         assert part in repr(shown)
@@ -215,20 +176,6 @@ def test_a_damaged_shard_is_named_and_not_read(dataset):
     victim.unlink()
     with pytest.raises(DatasetError, match=r"train-00001.arrow: no such shard"):
         list(shardctl.open(dataset))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"batch_size": 1, "rank": 2, "world_size": 2}, "rank must be 0 to 1"),
-        ({"batch_size": 1, "threads": 0}, "threads"),
-        ({"batch_size": 1, "columns": ["colour"]}, "no column 'colour'; it has key, image, label"),
-    ],
-)
-def test_impossible_loaders_are_refused(raw_dataset, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        shardctl.open(raw_dataset).loader(**arguments)
 
 
 def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(

@@ -3,6 +3,8 @@ every way to read."""
 
 from __future__ import annotations
 
+import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +25,30 @@ ALL = ("labels", "position_ids", "document_ids", "cu_seqlens")
 EOS, PAD, LENGTH = 0, 9, 16
 
 
-def reference(
-    rows: list[tuple[list[int], list[int], list[int] | None]], width: int
-) -> dict[str, Any]:
-    """The derived fields of rows (tokens, lengths of their documents, loss mask), one token after
-    the other."""
-    labels, positions, documents, edges = [], [], [], [0]
+Row = tuple[list[int], list[int], list[int] | None]
+"""Tokens, lengths of their documents, loss mask."""
+
+
+def reference(rows: list[Row], width: int) -> dict[str, Any]:
+    """The derived fields of rows, one token after the other."""
+    found: dict[str, Any] = {"labels": [], "position_ids": [], "document_ids": []}
+    edges = [0]
     for tokens, lengths, mask in rows:
         padding = width - sum(lengths)
         stretches = [*enumerate(lengths), *[(-1, padding)] * (padding > 0)]
-        places = [(number, place) for number, length in stretches for place in range(length)]
-        for _, length in stretches:
-            edges.append(edges[-1] + length)
-        positions.append([place for _, place in places])
-        documents.append([number for number, _ in places])
-        counted = mask[1:] if mask else [1] * width
-        row = [
-            token if number == after >= 0 and counts else -100
-            for number, after, token, counts in zip(
-                documents[-1], documents[-1][1:], tokens[1:], counted, strict=False
-            )
-        ]
-        labels.append([*row, -100])
-    return {
-        "labels": labels,
-        "position_ids": positions,
-        "document_ids": documents,
-        "cu_seqlens": edges,
-        "max_seqlen": int(np.diff(edges).max(initial=0)),
-    }
+        edges += [length for _, length in stretches]
+        numbers = [number for number, length in stretches for _ in range(length)]
+        counted = mask or [1] * width
+        found["labels"].append(
+            [
+                tokens[at] if numbers[at - 1] == numbers[at] >= 0 and counted[at] else -100
+                for at in range(1, width)
+            ]
+            + [-100]
+        )
+        found["position_ids"].append([place for _, length in stretches for place in range(length)])
+        found["document_ids"].append(numbers)
+    return found | {"cu_seqlens": np.cumsum(edges).tolist(), "max_seqlen": max(edges)}
 
 
 @examples(60)
@@ -65,14 +62,12 @@ def test_derived_fields_are_those_of_a_plain_reference(rows, masked):
     masks = [None] * len(rows) if mask is None else mask.tolist()
     wanted = reference(list(zip(tokens.tolist(), rows, masks, strict=True)), width)
     labels = np.empty(tokens.shape, np.int64)
-    layout.labels(tokens, mask, labels)
     places, documents = np.empty(tokens.shape, np.int32), np.empty(tokens.shape, np.int32)
+    layout.labels(tokens, mask, labels)
     layout.position_ids(places)
     layout.document_ids(documents)
-    assert labels.tolist() == wanted["labels"]
-    assert places.tolist() == wanted["position_ids"]
-    assert documents.tolist() == wanted["document_ids"]
-    assert layout.cu_seqlens().tolist() == wanted["cu_seqlens"]
+    for name, values in zip(ALL, (labels, places, documents, layout.cu_seqlens()), strict=True):
+        assert values.tolist() == wanted[name], name
 
 
 @pytest.fixture(scope="session")
@@ -106,17 +101,14 @@ def compressed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(source, tmp_path_factory.mktemp("blocks") / "out", "zstd", method="bfd")
 
 
-def rows_of(
-    ds: shardctl.Dataset, indices: list[int]
-) -> list[tuple[list[int], list[int], list[int] | None]]:
+def rows_of(ds: shardctl.Dataset, indices: list[int]) -> Any:
     names = ("tokens", "document_lengths", "loss_mask")
     return [tuple(ds[index][name].tolist() for name in names) for index in indices]
 
 
-def check(batch: dict[str, Any], ds: shardctl.Dataset, indices: list[int]) -> None:
-    rows = rows_of(ds, indices)
+def check_derived(batch: dict[str, Any], rows: list[Row], width: int = LENGTH) -> None:
     assert batch["tokens"].tolist() == [tokens for tokens, _, _ in rows]
-    for name, value in reference(rows, LENGTH).items():
+    for name, value in reference(rows, width).items():
         assert np.asarray(batch[name]).tolist() == value, name
 
 
@@ -127,32 +119,32 @@ def check(batch: dict[str, Any], ds: shardctl.Dataset, indices: list[int]) -> No
 @pytest.mark.parametrize("stored", ["blocks", "compressed"])
 def test_batches_in_order_have_the_derived_fields(stored, options, request):
     ds = shardctl.open(request.getfixturevalue(stored))
-    first = 0
+    rows = rows_of(ds, list(range(len(ds))))
     for batch in ds.loader(7, derive=ALL, **options):
         size = len(batch["tokens"])
-        check(batch, ds, list(range(first, first + size)))
-        first += size
-    assert first == len(ds)
+        check_derived(batch, rows[:size])
+        del rows[:size]
+    assert rows == []
 
 
 @pytest.mark.parametrize("processes", [None, 2])
 def test_shuffled_batches_have_the_derived_fields_and_resume(blocks, processes):
     ds = shardctl.open(blocks)
-    places = {tuple(ds[index]["tokens"].tolist()): index for index in range(len(ds))}
-    loader = ds.loader(8, shuffle=True, seed=3, derive=ALL, processes=processes)
-    seen = []
-    state = {}
+    by_tokens = {str(row[0]): row for row in rows_of(ds, list(range(len(ds))))}
+    loader, resumed = (
+        ds.loader(8, shuffle=True, seed=3, derive=ALL, processes=count)
+        for count in (processes, None)
+    )
+    seen, state = [], {}
     for number, batch in enumerate(loader):
-        seen.append([places[tuple(tokens)] for tokens in batch["tokens"].tolist()])
-        check(batch, ds, seen[-1])
+        seen.append([str(tokens) for tokens in batch["tokens"].tolist()])
+        check_derived(batch, [by_tokens[tokens] for tokens in seen[-1]])
         if number == 2:
             state = loader.state_dict()
     loader.close()
-    assert sorted(index for each in seen for index in each) == list(range(len(ds)))
-    resumed = ds.loader(8, shuffle=True, seed=3, derive=ALL)
+    assert sorted(chain(*seen)) == sorted(by_tokens)
     resumed.load_state_dict(state)
-    rest = [[places[tuple(tokens)] for tokens in batch["tokens"].tolist()] for batch in resumed]
-    assert rest == seen[3:]
+    assert [[str(row) for row in batch["tokens"].tolist()] for batch in resumed] == seen[3:]
 
 
 def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blocks):
@@ -161,10 +153,9 @@ def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blo
     assert set(batch) == {"tokens", "loss_mask"}
     assert not batch["tokens"].flags.writeable, "a view of the file"
     assert batch["tokens"].dtype == np.uint16
-    (batch,) = ds.limit(3).loader(
-        3, columns=["key", "tokens", "document_keys"], dtype={"tokens": "int64"}, derive=["labels"]
-    )
-    assert set(batch) == {"key", "tokens", "document_keys", "labels"}
+    names = ["key", "tokens", "document_keys"]
+    (batch,) = ds.limit(3).loader(3, columns=names, dtype={"tokens": "int64"}, derive=["labels"])
+    assert set(batch) == {*names, "labels"}
     assert batch["tokens"].dtype == np.int64
     assert batch["key"] == [keys[0] for keys in batch["document_keys"]]
     assert {"key", "document_keys", "document_lengths", "document_starts"} < set(ds[0])
@@ -176,24 +167,22 @@ def test_blocks_are_stored_so_that_they_can_be_read_in_place(blocks, source, tmp
     assert stored == ["none", "zstd:3"]
 
 
-def test_pieces_that_are_padded_have_derived_fields_too(source, tmp_path):
-    ds = shardctl.open(convert(source, tmp_path / "out", method="none", stride=4))
+def test_pieces_that_are_padded_have_derived_fields_too(source, out):
+    ds = shardctl.open(convert(source, out, method="none", stride=4))
     loader = ds.loader(5, columns=["tokens"], pad={"tokens": PAD}, bucket={"tokens": 4}, derive=ALL)
-    stored = {(tuple(row["tokens"].tolist()), tuple(row["loss_mask"].tolist())) for row in ds}
-    masks = dict(stored)
+    stored = {(str(row["tokens"].tolist()), str(row["loss_mask"].tolist())) for row in ds}
+    masks = {tokens: json.loads(mask) for tokens, mask in stored}
+    assert len(stored) == len(masks), "each list of tokens has one mask"
     count = 0
     for batch in loader:
         assert batch["tokens"].dtype == np.uint16
         width = batch["tokens"].shape[1]
-        rows: Any = []
-        for tokens, length in zip(
-            batch["tokens"].tolist(), batch["tokens_length"].tolist(), strict=True
-        ):
-            mask = masks[tuple(tokens[:length])]
-            rows.append((tokens, [length], [*mask, *[0] * (width - length)]))
-        if len(stored) == len(masks):  # each list of tokens has one mask
-            for name, value in reference(rows, width).items():
-                assert np.asarray(batch[name]).tolist() == value, name
+        lengths = batch["tokens_length"].tolist()
+        rows: Any = [
+            (row, [length], masks[str(row[:length])] + [0] * (width - length))
+            for row, length in zip(batch["tokens"].tolist(), lengths, strict=True)
+        ]
+        check_derived(batch, rows, width)
         count += len(rows)
     assert count == len(ds)
 
@@ -213,20 +202,19 @@ def test_a_mixture_derives_what_can_be_joined(blocks, compressed):
     there = batch["labels"][:, :-1] != -100
     assert (batch["labels"][:, :-1][there] == batch["tokens"][:, 1:][there]).all()
     assert not there[~same].any()
-    with pytest.raises(UsageError, match="cu_seqlens is of a whole batch, which no mixture has"):
+    with pytest.raises(UsageError, match="a mixture does not have"):
         mix.loader(8, derive=["cu_seqlens"])
 
 
-def test_what_cannot_be_derived_is_refused(blocks, source, tmp_path):
-    ds = shardctl.open(blocks)
-    pieces = shardctl.open(convert(source, tmp_path / "out", method="none"))
-    for opened, columns, derive, said in (
-        (ds, None, "mask", "'mask' is not known; there are labels"),
-        (ds, ["key"], "labels", "there are 0 among key"),
+def test_what_cannot_be_derived_is_refused(blocks, source, out):
+    pieces = convert(source, out, method="none")
+    for root, columns, derive, said in (
+        (blocks, None, "mask", "'mask' is not known"),
+        (blocks, ["key"], "labels", "there are 0 among key"),
         (pieces, None, "labels", "give pad="),
     ):
         with pytest.raises(UsageError, match=said):
-            opened.loader(4, columns=columns, derive=[derive])
+            shardctl.open(root).loader(4, columns=columns, derive=[derive])
 
 
 def written(out: Path, columns: dict[str, Any], types: dict[str, pa.DataType]) -> shardctl.Dataset:
@@ -250,12 +238,9 @@ def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path, lengths):
 
 
 def test_columns_that_do_not_go_with_the_tokens_are_an_error(tmp_path):
-    tokens = {"tokens": [[1, 2, 3, 4]]}
-    with pytest.raises(
-        DatasetError, match=r"document_lengths does not go with tokens, .* there is none"
-    ):
-        written(tmp_path / "none", tokens, {}).loader(1, derive=["labels"])
-    columns = {**tokens, "document_lengths": [[4]], "loss_mask": [[1, 1]]}
+    columns: dict[str, Any] = {"tokens": [[1, 2, 3, 4]]}
+    more = {**columns, "document_lengths": [[4]], "loss_mask": [[1, 1]]}
     types = {"document_lengths": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.uint8(), 2)}
-    with pytest.raises(DatasetError, match="the column loss_mask does not go with tokens"):
-        written(tmp_path / "mask", columns, types).loader(1, derive=["labels"])
+    for made, of, said in ((columns, {}, "there is none"), (more, types, "column loss_mask")):
+        with pytest.raises(DatasetError, match=said):
+            written(tmp_path / said, made, of).loader(1, derive=["labels"])

@@ -58,25 +58,39 @@ def late(begin: Any, worker: int) -> None:
     assert begin.wait(60)
 
 
+def workers(dataset: Any, count: int, **options: Any) -> Any:
+    """Read a dataset in worker processes of PyTorch's."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(dataset, batch_size=None, num_workers=count, **options)
+
+
 class TestTorch:
     @pytest.fixture(autouse=True)
     def torch(self) -> Any:
         return pytest.importorskip("torch")
 
-    def test_batches_are_tensors_that_share_memory(self, root, torch):
+    @pytest.fixture
+    def dataset(self, root: Path, torch: Any) -> Any:
+        """Make a dataset of PyTorch's with batches of 16 samples."""
+        from shardctl.torch import IterableDataset
+
+        def make(batch: int = 16, **options: Any) -> Any:
+            return IterableDataset(shardctl.open(root), batch, **{"threads": 1, **options})
+
+        return make
+
+    def test_batches_are_tensors_that_can_be_written_to(self, root, torch):
         from shardctl.torch import Loader
 
-        plain = shardctl.open(root).loader(32, shuffle=True, seed=3)
-        loader = Loader(shardctl.open(root).loader(32, shuffle=True, seed=3))
+        ds = shardctl.open(root)
+        plain, loader = ds.loader(32), Loader(ds.loader(32))
         assert len(loader) == 4
         for found, expected in zip(loader, plain, strict=True):
-            assert isinstance(found["x"], torch.Tensor)
             assert found["x"].dtype == torch.uint8
             assert np.array_equal(found["x"].numpy(), expected["x"])
             assert found["key"] == expected["key"]
-        # views of the file are copied: a tensor can be written to
-        for batch in Loader(shardctl.open(root).loader(5)):
-            batch["x"] += 1
+            found["x"] += 1  # views of the file are copied
 
     @pytest.mark.thorough
     def test_an_iteration_that_is_open_when_python_ends_says_nothing(self, root):
@@ -87,24 +101,18 @@ class TestTorch:
         done = run_python(code, check=True)
         assert (done.stdout, done.stderr) == ("", "")
 
-    def test_in_a_data_loader_with_workers_each_sample_comes_once(self, root, torch):
-        from shardctl.torch import IterableDataset
+    @pytest.mark.thorough(after=2)
+    @pytest.mark.parametrize(
+        "options", [{"count": 0}, {"count": 2}, {"count": 2, "multiprocessing_context": "spawn"}]
+    )
+    def test_in_a_data_loader_with_workers_each_sample_comes_once(self, dataset, options):
+        assert sorted(numbers(workers(dataset(shuffle=True), **options))) == list(range(SAMPLES))
 
-        for workers in (0, 2):
-            dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
-            loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
-            assert sorted(numbers(loader)) == list(range(SAMPLES))
-
-    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(self, root, torch):
-        from shardctl.torch import IterableDataset
-
-        begin = multiprocessing.Event()
-        dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
-        loader = torch.utils.data.DataLoader(
-            dataset, batch_size=None, num_workers=2, worker_init_fn=partial(late, begin)
-        )
+    def test_a_worker_that_begins_late_reads_the_epoch_that_was_set_before_it(self, root, dataset):
+        begin, read = multiprocessing.Event(), dataset(shuffle=True)
+        loader = workers(read, 2, worker_init_fn=partial(late, begin))
         first = iter(loader)
-        dataset.set_epoch(7)
+        read.set_epoch(7)
         begin.set()
         assert sorted(numbers(first)) == list(range(SAMPLES))
         alone = shardctl.open(root).loader(16, shuffle=True, threads=1)
@@ -116,69 +124,44 @@ class TestTorch:
     @pytest.mark.thorough(after=1)
     @pytest.mark.parametrize("persistent", [False, True])
     def test_each_iteration_with_workers_is_the_next_epoch_or_the_one_that_is_set(
-        self, root, torch, persistent
+        self, root, dataset, persistent
     ):
-        from shardctl.torch import IterableDataset
-
-        def make() -> tuple[Any, Any]:
-            dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
-            given = {"batch_size": None, "num_workers": 2, "persistent_workers": persistent}
-            return dataset, torch.utils.data.DataLoader(dataset, **given)
-
-        copied = copy.deepcopy(make()[0])
-        of_copy = torch.utils.data.DataLoader(
-            copied, batch_size=None, num_workers=2, persistent_workers=persistent
+        read = dataset(shuffle=True)
+        loader, of_copy, resumed = (
+            workers(each, 2, persistent_workers=persistent)
+            for each in (read, copy.deepcopy(read), dataset(shuffle=True))
         )
         assert numbers(of_copy) != numbers(of_copy)
         plain = shardctl.open(root).loader(16, shuffle=True, threads=1)
-        # the first batch is of the first worker's first share
-        alone = [numbers(plain)[:16] for _ in range(6)]
-        dataset, loader = make()
         epochs = [numbers(loader) for _ in range(3)]
         assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * 3
-        assert [epoch[:16] for epoch in epochs] == alone[:3]
-        dataset.set_epoch(5)
+        # the first batch is of the first worker's first share
+        assert [epoch[:16] for epoch in epochs] == [numbers(plain)[:16] for _ in range(3)]
+        read.set_epoch(5)
         next(iter(loader))
-        dataset.set_epoch(1)
+        read.set_epoch(1)
         assert numbers(loader) == epochs[1]
         assert numbers(loader) == epochs[2]
-        state = shardctl.open(root).loader(32, shuffle=True).state_dict() | {
-            "epoch": 1,
-            "samples": 32,
-        }
-        dataset, loader = make()
-        dataset.load_state_dict(state)
-        assert numbers(loader) == epochs[1][32:]
-        assert numbers(loader) == epochs[2], "and not the rest of the state once more"
-        list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1))
-        anew = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
-        assert sorted(numbers(anew)) == list(range(SAMPLES)), "after another number of workers"
-        with pytest.raises(
-            UsageError, match="a DataLoader holds batches for longer than reuse=True allows"
-        ):
-            next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
-
-    @pytest.mark.thorough
-    def test_spawned_workers(self, root, torch):
-        from shardctl.torch import IterableDataset
-
-        dataset = IterableDataset(shardctl.open(root), 16, threads=1)
-        loader = torch.utils.data.DataLoader(
-            dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn"
-        )
-        assert sorted(numbers(loader)) == list(range(SAMPLES))
+        state = shardctl.open(root).loader(32, shuffle=True).state_dict()
+        resumed.dataset.load_state_dict(state | {"epoch": 1, "samples": 32})
+        assert numbers(resumed) == epochs[1][32:]
+        assert numbers(resumed) == epochs[2], "and not the rest of the state once more"
+        list(workers(resumed.dataset, 1))
+        anew = numbers(workers(resumed.dataset, 2))
+        assert sorted(anew) == list(range(SAMPLES)), "after another number of workers"
+        with pytest.raises(UsageError, match="reuse=True"):
+            next(iter(dataset(reuse=True)))
 
     # of torchdata's, by torch
     @pytest.mark.thorough(after=1)
     @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_torchdata_resumes_after_any_batch(self, root, workers):
+    @pytest.mark.parametrize("count", [0, 2])
+    def test_torchdata_resumes_after_any_batch(self, dataset, count):
         stateful = pytest.importorskip("torchdata.stateful_dataloader")
-        from shardctl.torch import IterableDataset
 
         def make() -> Any:
-            dataset = IterableDataset(shardctl.open(root), 24, shuffle=True, seed=4, threads=1)
-            return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+            read = dataset(24, shuffle=True, seed=4)
+            return stateful.StatefulDataLoader(read, batch_size=None, num_workers=count)
 
         loader = make()
         whole, states = [], []
@@ -189,121 +172,61 @@ class TestTorch:
         for done, state in enumerate(states, 1):
             resumed = make()
             resumed.load_state_dict(state)
-            assert [batch["n"].tolist() for batch in resumed] == whole[done:], (
-                f"after {done} of {len(whole)} batches"
-            )
+            assert [batch["n"].tolist() for batch in resumed] == whole[done:], f"after {done}"
 
-    def test_state_counts_what_the_training_loop_has(self, root):
+    @pytest.mark.parametrize("kind", ["Loader", "IterableDataset"])
+    def test_an_iteration_after_a_broken_off_one_is_the_next_epoch(self, root, dataset, kind):
         from shardctl.torch import Loader
-
-        loader = Loader(shardctl.open(root).loader(16, shuffle=True))
-        whole = [
-            batch["n"].tolist() for batch in Loader(shardctl.open(root).loader(16, shuffle=True))
-        ]
-        running = iter(loader)
-        seen = [next(running)["n"].tolist() for _ in range(3)]
-        resumed = Loader(shardctl.open(root).loader(16, shuffle=True))
-        resumed.load_state_dict(loader.state_dict())
-        assert seen + [batch["n"].tolist() for batch in resumed] == whole
-
-    def test_an_iteration_after_a_broken_off_one_is_the_next_epoch(self, root):
-        from shardctl.torch import IterableDataset, Loader
 
         plain = shardctl.open(root).loader(16, shuffle=True)
         epochs = [numbers(plain) for _ in range(3)]
-        for broken in (
-            Loader(shardctl.open(root).loader(16, shuffle=True)),
-            IterableDataset(shardctl.open(root), 16, shuffle=True),
-        ):
-            assert numbers(itertools.islice(broken, 2)) == epochs[0][:32]
-            state = broken.state_dict()
-            assert (state["epoch"], state["samples"]) == (0, 32)
-            assert numbers(broken) == epochs[1]
-            assert numbers(itertools.islice(broken, 1)) == epochs[2][:16]
-            broken.load_state_dict(state)
-            assert numbers(broken) == epochs[0][32:]
-            assert numbers(broken) == epochs[1]
-            broken.set_epoch(2)
-            assert numbers(broken) == epochs[2]
-            broken.load_state_dict(state)
-            broken.set_epoch(0)
-            assert numbers(broken) == epochs[0][32:]
-            broken.load_state_dict(state)
-            with pytest.warns(
-                UserWarning,
-                match=r"set_epoch\(1\) leaves the loaded state \(epoch 0, 32 samples consumed\)",
-            ):
-                broken.set_epoch(1)
-            assert numbers(broken) == epochs[1]
-            broken.load_state_dict(state | {"samples": SAMPLES})
-            broken.set_epoch(1)  # nothing is left: no warning, which would be an error here
-            assert numbers(broken) == epochs[1]
+        broken = dataset(shuffle=True)
+        if kind == "Loader":
+            broken = Loader(shardctl.open(root).loader(16, shuffle=True))
+        assert numbers(itertools.islice(broken, 2)) == epochs[0][:32]
+        state = broken.state_dict()
+        assert (state["epoch"], state["samples"]) == (0, 32)
+        assert numbers(broken) == epochs[1]
+        assert numbers(itertools.islice(broken, 1)) == epochs[2][:16]
+        broken.load_state_dict(state)
+        assert numbers(broken) == epochs[0][32:]
+        assert numbers(broken) == epochs[1]
+        broken.load_state_dict(state)
+        broken.set_epoch(0)
+        assert numbers(broken) == epochs[0][32:]
+        broken.load_state_dict(state)
+        with pytest.warns(UserWarning, match="leaves the loaded state"):
+            broken.set_epoch(1)
+        assert numbers(broken) == epochs[1]
+        broken.load_state_dict(state | {"samples": SAMPLES})
+        broken.set_epoch(1)  # nothing is left: no warning, which would be an error here
+        assert numbers(broken) == epochs[1]
 
-    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, root, torch):
-        from shardctl.torch import IterableDataset
-
-        read = []
-        for rank in range(2):
-            dataset = IterableDataset(
-                shardctl.open(root), 8, threads=1, rank=rank, world_size=2, remainder="uneven"
-            )
-            read.append(
-                numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))
-            )
-            assert len(read[rank]) == SAMPLES // 2
-        assert sorted(read[0] + read[1]) == list(range(SAMPLES))
-
-    def test_an_iterable_dataset_has_a_length(self, root, torch):
-        from shardctl.torch import IterableDataset
-
-        dataset = IterableDataset(shardctl.open(root), 16)
-        loader = torch.utils.data.DataLoader(dataset, batch_size=None)
-        assert len(dataset) == len(loader) == len(list(dataset)) == 8
-        assert len(IterableDataset(shardctl.open(root), 16, rank=1, world_size=2)) == 4
-
-    @pytest.mark.thorough
-    def test_two_ranks_of_a_loader_share_the_samples(self, root, tmp_path):
-        """Two real processes; the loader was made before the process group, and takes rank and
-        world size from it."""
-        printed = in_two_ranks(root, tmp_path, READ)
-        read = [list(map(int, lines[0].split())) for lines in printed]
+    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, dataset):
+        options = {"world_size": 2, "remainder": "uneven"}
+        read = [numbers(workers(dataset(8, rank=rank, **options), 2)) for rank in range(2)]
         assert len(read[0]) == len(read[1]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
-        assert printed[0][1] == printed[1][1] == "6 120", (
-            "batches of a rank; samples where 0 of 1 was given"
-        )
 
-    def test_two_ranks_of_distributed_data_parallel(self, root, tmp_path):
+    def test_an_iterable_dataset_has_a_length(self, dataset):
+        read = dataset()
+        assert len(read) == len(workers(read, 0)) == len(list(read)) == 8
+        assert len(dataset(rank=1, world_size=2)) == 4
+
+    @pytest.mark.thorough(after=1)
+    @pytest.mark.parametrize("samples", [SAMPLES, SAMPLES - 9, 1])
+    def test_two_ranks_of_distributed_data_parallel(self, root, tmp_path, samples):
         """Two real processes train a real model; each must have the other's gradients, and all
-        samples come once."""
-        printed = in_two_ranks(root, tmp_path, TRAIN)
+        samples come: where they do not divide, the first of the epoch again, and no rank waits."""
+        printed = in_two_ranks(root, tmp_path, f"SAMPLES = {samples}{TRAIN}")
         read = [list(map(int, lines[0].split())) for lines in printed]
-        assert len(read[0]) == len(read[1]) == SAMPLES // 2
-        assert sorted(read[0] + read[1]) == list(range(SAMPLES))
+        assert len(read[0]) == len(read[1]) == -(-samples // 20) * 10
+        assert set(read[0] + read[1]) == set(range(samples))
         assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
-
-    @pytest.mark.thorough
-    def test_two_ranks_of_distributed_data_parallel_end_together(self, root, tmp_path):
-        """Where the samples do not divide: all of them come, the first of the epoch again, and no
-        rank waits for another."""
-        for samples in (SAMPLES - 9, 1):
-            folder = tmp_path / str(samples)
-            folder.mkdir()
-            printed = in_two_ranks(
-                root,
-                folder,
-                f"SAMPLES = {samples}" + TRAIN.replace("argv[1])", "argv[1]).limit(SAMPLES)"),
-            )
-            read = [list(map(int, lines[0].split())) for lines in printed]
-            assert len(read[0]) == len(read[1]) == -(-samples // 20) * 10
-            assert set(read[0] + read[1]) == set(range(samples))
-
-    def test_worker_processes_of_one_rank_take_no_sample_twice(self, root, torch):
-        from shardctl.torch import IterableDataset
-
-        dataset = IterableDataset(shardctl.open(root), 8, threads=1)
-        read = numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))
-        assert sorted(read) == list(range(SAMPLES))
+        steps = -(-samples // 20)
+        assert printed[0][2] == printed[1][2] == f"{steps} {samples}", (
+            "batches of a rank of a loader that was made before the group; samples of rank 0 of 1"
+        )
 
 
 def in_two_ranks(root: Path, folder: Path, code: str) -> list[list[str]]:
@@ -312,17 +235,11 @@ def in_two_ranks(root: Path, folder: Path, code: str) -> list[list[str]]:
     script.write_text(code)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-    }
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     ranks = [
         subprocess.Popen(
             [sys.executable, script, root],
-            env={**environment, "RANK": str(rank)},
+            env={**os.environ, **address, "WORLD_SIZE": "2", "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -333,29 +250,18 @@ def in_two_ranks(root: Path, folder: Path, code: str) -> list[list[str]]:
     return printed
 
 
-READ = """
-import sys, torch, shardctl
-from shardctl.torch import Loader
-ds = shardctl.open(sys.argv[1])
-loader = Loader(ds.loader(10, shuffle=True, seed=1))
-torch.distributed.init_process_group("gloo")
-print(*(n for batch in loader for n in batch["n"].tolist()))
-alone = Loader(ds.loader(10, rank=0, world_size=1))
-print(len(loader), sum(len(batch["n"]) for batch in alone))
-torch.distributed.destroy_process_group()
-"""
-
-
 TRAIN = """
 import os, sys, torch, shardctl
 from torch.nn.parallel import DistributedDataParallel
-from shardctl.torch import IterableDataset
+from shardctl.torch import IterableDataset, Loader
+ds = shardctl.open(sys.argv[1]).limit(SAMPLES)
+before = Loader(ds.loader(10))
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(6, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 read = []
-for batch in IterableDataset(shardctl.open(sys.argv[1]), 10, shuffle=True, seed=1):
+for batch in IterableDataset(ds, 10, shuffle=True, seed=1):
     loss = (model(batch["x"].reshape(-1, 6).float()) - batch["n"][:, None]).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -363,6 +269,7 @@ for batch in IterableDataset(shardctl.open(sys.argv[1]), 10, shuffle=True, seed=
     read += batch["n"].tolist()
 print(*read)
 print(*(value for p in model.parameters() for value in p.flatten().tolist()))
+print(sum(1 for batch in before), sum(len(batch["n"]) for batch in Loader(ds.loader(10, rank=0, world_size=1))))
 # A process of torch 2.13 ends now and then by SIGABRT, without shardctl too: with a model that has the group still, and rarely
 # while the interpreter is taken down.
 del model, optimizer, loss

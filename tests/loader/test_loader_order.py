@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -79,48 +80,6 @@ def test_ranks_share_any_stretch_evenly(starts, options, epoch, data):
     parts = [order.share(first, count, rank, ranks) for rank in range(ranks)]
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(first, first + count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@examples(12)
-@given(
-    shuffle=st.sampled_from(ORDERS),
-    ranks=st.sampled_from([1, 2, 3, 4, 8]),
-    threads=st.integers(1, 4),
-    stop=st.integers(0, 20),
-    later_ranks=st.sampled_from([1, 2, 4, 6, 12]),
-    later_threads=st.integers(1, 4),
-)
-def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
-    numbers,
-    shuffle,
-    ranks,
-    threads,
-    stop,
-    later_ranks,
-    later_threads,
-):
-    ds = shardctl.open(numbers)
-    whole = read(ds.loader(48, shuffle=shuffle, seed=5))
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, "remainder": "uneven"}
-    world = worlds(ds, 48 // ranks, ranks, threads=threads, **options)
-    running = [iter(loader) for loader in world]
-    seen = [sorted(joined(next(part)["number"].tolist() for part in running)) for _ in range(stop)]
-    assert seen == [sorted(batch) for batch in whole[:stop]]
-    states = [loader.state_dict() for loader in world]
-    assert all(state == states[0] for state in states)
-    for part in running:
-        part.close()
-    rest = []
-    for later in worlds(ds, 48 // later_ranks, later_ranks, threads=later_threads, **options):
-        later.load_state_dict(states[0])
-        rest.append(read(later))
-    steps = max(map(len, rest))
-    together = [
-        sorted(joined(part[step] for part in rest if step < len(part))) for step in range(steps)
-    ]
-    assert together == [sorted(batch) for batch in whole[stop:]]
-    if ranks == later_ranks == 1:
-        assert rest[0] == whole[stop:]
 
 
 @pytest.mark.parametrize("mode", ["window", "block"])
@@ -207,75 +166,17 @@ def test_the_orders_are_the_same_for_ever():
     ]
 
 
-@pytest.mark.parametrize("shuffle", ORDERS)
-def test_the_remainder_rules(numbers, shuffle):
-    ds = shardctl.open(numbers)
-
-    def world(**options: Any) -> list[list[list[int]]]:
-        return [read(loader) for loader in worlds(ds, 64, 3, shuffle=shuffle, **options)]
-
-    uneven, padded, dropped = (world(remainder=rule) for rule in ("uneven", "pad", "drop"))
-    assert sorted(joined(joined(uneven))) == list(range(SAMPLES))
-    assert dropped == world(drop_last=True) == [rank[:-1] for rank in uneven]
-    assert [[len(batch) for batch in rank] for rank in padded] == [[64] * 6] * 3
-    assert {number for rank in padded for batch in rank for number in batch} == set(range(SAMPLES))
-    every = joined(joined(padded))
-    first = joined(rank[0] for rank in uneven)
-    assert {number for number in every if every.count(number) > 1} <= set(first), (
-        "filled up with the epoch's first samples"
-    )
-    assert len(ds.loader(64, world_size=3, drop_last=True)) == 5
-    assert len(ds.loader(64, world_size=3, remainder="pad")) == 6
-
-
-KEYS = [f"k{n}" for n in range(210)]
-LENGTHS = pa.schema({"key": pa.string(), "n": pa.list_(pa.int32())})
+KEYS = [f"k{n:02}" for n in range(60)]
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """210 samples with lists of different lengths, in 3 shards of 7 blocks."""
+    """60 samples with lists of different lengths, in 3 shards of 5 blocks."""
     root = tmp_path_factory.mktemp("rows") / "out"
-    write_dataset(
-        root,
-        LENGTHS,
-        ((key, [n] * (n % 7)) for n, key in enumerate(KEYS)),
-        70,
-        "zstd",
-        sample_bytes=100_000,
-    )
+    columns = pa.schema({"key": pa.string(), "n": pa.list_(pa.int32())})
+    samples = ((key, [n] * (n % 7)) for n, key in enumerate(KEYS))
+    write_dataset(root, columns, samples, 20, "zstd", sample_bytes=250_000)
     return root
-
-
-@examples(40)
-@given(
-    samples=st.integers(1, 210),
-    batch_size=st.integers(1, 40),
-    world_size=st.integers(1, 9),
-    last=st.sampled_from(
-        [{"drop_last": True}, {"remainder": "uneven"}, {"remainder": "pad"}, {"remainder": "drop"}]
-    ),
-    shuffle=st.sampled_from(ORDERS),
-    kind=st.sampled_from(["dataset", "bucket", "mix"]),
-    repeat=st.integers(1, 2),
-)
-def test_the_length_of_a_loader_is_the_number_of_its_batches(
-    rows,
-    samples,
-    batch_size,
-    world_size,
-    last,
-    shuffle,
-    kind,
-    repeat,
-):
-    ds = shardctl.open(rows).limit(samples)
-    source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
-    options = {"shuffle": shuffle, "threads": 1, "repeat": repeat, **last}
-    if kind == "bucket":
-        options["bucket"] = {"n": 3}
-    for loader in worlds(source, batch_size, world_size, **options):
-        assert sum(1 for _ in loader) == loader.stats().batches == repeat * len(loader)
 
 
 LAST = ({"remainder": "uneven"}, {"remainder": "pad"}, {"remainder": "drop"}, {"drop_last": True})
@@ -283,80 +184,63 @@ WORLDS = {1: (1,), 6: (1, 2, 3, 6), 8: (2, 4), 12: (1, 4, 12)}
 """Samples of a global batch, and the world sizes that read it."""
 
 
-@pytest.mark.thorough
-@examples(60)
+@examples(80)
 @given(
-    samples=st.integers(1, 40),
+    samples=st.integers(1, 60),
     together=st.sampled_from(list(WORLDS)),
     last=st.sampled_from(LAST),
     shuffle=st.sampled_from(ORDERS),
     kind=st.sampled_from(["dataset", "filter", "bucket", "mix"]),
-    pad=st.booleans(),
+    epoch=st.integers(0, 2),
     data=st.data(),
 )
-def test_global_batches_are_the_same_for_any_world(
-    rows,
-    samples,
-    together,
-    last,
-    shuffle,
-    kind,
-    pad,
-    data,
+def test_any_world_has_the_same_global_batches_and_is_resumed_anywhere_by_any_other(
+    rows, samples, together, last, shuffle, kind, epoch, data
 ):
     ds = shardctl.open(rows)
     ds = ds.filter(f"key in {KEYS[:samples]}") if kind == "filter" else ds.limit(samples)
     source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
-    options: dict[str, Any] = {
-        "shuffle": shuffle,
-        "seed": 3,
-        "threads": 1,
-        "pad": {"n": -1} if pad else None,
-    }
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 3}
+    options |= data.draw(st.sampled_from([{}, {"pad": {"n": -1}}]))
     if kind == "bucket":
         options["bucket"] = {"n": 2}
 
-    def world(ranks: int, epoch: int, state: Any = None) -> list[list[str]]:
-        """Return the keys of the batches of all ranks together, of an epoch or of what a state
-        leaves of it."""
-        read: list[list[list[str]]] = []
-        for loader in worlds(source, together // ranks, ranks, **last, **options):
-            loader.set_epoch(epoch)
-            if state is not None:
-                loader.load_state_dict(state)
-            read.append([batch["key"] for batch in loader])
-        if last == {"remainder": "uneven"}:
-            return [joined(parts) for parts in itertools.zip_longest(*read, fillvalue=[])]
-        assert {len(batch) for rank in read for batch in rank} <= {together // ranks}, (
-            "every batch is full"
-        )
-        return [joined(parts) for parts in zip(*read, strict=True)]
+    def world() -> list[Any]:
+        ranks = data.draw(st.sampled_from(WORLDS[together]))
+        threads = data.draw(st.integers(1, 3))
+        return worlds(source, together // ranks, ranks, threads=threads, **last, **options)
 
-    full, rest = divmod(samples, together)
-    plain = options | {"remainder": "uneven", "pad": None}
-    epochs = joined(batch["key"] for batch in source.loader(together, **plain, repeat=2))
-    for epoch in range(2):
-        order = epochs[epoch * samples : (epoch + 1) * samples]
-        assert kind == "mix" or sorted(order) == sorted(KEYS[:samples])
-        expected = [
-            order[step * together : (step + 1) * together] for step in range(full + bool(rest))
-        ]
-        if rest and last == {"remainder": "pad"}:
-            expected[-1] = (expected[-1] + order * together)[:together]
-        elif rest and last != {"remainder": "uneven"}:
-            expected.pop()
-        for ranks in WORLDS[together]:
-            assert [sorted(batch) for batch in world(ranks, epoch)] == [
-                sorted(batch) for batch in expected
-            ]
-        stopped = source.loader(together, **last, **options)
-        stopped.set_epoch(epoch)
-        seen = len(list(itertools.islice(stopped, data.draw(st.integers(0, full)))))
-        if stopped.state_dict()["epoch"] == epoch:
-            later = world(data.draw(st.sampled_from(WORLDS[together])), epoch, stopped.state_dict())
-            assert [sorted(batch) for batch in later] == [
-                sorted(batch) for batch in expected[seen:]
-            ]
+    plain = source.loader(together, remainder="uneven", **options)
+    plain.set_epoch(epoch)
+    order = joined(batch["key"] for batch in plain)
+    assert kind == "mix" or sorted(order) == sorted(KEYS[:samples])
+    expected = [order[first : first + together] for first in range(0, samples, together)]
+    if samples % together and last == {"remainder": "pad"}:
+        expected[-1] = (expected[-1] + order * together)[:together]
+    elif samples % together and last != {"remainder": "uneven"}:
+        expected.pop()
+    running, later = world(), world()
+    for loader in running:
+        loader.set_epoch(epoch)
+    parts = [iter(loader) for loader in running]
+    stop = data.draw(st.integers(0, samples // together))
+    found = [joined(next(part)["key"] for part in parts) for _ in range(stop)]
+    state, *others = (loader.state_dict() for loader in running)
+    assert others == [state] * len(others)
+    if stop == len(expected):
+        assert (state["epoch"], state["samples"]) == (epoch + bool(stop), 0)
+    else:
+        rest = []
+        for loader in later:
+            loader.load_state_dict(state)
+            rest.append([batch["key"] for batch in loader])
+            assert len(rest[-1]) == loader.stats().batches == len(loader) - stop
+        if last != {"remainder": "uneven"}:
+            assert {len(keys) for part in rest for keys in part} == {together // len(later)}
+        found += [joined(step) for step in itertools.zip_longest(*rest, fillvalue=[])]
+    if len(running) > 1 or len(later) > 1:
+        found, expected = ([sorted(keys) for keys in batches] for batches in (found, expected))
+    assert found == expected
 
 
 @pytest.mark.parametrize("derive", [[], ["labels", "document_ids"], ["cu_seqlens", "position_ids"]])
@@ -419,53 +303,15 @@ def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(num
 def test_repeat_goes_on_into_the_next_epochs(numbers):
     ds = shardctl.open(numbers)
     loader = ds.loader(300, shuffle=True)
-    epochs = [read(loader) for _ in range(3)]
-    assert read(ds.loader(300, shuffle=True, repeat=3)) == joined(epochs)
-    endless = iter(ds.loader(300, shuffle=True, repeat=None))
-    assert [next(endless)["number"].tolist() for _ in range(12)] == joined(epochs)
-    endless.close()
-    with pytest.warns(
-        UserWarning,
-        match="1,000 samples: no batch of 2,000; take a smaller batch_size or drop_last=False",
+    epochs = joined(read(loader) for _ in range(3))
+    thrice, endless = (ds.loader(300, shuffle=True, repeat=repeat) for repeat in (3, None))
+    assert read(thrice) == read(itertools.islice(endless, 12)) == epochs
+    for options, said in (
+        ({"drop_last": True, "repeat": None}, "no batch of 2,000"),
+        ({"remainder": "drop", "world_size": 2, "rank": 0}, "each of 2 ranks"),
     ):
-        assert read(ds.loader(2000, drop_last=True, repeat=None)) == []
-    with pytest.warns(
-        UserWarning,
-        match=": no batch of 600 for each of 2 ranks; take a smaller batch_size or another rem",
-    ):
-        assert read(ds.loader(600, remainder="drop", world_size=2, rank=0)) == []
-
-
-def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers):
-    ds = shardctl.open(numbers)
-    loader = ds.loader(250, shuffle=True)
-    batches = iter(loader)
-    for _ in range(4):
-        next(batches)
-    state = loader.state_dict()
-    assert (state["epoch"], state["samples"]) == (1, 0)
-    resumed = ds.loader(250, shuffle=True)
-    resumed.load_state_dict(state)
-    list(batches)
-    assert read(resumed) == read(loader)
-
-
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [
-        ({"seed": 2}, "seed 1 (here 2)"),
-        ({"shuffle": "window"}, "shuffle"),
-        ({"shuffle": False}, "shuffle"),
-    ],
-)
-def test_a_state_of_another_order_is_refused_by_name(numbers, other, named):
-    ds = shardctl.open(numbers)
-    state = ds.loader(10, shuffle="global", seed=1).state_dict()
-    with pytest.raises(UsageError) as refused:
-        ds.loader(10, **{"shuffle": "global", "seed": 1, **other}).load_state_dict(state)
-    assert named in str(refused.value)
-    with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
-        ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
+        with pytest.warns(UserWarning, match=said):
+            assert read(ds.loader(2000, **options)) == []
 
 
 def test_what_is_no_state_is_refused(numbers):
@@ -487,9 +333,8 @@ def test_what_is_no_state_is_refused(numbers):
 
 def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers):
     ds = shardctl.open(numbers)
-    plain = ds.loader(64, shuffle=True)
+    plain, loader, other = (ds.loader(64, shuffle=True) for _ in range(3))
     whole = [read(plain) for _ in range(4)]
-    loader = ds.loader(64, shuffle=True)
     mapped = loader.map(lambda batch: batch["number"]).map(lambda column: column.tolist())
     assert [list(mapped), list(mapped)] == whole[:2]
     assert len(mapped) == len(loader) == len(whole[0])
@@ -497,29 +342,27 @@ def test_a_mapped_loader_is_a_loader_at_the_same_place(numbers):
     assert list(itertools.islice(mapped, 3)) == whole[3][:3]
     assert mapped.state_dict() == loader.state_dict()
     assert mapped.stats().samples == 3 * 64
-    resumed = ds.loader(64, shuffle=True).map(lambda batch: batch["number"].tolist())
+    resumed = other.map(lambda batch: batch["number"].tolist())
     resumed.load_state_dict(mapped.state_dict())
     assert list(resumed) == whole[3][3:]
     resumed.set_epoch(1)
     assert list(resumed) == whole[1]
-    with pytest.raises(UsageError, match="takes a function of a batch"):
-        loader.map(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a function"):
+        loader.map(None)
 
 
-@pytest.mark.thorough(after=9)
 @pytest.mark.parametrize(
-    ("samples", "batch", "ranks"), [(1000, 64, 1), (1000, 7, 3), (5, 4, 3), (1000, 50, 4)]
-)
-@pytest.mark.parametrize(
-    "options", [{}, {"shuffle": "global"}, {"shuffle": "window", "processes": 1}], ids=str
+    ("samples", "batch", "ranks", "options"),
+    [
+        (1000, 7, 3, {}),
+        (5, 4, 3, {"shuffle": "global"}),
+        (1000, 64, 1, {"shuffle": "window", "processes": 1}),
+    ],
 )
 def test_samples_that_fill_up_a_batch_say_so(numbers, samples, batch, ranks, options):
     ds = shardctl.open(numbers).limit(samples)
     seen: list[int] = []
-    for rank in range(ranks):
-        loader = ds.loader(
-            batch, rank=rank, world_size=ranks, remainder="pad", repeated=True, **options
-        )
+    for loader in worlds(ds, batch, ranks, remainder="pad", repeated=True, **options):
         for each in loader:
             assert each["repeated"].shape == each["number"].shape == (batch,)
             seen += each["number"][~each["repeated"]].tolist()
@@ -538,19 +381,18 @@ def test_no_sample_is_repeated_where_no_batch_is_filled_up(numbers, out):
 
 def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path):
     def dataset(name: str, *names: str, ignore: int = 255) -> Any:
-        samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.full((4, 4), 1, np.uint8)}]
-        facts = {"names": list(names), "ignore": ignore} if names else {"ignore": ignore}
-        roles = {"mask": {"role": "mask", **facts}}
-        shardctl.write(tmp_path / name, samples, store="raw", roles=roles)
+        role = {"role": "mask", "ignore": ignore} | ({"names": list(names)} if names else {})
+        samples = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.ones((4, 4), np.uint8)}]
+        shardctl.write(tmp_path / name, samples, store="raw", roles={"mask": role})
         return shardctl.open(tmp_path / name)
 
     pets = dataset("pets", "ground", "pet")
     assert len(list(shardctl.mix([pets, dataset("same", "ground", "pet")], [1, 1]).loader(1))) == 2
     for other, named in (
-        (dataset("other", "pet", "ground"), "class 0 is 'ground' in one dataset and 'pet'"),
-        (dataset("more", "ground", "pet", "sky"), "class 2 is None in one dataset and 'sky'"),
-        (dataset("nameless"), "class 0 is 'ground' in one dataset and None"),
-        (dataset("ignoring", "ground", "pet", ignore=0), "ignore is 255 in one dataset and 0"),
+        (dataset("other", "pet", "ground"), "class 0 is 'ground'.*'pet'"),
+        (dataset("more", "ground", "pet", "sky"), "class 2 is None"),
+        (dataset("nameless"), "class 0 is 'ground'.*None"),
+        (dataset("ignoring", "ground", "pet", ignore=0), "ignore is 255"),
     ):
         mixed = shardctl.mix([pets, other], [1, 1])
         with pytest.raises(UsageError, match=named):
@@ -561,95 +403,55 @@ def test_masks_are_mixed_where_their_numbers_mean_the_same(tmp_path):
 def test_filter_and_limit(numbers):
     ds = shardctl.open(numbers)
     some = ds.filter((pc.field("number") < 143) | (pc.field("key") == "k777"))
-    expected = [*range(143), 777]
-    assert [sample["number"] for sample in some] == expected
-    assert [sample["number"] for sample in some.limit(5)] == expected[:5]
-    assert some[-1]["number"] == expected[-1]
-    for shuffle in ORDERS:
-        assert sorted(joined(read(some.loader(16, shuffle=shuffle, seed=3)))) == expected
-    nothing = ds.filter(pc.field("key") == "absent")
-    assert len(nothing) == 0
-    assert read(nothing.loader(4, shuffle="window")) == []
-    with pytest.raises(UsageError, match="cannot be computed from the columns key, number"):
+    assert [sample["number"] for sample in some] == [*range(143), 777]
+    assert [sample["number"] for sample in some.limit(5)] == list(range(5))
+    assert some[-1]["number"] == 777
+    assert read(ds.filter(pc.field("key") == "absent").loader(4, shuffle="window")) == []
+    with pytest.raises(UsageError, match="the columns key, number"):
         ds.filter(pc.field("colour") == 3)
-    with pytest.raises(UsageError, match="limit must be at least 0"):
-        ds.limit(-1)
+    for wrong in (-1, 2.5):
+        with pytest.raises(UsageError, match="limit must be"):
+            ds.limit(wrong)
 
 
-def test_a_mixture_keeps_its_weights_and_resumes(numbers):
+def test_a_mixture_keeps_its_weights(numbers):
     ds = shardctl.open(numbers)
     few, many = ds.filter(pc.field("number") < 200), ds.filter(pc.field("number") >= 200)
-    mix = shardctl.mix([few, many], [3, 1], samples=4096)
-    whole = read(mix.loader(64, shuffle=True, seed=9))
-    numbers_read = joined(whole)
-    assert len(numbers_read) == 4096
-    assert sum(number < 200 for number in numbers_read) == 3072
-    assert {n: numbers_read.count(n) for n in range(200)}.keys() == set(range(200))
-    assert {numbers_read.count(n) for n in range(200)} <= {15, 16}
-    assert all(len({n < 200 for n in batch}) == 2 for batch in whole), "both are in every batch"
-    loader = mix.loader(64, shuffle=True, seed=9)
-    batches = iter(loader)
-    for _ in range(10):
-        next(batches)
-    state = loader.state_dict()
-    batches.close()
-    ranks = worlds(mix, 32, 2, shuffle=True, seed=9)
-    for rank in ranks:
-        rank.load_state_dict(state)
-    assert [left + right for left, right in zip(*map(read, ranks), strict=True)] == whole[10:]
+    batches = read(shardctl.mix([few, many], [3, 1], samples=4096).loader(64, shuffle=True, seed=9))
+    counts = Counter(joined(batches))
+    assert counts.total() == 4096
+    assert sum(counts[number] for number in range(200)) == 3072
+    assert {counts[number] for number in range(200)} <= {15, 16}
+    assert all(len({n < 200 for n in batch}) == 2 for batch in batches), "both are in every batch"
 
 
-def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(
-    numbers,
-):
+def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(numbers):
     ds = shardctl.open(numbers)
     epochs = ds.loader(100, shuffle=True)
     whole = [read(epochs) for _ in range(4)]
-    loader = ds.loader(100, shuffle=True)
+    loader, resumed = (ds.loader(100, shuffle=True) for _ in range(2))
     for epoch in range(3):
-        for place, batch in enumerate(loader):
-            assert batch["number"].tolist() == whole[epoch][place]
-            if place == epoch:
-                break
+        assert read(itertools.islice(loader, epoch + 1)) == whole[epoch][: epoch + 1]
         state = loader.state_dict()
-        assert (state["epoch"], state["samples"]) == (epoch, 100 * (epoch + 1)), (
-            "where it was broken off"
-        )
-    resumed = ds.loader(100, shuffle=True)
-    resumed.load_state_dict(state)
-    assert read(resumed) == whole[2][3:]
-    assert read(resumed) == whole[3]
-    loader.load_state_dict(state)
-    assert read(loader) == whole[2][3:], "also in the loader itself"
+        assert (state["epoch"], state["samples"]) == (epoch, 100 * (epoch + 1))
+    for each in (loader, resumed):
+        each.load_state_dict(state)
+        assert read(each) == whole[2][3:]
+        assert read(each) == whole[3]
     loader.set_epoch(1)
     assert read(loader) == whole[1]
     loader.load_state_dict(state)
-    loader.set_epoch(2)
+    loader.set_epoch(2)  # as a loop that sets each epoch does
     assert loader.state_dict()["samples"] == state["samples"]
-    assert read(loader) == whole[2][3:], (
-        "a loop that sets each epoch continues where its state says"
-    )
+    assert read(loader) == whole[2][3:]
     loader.load_state_dict(state)
-    with pytest.warns(
-        UserWarning,
-        match=r"set_epoch\(1\) leaves the loaded state \(epoch 2, 300 samples consumed\)",
-    ):
+    with pytest.warns(UserWarning, match=r"leaves the loaded state \(epoch 2, 300 samples"):
         loader.set_epoch(1)
     assert loader.state_dict()["samples"] == 0
     assert read(loader) == whole[1]
-    assert [next(iter(ds.loader(100)))["number"].tolist() for _ in range(2)] == [
-        list(range(100))
-    ] * 2
-
-
-def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(
-    numbers,
-):
-    ds = shardctl.open(numbers)
-    plain, endless = ds.loader(500, shuffle=True), ds.loader(500, shuffle=True, repeat=None)
-    epochs = [read(plain) for _ in range(3)]
-    assert read(itertools.islice(endless, 3)) == [*epochs[0], epochs[1][0]]
-    assert read(itertools.islice(endless, 2)) == epochs[2]
+    endless = ds.loader(500, shuffle=True, repeat=None)
+    assert joined(read(itertools.islice(endless, 3))) == joined(whole[0] + whole[1][:5])
+    assert joined(read(itertools.islice(endless, 2))) == joined(whole[2])
 
 
 def test_a_rank_is_taken_only_where_none_was_given(numbers):
@@ -696,24 +498,16 @@ def labelled(root: Path, name: str, classes: tuple[str, ...] | None, labels: lis
 def test_labels_of_a_mixture_are_numbered_by_their_names(tmp_path, dtype):
     pets = labelled(tmp_path, "pets", ("cat", "dog"), [0, 1, 1, 0] * 25)
     farm = labelled(tmp_path, "farm", ("cow", "dog", "hen"), [0, 1, 2] * 30)
-    wanted = {
-        sample["key"]: name
-        for ds in (pets, farm)
-        for sample in ds
-        for name in [ds.classes[sample["label"]]]
-    }
+    wanted = {row["key"]: ds.classes[row["label"]] for ds in (pets, farm) for row in ds}
     mix = shardctl.mix([pets, farm], [1, 1])
     assert mix.classes == ("cat", "dog", "cow", "hen")
     assert len(mix) == len(mix.loader(1)) == 190
     for batch in mix.loader(32, shuffle=True, dtype=dtype):
         assert batch["label"].dtype == ("uint8" if dtype else "int64")
-        assert [mix.classes[label] for label in batch["label"]] == [
-            wanted[key] for key in batch["key"]
-        ]
-    assert (
-        shardctl.mix([pets, farm], [1, 1], samples=7).loader(4).state_dict()["order"]["samples"]
-        == 7
-    )
+        names = [mix.classes[label] for label in batch["label"]]
+        assert names == [wanted[key] for key in batch["key"]]
+    state = shardctl.mix([pets, farm], [1, 1], samples=7).loader(4).state_dict()
+    assert state["order"]["samples"] == 7
 
 
 def test_labels_that_cannot_be_brought_together_are_refused(tmp_path):
@@ -722,12 +516,10 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path):
     wrong = labelled(tmp_path, "wrong", ("hen", "dog"), [0, 5] * 20)
     mix = shardctl.mix([named, bare], [1, 1])
     assert mix.classes is None
-    with pytest.raises(UsageError, match=r"have names in one dataset, and not in .*bare.*columns="):
+    with pytest.raises(UsageError, match=r"bare have no names.*columns="):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
-    with pytest.raises(
-        DatasetError, match=r"row 1, key 'wrong1': label 5 is not one of the 2 classes"
-    ):
+    with pytest.raises(DatasetError, match=r"key 'wrong1': label 5"):
         list(shardctl.mix([named, wrong], [1, 1]).loader(80))
     assert shardctl.mix([bare, bare], [1, 1]).loader(4)
 
@@ -739,60 +531,44 @@ def one_column(root: Path, name: str, type_: pa.DataType, value: Any) -> Any:
 
 
 def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path):
-    small = one_column(tmp_path, "small", pa.int32(), 3)
-    large = one_column(tmp_path, "large", pa.int64(), 4)
-    text = one_column(tmp_path, "text", pa.string(), "a")
-    date = one_column(tmp_path, "date", pa.date32(), None)
+    types = {"small": pa.int32(), "large": pa.int64(), "text": pa.string(), "date": pa.date32()}
+    opened = {name: one_column(tmp_path, name, type_, None) for name, type_ in types.items()}
     pair = one_column(tmp_path, "pair", pa.struct({"a": pa.int8()}), None)
-    with pytest.raises(
-        UsageError,
-        match=r"column x is int32 and int64 in the datasets; give dtype=\{'x': …\} for one type",
-    ):
-        shardctl.mix([small, large], [1, 1]).loader(4)
-    for batch in shardctl.mix([small, large], [1, 1]).loader(4, dtype={"x": "int64"}):
-        assert batch["x"].dtype == np.int64
-    for one, other in ((small, text), (small, date), (date, pair)):
+    small, large, text, date = opened.values()
+    for one, other in ((small, large), (small, text), (small, date), (date, pair)):
         with pytest.raises(UsageError, match="column x is"):
             shardctl.mix([one, other], [1, 1]).loader(4)
+    mix = shardctl.mix([small, large], [1, 1])
+    for batch in mix.loader(4, dtype={"x": "int64"}, fill={"x": 0}):
+        assert batch["x"].dtype == np.int64
 
 
 def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_path):
-    wide = one_column(
-        tmp_path, "wide", pa.fixed_shape_tensor(pa.uint8(), [3]), np.ones(3, np.uint8)
-    )
-    narrow = one_column(
-        tmp_path, "narrow", pa.fixed_shape_tensor(pa.uint8(), [2]), np.zeros(2, np.uint8)
-    )
-    for batch in shardctl.mix([wide, narrow], [5, 1]).loader(1):
+    vectors = [
+        one_column(tmp_path, f"{size}-", pa.fixed_shape_tensor(pa.uint8(), [size]), values)
+        for size, values in ((3, np.ones(3, np.uint8)), (2, np.zeros(2, np.uint8)))
+    ]
+    for batch in shardctl.mix(vectors, [5, 1]).loader(1):
+        (key,), (value,) = batch["key"], batch["x"]
         assert isinstance(batch["x"], list)
-        assert batch["x"][0].shape == ((3,) if batch["key"][0].startswith("wide") else (2,))
+        assert value.shape == (int(key[0]),)
 
 
-@pytest.mark.parametrize(
-    ("weights", "samples", "message"),
-    [
-        ([1, float("nan")], None, "a weight must be a finite number; it is nan"),
-        ([1, 0], None, "a weight above 0 for each"),
-        ([1e308, 1e308], None, "a weight above 0 for each"),
-        ([1], None, "it has 2 datasets, and the weights"),
-        ([1, 1], 0, "samples must be at least 1"),
-        ([1, 1], 2.5, "samples must be a whole number; it is 2.5"),
-    ],
-)
-def test_impossible_mixtures_are_refused(numbers, weights, samples, message):
-    ds = shardctl.open(numbers)
-    with pytest.raises(UsageError, match=message):
-        shardctl.mix([ds, ds], weights, samples)
-
-
-def test_what_is_no_list_of_datasets_is_not_mixed(numbers):
+def test_impossible_mixtures_are_refused(numbers):
     ds: Any = shardctl.open(numbers)
-    for arguments, message in (
-        (([str(numbers)], [1]), "takes a list of datasets"),
+    two = [ds, ds]
+    for arguments, said in (
+        ((two, [1, float("nan")]), "finite"),
+        ((two, [1, 0]), "above 0"),
+        ((two, [1e308, 1e308]), "above 0"),
+        ((two, [1]), "2 datasets"),
+        ((two, [1, 1], 0), "samples"),
+        ((two, [1, 1], 2.5), "samples"),
+        (([str(numbers)], [1]), "list of datasets"),
         ((ds, ds), "datasets takes a list"),
-        (([ds[0]], [1]), "one is a dict"),
-        (([], []), "it has 0, and"),
-        (([ds, ds.limit(0)], [1, 1]), "a dataset without samples"),
+        (([ds[0]], [1]), "dict"),
+        (([], []), "0 datasets"),
+        (([ds, ds.limit(0)], [1, 1]), "without samples"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, match=said):
             shardctl.mix(*arguments)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
+from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 from programs import run_python
 from pyarrow import feather
+from written_samples import plain
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
@@ -56,10 +57,6 @@ sample = st.tuples(
 )
 
 
-def comes_out(name: str, value: Any) -> Any:
-    return -7 if name == "label" and value is None else value
-
-
 def opened(root: Path, columns: pa.Schema, rows: Any, per_shard: int = 20, *how: Any) -> Any:
     """Write a dataset of few blocks in each shard, and open it."""
     write_dataset(root / "out", columns, rows, per_shard, *how, sample_bytes=400_000)
@@ -89,31 +86,22 @@ def as_plain(values: Any) -> list[Any]:
     batch=st.integers(1, 50),
 )
 def test_any_columns_come_out_as_they_went_in(
-    tmp_path_factory,
-    samples,
-    compression,
-    per_shard,
-    access,
-    shuffle,
-    batch,
+    tmp_path_factory, samples, compression, per_shard, access, shuffle, batch
 ):
-    root = tmp_path_factory.mktemp("any") / "out"
     keyed = [(f"{place}/{values[0]}", *values[1:]) for place, values in enumerate(samples)]
-    write_dataset(root, COLUMNS, keyed, per_shard, compression, sample_bytes=200_000)
-    ds = shardctl.open(root)
-    expected = {values[0]: values for values in keyed}
-    seen = []
+    ds = opened(tmp_path_factory.mktemp("any"), COLUMNS, keyed, per_shard, compression)
+    expected = {
+        key: as_plain([key, -7 if label is None else label, *rest]) for key, label, *rest in keyed
+    }
+    seen = {}
     for found in ds.loader(batch, shuffle=shuffle, threads=2, fill={"label": -7}, **access):
+        columns = [as_plain(found[name]) for name in COLUMNS.names]
+        seen |= {values[0]: list(values) for values in zip(*columns, strict=True)}
         assert found["label"].dtype == np.int64
-        plain = {name: as_plain(found[name]) for name in COLUMNS.names}
-        for place, key in enumerate(found["key"]):
-            for name, value in zip(COLUMNS.names, expected[key], strict=True):
-                assert plain[name][place] == as_plain([comes_out(name, value)])[0]
-        seen += found["key"]
         assert found["block"].shape == (len(found["key"]), 3, 5)
         assert found["block"].dtype == np.int16
         assert all(tokens.dtype == np.uint16 for tokens in found["tokens"])
-    assert sorted(seen) == sorted(expected)
+    assert seen == expected
     chosen = [0, len(samples) - 1, 0]
     assert ds.take(chosen, columns=["key"])["key"] == [keyed[place][0] for place in chosen]
 
@@ -125,10 +113,8 @@ def test_means_of_pixels_from_0_to_1_are_a_warning(raw_dataset):
     ds = shardctl.open(raw_dataset)
     with pytest.warns(UserWarning, match="multiply both by 255"):
         ds.loader(4, normalize={"image": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ds.loader(4, normalize={"image": ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4))})
-        ds.loader(4, normalize={"image": (0, 255)})
+    for mean_and_std in (((123.7, 116.3, 103.5), (58.4, 57.1, 57.4)), (0, 255)):
+        ds.loader(4, normalize={"image": mean_and_std})
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -169,52 +155,22 @@ def test_buckets_hold_samples_of_about_the_same_length(tmp_path, compression):
     lengths = np.random.default_rng(0).integers(0, 200, 1000)
     rows = ((f"k{n}", list(range(length))) for n, length in enumerate(lengths.tolist()))
     ds = opened(tmp_path, columns, rows, 300, compression)
-
-    def read(**options: Any) -> list[Any]:
-        return list(ds.loader(20, shuffle=True, pad={"tokens": 0}, **options))
-
-    plain, bucketed = read(), read(bucket={"tokens": 10})
-    assert sorted(key for b in bucketed for key in b["key"]) == sorted(
-        key for b in plain for key in b["key"]
+    options = {"shuffle": True, "pad": {"tokens": 0}}
+    plain, bucketed, again = (
+        list(ds.loader(20, **options, **more))
+        for more in ({}, {"bucket": {"tokens": 10}}, {"bucket": {"tokens": 10}, "threads": 1})
     )
-    for first in range(0, 50, 10):
+    for first in range(0, 50, 10):  # every sample stays in its stretch
         stretches = [
-            {key for b in batches[first : first + 10] for key in b["key"]}
+            sorted(key for batch in batches[first : first + 10] for key in batch["key"])
             for batches in (plain, bucketed)
         ]
-        assert stretches[0] == stretches[1], "every sample stays in its stretch"
+        assert stretches[0] == stretches[1]
     assert sum(b["tokens"].size for b in bucketed) < 0.62 * sum(b["tokens"].size for b in plain)
-    assert [b["key"] for b in read(bucket={"tokens": 10}, threads=1)] == [
-        b["key"] for b in bucketed
-    ]
-    loader = ds.loader(20, shuffle=True, bucket={"tokens": 10})
-    batches = iter(loader)
-    for _ in range(7):
-        next(batches)
-    ranks = [
-        ds.loader(10, shuffle=True, bucket={"tokens": 10}, world_size=2, rank=rank)
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        rank.load_state_dict(loader.state_dict())
-    both = [sorted(left["key"] + right["key"]) for left, right in zip(*ranks, strict=True)]
-    assert both == [sorted(b["key"]) for b in bucketed[7:]]
+    assert [batch["key"] for batch in again] == [batch["key"] for batch in bucketed]
+    state = ds.loader(20, bucket={"tokens": 10}).state_dict()
     with pytest.raises(UsageError, match=r"global_batch 20 \(here 30\)"):
-        ds.loader(30, shuffle=True, bucket={"tokens": 10}).load_state_dict(loader.state_dict())
-
-
-def test_types_and_normalisation(tokens):
-    ds = shardctl.open(tokens)
-    plain = ds.take(range(100))["x"]
-    (half,) = ds.loader(100, dtype={"x": "float16"})
-    assert half["x"].dtype == np.float16
-    assert np.array_equal(half["x"], plain.astype(np.float16))
-    (scaled,) = ds.loader(100, normalize={"x": ([1, 2, 3, 4], [2, 2, 2, 4])})
-    assert scaled["x"].dtype == np.float32
-    assert np.allclose(scaled["x"], (plain - np.array([1, 2, 3, 4])) / np.array([2, 2, 2, 4]))
-    (small,) = ds.loader(100, normalize={"x": ([0], [2])}, dtype={"x": "float16"})
-    assert small["x"].dtype == np.float16
-    assert np.allclose(small["x"], plain / 2)
+        ds.loader(30, bucket={"tokens": 10}).load_state_dict(state)
 
 
 def test_batches_are_aligned_and_in_one_piece(tokens, jpegs, raw_dataset):
@@ -271,23 +227,13 @@ def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs):
     assert all(np.array_equal(drawn[key], again[key]) for key in whole)
     places = set()
     for key, image in drawn.items():
-        (found,) = [
-            (top, left, flipped)
-            for top in range(17)
-            for left in range(9)
-            for flipped in (False, True)
-            if np.array_equal(
-                image[:, ::-1] if flipped else image, whole[key][top : top + 24, left : left + 32]
-            )
-        ]
-        places.add(found)
-    assert {flipped for _, _, flipped in places} == {False, True}
-    assert len({top for top, _, _ in places}) > 8
-    normal = views(crop=(24, 32), normalize={"image": ([10, 20, 30], [2, 2, 2])})
-    assert all(
-        np.allclose(normal[key], (middle[key].astype(np.float32) - [10, 20, 30]) / 2)
-        for key in whole
-    )
+        parts = np.moveaxis(sliding_window_view(whole[key], (24, 32), (0, 1)), 2, -1)
+        for flipped in (False, True):
+            same = (parts == (image[:, ::-1] if flipped else image)).all(axis=(2, 3, 4))
+            places |= {(flipped, *place) for place in np.argwhere(same).tolist()}
+    assert len(places) > 30
+    assert {flipped for flipped, *_ in places} == {False, True}
+    assert len({top for _, top, _ in places}) > 8
 
 
 def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset):
@@ -304,28 +250,30 @@ def test_normalised_views_are_the_formula_of_the_plain_ones(jpegs, raw_dataset, 
         ds = shardctl.open(root)
         (pixels,) = ds.loader(60, **options)
         for mean, std in (([10, 20, 30], [2, 4, 8]), (5, [2, 4, 8]), ([7], 3)):
-            (normal,) = ds.loader(
-                60, normalize={"image": (mean, std)}, dtype={"image": dtype}, **options
-            )
+            given = {"normalize": {"image": (mean, std)}, "dtype": {"image": dtype}}
+            (normal,) = ds.loader(60, **given, **options)
             assert normal["image"].dtype == dtype
             formula = (pixels["image"].astype(float) - mean) / std
             near = 2e-3 if dtype == "float16" else 1e-5
             assert np.allclose(normal["image"], formula, rtol=near, atol=1e-4)
 
 
-@pytest.mark.thorough(after=9)
-@pytest.mark.parametrize("stored", ["uint8", "int16", "int32", "int64", "float32", "float64"])
-@pytest.mark.parametrize("width", [3, 5000, 300_000])
-def test_columns_of_any_width_are_converted_and_normalised(tmp_path, stored, width):
-    values = np.random.default_rng(0).integers(0, 100, (9, width // 3, 3)).astype(stored)
+@pytest.mark.thorough(after=10)
+@pytest.mark.parametrize("shape", [(1, 3), (1666, 3), (100_000, 3), (5,), (40_000,)])
+@pytest.mark.parametrize("stored", ["uint8", "float64", "int16", "int32", "int64", "float32"])
+def test_columns_of_any_width_are_converted_and_normalised(tmp_path, stored, shape):
+    """Every number of the last axis may have its own mean."""
+    values = np.random.default_rng(0).integers(0, 100, (9, *shape)).astype(stored)
     ds = vectors(tmp_path, values)
-    wider = "float64" if stored.startswith("float") else "int64"
-    (wide,) = ds.loader(9, dtype={"x": wider})
-    assert wide["x"].dtype == wider
-    assert np.array_equal(wide["x"], values.astype(wider))
-    mean, std = np.array([1.0, 2.0, 3.0]), np.array([2, 4, 8])
-    (normal,) = ds.loader(9, normalize={"x": (mean, std)})
-    assert np.allclose(normal["x"], (values - mean) / std, atol=1e-5)
+    for dtype in ("float64" if stored.startswith("float") else "int64", "float16"):
+        (wide,) = ds.loader(9, dtype={"x": dtype})
+        assert wide["x"].dtype == dtype
+        assert np.array_equal(wide["x"], values.astype(dtype))
+    mean, std = np.linspace(0, 9, shape[-1]), np.linspace(1, 2, shape[-1])
+    (normal,) = ds.loader(9, shuffle=True, normalize={"x": (mean, std)})
+    taken = values[[int(key[1:]) for key in normal["key"]]]
+    assert normal["x"].dtype == np.float32
+    assert np.allclose(normal["x"], (taken - mean) / std, atol=1e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -359,41 +307,25 @@ def test_padded_batches_of_any_width_fit_into_reused_memory(tokens):
         ds.loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse)
         for reuse in (False, True)
     ]
-    for plain, reused in zip(*loaders, strict=True):
-        assert np.array_equal(plain["tokens"], reused["tokens"])
+    for fresh, reused in zip(*loaders, strict=True):
+        assert np.array_equal(fresh["tokens"], reused["tokens"])
 
 
-@pytest.mark.parametrize("size", [5, 40_000])
-def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path, size):
-    values = np.random.default_rng(0).integers(-100, 100, (9, size)).astype(np.int16)
-    mean, std = np.linspace(0, 9, size), np.linspace(1, 2, size)
-    (normal,) = vectors(tmp_path, values).loader(9, shuffle=True, normalize={"x": (mean, std)})
-    stored = values[[int(key[1:]) for key in normal["key"]]]
-    assert np.allclose(normal["x"], (stored - mean) / std, atol=1e-4)
-
-
-def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path, out):
-    (tmp_path / "in").mkdir()
-    for number in range(5):
-        Image.new("RGB", (30 + number, 40), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
-    convert(tmp_path / "in", out)
+def test_images_of_many_shapes_are_lists_unless_cropped_to_one(out):
+    shapes = [(40, 30 + number, 3) for number in range(5)]
+    images = (np.full(shape, number, np.uint8) for number, shape in enumerate(shapes))
+    shardctl.write(out, ({"image": image} for image in images), store="png")
     ds = shardctl.open(out)
     (batch,) = ds.loader(5)
-    assert [image.shape for image in batch["image"]] == [
-        (40, 30 + number, 3) for number in range(5)
-    ]
+    assert [image.shape for image in batch["image"]] == shapes
     assert next(iter(ds.loader(5, crop=30)))["image"].shape == (5, 30, 30, 3)
     (normal,) = ds.loader(5, normalize={"image": (1, 2)}, dtype={"image": "float64"})
-    for image, plain in zip(normal["image"], batch["image"], strict=True):
-        assert np.array_equal(image, (plain - 1.0) / 2)
-    with pytest.raises(
-        DatasetError,
-        match=r"row 0, key '0.png': image: 30x40 \(width x height\) is too small for a crop to "
-        r"35x36",
-    ):
+    for image, pixels in zip(normal["image"], batch["image"], strict=True):
+        assert np.array_equal(image, (pixels - 1.0) / 2)
+    with pytest.raises(DatasetError, match=r"row 0, key .*: image: 30x40 .*too small.*35x36"):
         list(ds.loader(5, crop=(36, 35)))
     loader = ds.loader(5, crop=(40, 32), on_error="skip")
-    assert [batch["key"] for batch in loader] == [["2.png", "3.png", "4.png"]]
+    assert [len(batch["key"]) for batch in loader] == [3]
     assert loader.stats().skipped == 2
 
 
@@ -452,56 +384,59 @@ def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpeg
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("option", "wrong", "said"),
     [
-        ({"shuffle": "best"}, "shuffle 'best'"),
-        ({"lanes": 0}, "lanes must be at least 1"),
-        ({"remainder": "some"}, "remainder 'some'"),
-        ({"remainder": "pad", "drop_last": True}, "contradict"),
-        ({"prefetch": 0}, "prefetch"),
-        ({"bucket": {"label": 4}}, "label is not a ragged column"),
-        ({"bucket": {"image": 0}}, "bucket must be at least 1"),
-        ({"repeat": 0}, "repeat"),
-        ({"on_error": "ignore"}, "on_error 'ignore'"),
-        ({"crop": 41}, "41x41 is larger than the images, 40x40"),
-        ({"crop": 0}, "0x0 is impossible"),
-        ({"crop": 8, "crop_from": "left"}, "not from 'left'"),
-        ({"flip": True, "columns": ["label"]}, "no decoded|decoded images"),
-        ({"pad": {"tokens": 0}}, "pad is for columns that are read: no column 'tokens'; it has"),
-        ({"dtype": {"key": "int8"}}, "key holds no numbers"),
-        ({"dtype": {"label": "text"}}, "dtype 'text'"),
-        ({"normalize": {"image": ([0], [0])}}, "std not 0"),
-        ({"normalize": {"image": ([1, 2], 1)}}, r"one for each of 3 channels"),
-        ({"normalize": {"image": 5}}, r"takes \(mean, std\)"),
-        ({"normalize": {"image": (float("nan"), 1)}}, "finite number"),
-        (
-            {"normalize": {"image": (0, 1)}, "dtype": {"image": "uint8"}},
-            "dtype uint8 of image would cut off the fractions",
-        ),
-        ({"batch_size": 2.5}, "batch_size must be a whole number; it is 2.5"),
-        ({"batch_size": True}, "batch_size must be a whole number; it is True"),
-        ({"shuffle": 42}, "shuffle must be True or False; it is 42"),
-        ({"seed": None}, "seed must be a whole number; it is None"),
-        ({"columns": "key"}, r"columns takes a list of names; write columns=\['key'\]"),
-        ({"columns": [1]}, "columns takes a list of names"),
-        ({"cache": -1}, "cache must be a number of bytes, 0 or more; it is -1"),
-        ({"flip": 1.5}, "flip is True .* or a probability from 0 to 1; it is 1.5"),
-        ({"crop_from": "random"}, "crop_from='random' needs a crop"),
-        ({"crop": (1, 2, 3)}, r"crop takes one number or \(height, width\)"),
-        (
-            {"resize": 0},
-            "resize: size must be 224, or 320x240 for width x height, with sides of 1 to 16384 "
-            "pixels; it is 0",
-        ),
-        ({"resize": 30, "crop": 31}, "31x31 is larger than the images, 30x30"),
-        ({"resize": 30, "decode": False}, "resize: only for decoded images"),
-        ({"pad": 0}, "pad takes a dict by column names"),
-        ({"fill": {"label": 0.5}}, "fill: 0.5 does not fit label, which is int64"),
+        *(("batch_size", wrong, "batch_size") for wrong in (0, 2.5, True)),
+        *(("shuffle", wrong, "shuffle") for wrong in ("best", 42)),
+        *(("columns", wrong, "list of names") for wrong in ("key", [1])),
+        ("columns", ["colour"], "no column 'colour'; it has key"),
+        ("rank", 2, "rank must be"),
+        ("threads", 0, "threads"),
+        ("lanes", 0, "lanes"),
+        ("seed", None, "seed"),
+        ("cache", -1, "cache"),
+        ("prefetch", 0, "prefetch"),
+        ("repeat", 0, "repeat"),
+        ("on_error", "ignore", "on_error"),
+        ("remainder", "some", "remainder"),
+        ("bucket", {"label": 4}, "label is not a ragged"),
+        ("bucket", {"image": 0}, "bucket must"),
+        ("crop", 41, "41x41 is larger than the images, 40x40"),
+        ("crop", 0, "impossible"),
+        ("crop", (1, 2, 3), "height, width"),
+        ("crop_from", "left", "'left'"),
+        ("crop_from", "random", "needs a crop"),
+        ("flip", 1.5, "from 0 to 1"),
+        ("resize", 0, "resize"),
+        ("pad", {"tokens": 0}, "no column 'tokens'"),
+        ("pad", 0, "a dict"),
+        ("dtype", {"key": "int8"}, "no numbers"),
+        ("dtype", {"label": "text"}, "'text'"),
+        ("normalize", {"image": ([0], [0])}, "std not 0"),
+        ("normalize", {"image": ([1, 2], 1)}, "3 channels"),
+        ("normalize", {"image": 5}, "mean, std"),
+        ("normalize", {"image": (float("nan"), 1)}, "finite"),
+        ("fill", {"label": 0.5}, "0.5 does not fit label"),
     ],
 )
-def test_impossible_options_are_refused_by_name(jpegs, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        list(shardctl.open(jpegs).loader(**{"batch_size": 8, **arguments}))
+def test_impossible_options_are_refused_by_name(jpegs, option, wrong, said):
+    with pytest.raises(UsageError, match=said):
+        list(shardctl.open(jpegs).loader(**{"batch_size": 8, "world_size": 2, option: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"remainder": "pad", "drop_last": True}, "contradict"),
+        ({"flip": True, "columns": ["label"]}, "decoded images"),
+        ({"resize": 30, "crop": 31}, "larger than the images, 30x30"),
+        ({"resize": 30, "decode": False}, "decoded images"),
+        ({"normalize": {"image": (0, 1)}, "dtype": {"image": "uint8"}}, "cut off the fractions"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(jpegs, options, said):
+    with pytest.raises(UsageError, match=said):
+        shardctl.open(jpegs).loader(8, **options)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -520,44 +455,30 @@ def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path, compress
         }
     )
     rows = [
-        (f"k{n}", n / 2, n, n % 2 == 0, [n, 1.5], [n] * (n % 3), [n, -n], f"t{n}")
+        (f"k{n}", n / 2, n, n % 2 == 0, [n / 1, 1.5], [n] * (n % 3), [n / 1, 0.5], f"t{n}")
         for n in range(40)
     ]
     rows[7] = ("k7", None, None, None, [None, 1.5], [7, None], [None, 1.0], None)
     rows[8] = ("k8", 1.0, 2, True, None, None, None, "t8")
     ds = opened(tmp_path, columns, rows, 20, compression)
+    assert [tuple(sample.values()) for sample in plain([ds[7], ds[8]])] == rows[7:9]
+    wanted = rows.copy()
+    wanted[7] = ("k7", np.nan, -1, False, [-5.0, 1.5], [7, -2], [0.0, 1.0], None)
+    wanted[8] = ("k8", 1.0, 2, True, [], [], [0.0, 0.0], "t8")
     fill = {"n": -1, "yes": False, "scores": -5, "ids": -2, "box": 0}
-    found: dict[str, list[Any]] = {name: [] for name in columns.names}
+    found: list[Any] = []
     for part in ds.loader(batch, fill=fill):
         types = [part[name].dtype.name for name in ("x", "n", "yes", "box")]
         assert types == ["float32", "int16", "bool", "float32"]
         assert all(ids.dtype == np.int32 for ids in part["ids"])
-        for name, values in part.items():
-            found[name] += as_plain(values)
-    assert np.isnan(found["x"][7])
-    assert [found[name][7] for name in ("n", "yes", "scores", "ids", "box", "text")] == [
-        -1, False, [-5, 1.5], [7, -2], [0, 1], None,
-    ]  # fmt: skip
-    assert [found[name][8] for name in ("scores", "ids", "box")] == [[], [], [0, 0]]
-    for place in (0, 6, 9, 39):
-        assert tuple(found[name][place] for name in columns.names) == rows[place]
-    assert [name for name, value in ds[7].items() if value is None] == ["x", "n", "yes", "text"]
-    assert [ds[7][name] for name in ("scores", "ids", "box")] == [
-        [None, 1.5],
-        [7, None],
-        [None, 1.0],
-    ]
-    assert [ds[8][name] for name in ("scores", "ids", "box")] == [None, None, None]
+        found += zip(*(as_plain(part[name]) for name in columns.names), strict=True)
+    assert str(found) == str(wanted)
     for name, key in (("n", "k7"), ("yes", "k7"), ("ids", "k8|k7"), ("scores", "k8")):
         kept = {other: value for other, value in fill.items() if other != name}
-        with pytest.raises(
-            UsageError, match=rf"key '({key})': {name} is missing; give fill=\{{'{name}': "
-        ):
+        with pytest.raises(UsageError, match=rf"key '({key})': {name} is missing; give fill="):
             list(ds.loader(batch, fill=kept, on_error="skip"))
     (floats,) = ds.loader(40, columns=["x", "box"])
-    assert np.isnan(floats["x"][7])
-    assert np.isnan(floats["box"][7, 0])
-    assert np.isnan(floats["box"][8]).all()
+    assert np.isnan([floats["x"][7], floats["box"][7, 0], *floats["box"][8]]).all()
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -574,50 +495,33 @@ def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path, compres
     rows = [(f"k{n}", n, float(n), [n, n], np.full(4, n, np.int32)) for n in range(50)]
     rows[33] = ("k33", 300, 1e300, [1, 70_000], np.array([1, 2, 3, -70_000], np.int32))
     ds = opened(tmp_path, columns, rows, 20, compression)
-    for dtype, value in (
-        ({"label": "uint8"}, "label: 300 does not fit uint8"),
-        ({"x": "float32"}, r"x: 1e\+300 does not fit float32"),
-        ({"ids": "uint16"}, "ids: 70000 does not fit uint16"),
-        ({"box": "int16"}, "box: -70000 does not fit int16"),
-        ({"box": "float16"}, "box: -70000 does not fit float16"),
-    ):
-        with pytest.raises(
-            UsageError, match=f"row \\d+, key 'k33': {value}; give a dtype that holds it"
-        ):
-            list(ds.loader(16, dtype=dtype))
-    for part in ds.limit(33).loader(
-        33, dtype={"label": "uint8", "x": "float32", "ids": "uint16", "box": "int16"}
-    ):
-        assert (part["label"].dtype, part["box"].dtype, part["ids"][0].dtype) == (
-            np.uint8,
-            np.int16,
-            np.uint16,
-        )
-        assert part["label"].tolist() == list(range(33))
-    for wanted in ("int64", "uint8"):
-        with pytest.raises(
-            UsageError, match=f"dtype {wanted} of x would cut off the fractions of float64"
-        ):
-            ds.loader(16, dtype={"x": wanted})
-    with pytest.raises(UsageError, match="pad: -1 does not fit ids, which is uint16"):
-        ds.loader(16, dtype={"ids": "uint16"}, pad={"ids": -1})
+    narrow = {"label": "uint8", "x": "float32", "ids": "uint16", "box": "int16"}
+    for name, dtype in (*narrow.items(), ("box", "float16")):
+        with pytest.raises(UsageError, match=rf"key 'k33': {name}: \S+ does not fit {dtype}"):
+            list(ds.loader(16, dtype={name: dtype}))
+    (part,) = ds.limit(33).loader(33, dtype=narrow)
+    types = [values.dtype for values in (part["label"], part["x"], part["ids"][0], part["box"])]
+    assert types == list(narrow.values())
+    assert part["label"].tolist() == list(range(33))
+    for options in ({"dtype": {"x": "int64"}}, {"dtype": {"x": "uint8"}}):
+        with pytest.raises(UsageError, match="of x would cut off the fractions"):
+            ds.loader(16, **options)
+    with pytest.raises(UsageError, match="pad: -1 does not fit ids"):
+        ds.loader(16, dtype=narrow, pad={"ids": -1})
 
 
-@pytest.mark.parametrize("share", [0.1, 0.9])
-def test_images_are_mirrored_with_the_probability_that_was_given(out, share):
+def test_images_are_mirrored_with_the_probability_that_was_given(out):
     columns = pa.schema({"key": pa.string(), "image": pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3])})
     image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
     write_dataset(out, columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3))
     ds = shardctl.open(out)
 
     def mirrored(flip: Any) -> list[bool]:
-        return [
-            bool(first)
-            for batch in ds.loader(2000, flip=flip)
-            for first in batch["image"][:, 0, 0, 0]
-        ]
+        (batch,) = ds.loader(2000, flip=flip)
+        return [bool(first) for first in batch["image"][:, 0, 0, 0]]
 
-    assert abs(sum(mirrored(share)) / 2000 - share) < 0.03
+    for share in (0.1, 0.9):
+        assert abs(sum(mirrored(share)) / 2000 - share) < 0.03
     assert mirrored(True) == mirrored(0.5)
     assert not any(mirrored(0))
     assert mirrored(False) == mirrored(0)
@@ -628,41 +532,25 @@ def test_images_are_mirrored_with_the_probability_that_was_given(out, share):
     "options",
     [
         {},
-        {"crop": (24, 20)},
         {"crop": 24, "crop_from": "random", "flip": True, "seed": 3},
         {"dtype": {"image": "float16"}},
         {"crop": 16, "flip": 0.7, "normalize": {"image": ([10, 20, 30], [2, 3, 4])}},
-        {"normalize": {"image": (5, 2)}, "dtype": {"image": "float64"}},
         {"resize": (30, 26), "crop": 20},
     ],
 )
 def test_channels_first_are_the_same_numbers_in_another_order(jpegs, raw_dataset, options):
     for root in (jpegs, raw_dataset):
-        ds = shardctl.open(root)
-        plain = [batch["image"] for batch in ds.loader(25, shuffle=True, **options)]
-        planes = [
-            batch["image"] for batch in ds.loader(25, shuffle=True, channels_first=True, **options)
-        ]
+        plain, planes = (
+            shardctl.open(root).loader(25, shuffle=True, channels_first=first, **options)
+            for first in (False, True)
+        )
         for one, other in zip(plain, planes, strict=True):
-            assert other.flags.c_contiguous
-            assert other.flags.writeable
-            assert other.dtype == one.dtype
-            assert other.shape == (len(one), 3, *one.shape[1:3])
-            assert np.allclose(other.transpose(0, 2, 3, 1), one, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [30, 50, (24, 36), "36x24"])
-def test_resized_images_are_those_of_a_conversion(photos, tmp_path, size):
-    """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the
-    command line."""
-    step = {"name": "resize", "size": size if isinstance(size, int) else "36x24"}
-    convert(photos, tmp_path / "resized", recipe={"store": "png", "transform": [step]})
-    convert(photos, tmp_path / "source")
-    expected = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "resized")}
-    for batch in shardctl.open(tmp_path / "source").loader(16, resize=size, cache=10**6):
-        assert isinstance(batch["image"], np.ndarray) == (not isinstance(size, int))
-        for key, image in zip(batch["key"], batch["image"], strict=True):
-            assert np.array_equal(image, expected[key]), key
+            turned = other["image"]
+            assert turned.flags.c_contiguous
+            assert turned.flags.writeable
+            assert turned.dtype == one["image"].dtype
+            assert turned.shape[1] == 3
+            assert np.allclose(turned.transpose(0, 2, 3, 1), one["image"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(40, 40), (21, 30), (20, 20), (5, 4), (70, 50)])
@@ -677,11 +565,14 @@ def test_jpegs_of_one_size_are_resized_to_the_pixels_that_the_slow_way_gives(jpe
         assert np.array_equal(pixels, render(opened, View.whole(opened.size).scaled(size[::-1])))
 
 
-@pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("size", [40, 100, "30x44"])
+@pytest.mark.thorough(after=3)
+@pytest.mark.parametrize(
+    ("size", "crop"), [(40, 24), ((24, 36), None), (30, None), (100, 24), ("30x44", 24)]
+)
 @pytest.mark.parametrize("store", ["source", "png", "jpeg:90"])
-def test_a_resized_crop_is_that_of_a_conversion(photos, tmp_path, size, store):
-    steps = [{"name": "resize", "size": size}, {"name": "crop", "size": 24}]
+def test_resized_images_are_those_of_a_conversion(photos, tmp_path, size, crop, store):
+    """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the
+    command line."""
     convert(photos, tmp_path / "source", recipe={"store": store})
     images = tmp_path / "images"
     images.mkdir()
@@ -689,10 +580,17 @@ def test_a_resized_crop_is_that_of_a_conversion(photos, tmp_path, size, store):
     taken = stored.take(range(len(stored)), columns=["key", "image"], decode=False)
     for number, data in enumerate(taken["image"]):
         (images / f"{number:03}{'.jpg' if data[0] == 0xFF else '.png'}").write_bytes(data)
+    steps: list[dict[str, Any]] = [
+        {"name": "resize", "size": "36x24" if isinstance(size, tuple) else size},
+        *([{"name": "crop", "size": crop}] if crop else []),
+    ]
     convert(images, tmp_path / "cut", recipe={"store": "png", "transform": steps})
     expected = [sample["image"] for sample in shardctl.open(tmp_path / "cut")]
-    found = [image for batch in stored.loader(16, resize=size, crop=24) for image in batch["image"]]
-    assert np.array_equal(found, expected)
+    cache = 0 if crop else 10**6
+    loader = stored.loader(16, resize=size, crop=crop, cache=cache)
+    found = [image for batch in loader for image in batch["image"]]
+    assert len(found) == len(expected)
+    assert all(map(np.array_equal, found, expected))
 
 
 LIMITED = """
@@ -773,17 +671,17 @@ def nested(n: int) -> tuple[Any, ...]:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_lists_of_lists_are_arrays_of_each_sample(tmp_path, compression):
     ds = opened(tmp_path, NESTED, map(nested, range(30)), 12, compression)
+    dimensions = {"boxes": 2, "points": 2, "deep": 3, "vector": 1, "matrix": 2}
     for batch in ds.loader(7, shuffle=True, dtype={"boxes": "float32"}):
-        assert batch["vector"].shape == (len(batch["key"]), 3)
-        assert batch["matrix"].shape == (len(batch["key"]), 2, 3)
         assert (batch["vector"].dtype, batch["matrix"].dtype) == (np.float32, np.int16)
+        assert batch["boxes"][0].dtype == np.float32
+        assert batch["boxes"][0].flags.writeable
         for place, key in enumerate(batch["key"]):
             expected = dict(zip(NESTED.names, nested(int(key[1:])), strict=True))
-            assert batch["boxes"][place].dtype == np.float32
-            assert batch["boxes"][place].flags.writeable
-            assert [batch[name][place].ndim for name in ("boxes", "points", "deep")] == [2, 2, 3]
-            for name in ("boxes", "points", "deep", "vector", "matrix"):
-                assert batch[name][place].tolist() == expected[name] or batch[name][place].size == 0
+            for name, count in dimensions.items():
+                found = batch[name][place]
+                assert found.ndim == count
+                assert found.tolist() == expected[name] or found.size == 0
     assert ds[5]["points"].tolist() == [[5, 0]]
     assert ds[5]["boxes"].shape == (2, 4)
     assert ds.take([2, 3], columns=["matrix"])["matrix"].tolist() == [nested(2)[5], nested(3)[5]]
@@ -791,17 +689,11 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path, compression):
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path, compression):
-    columns = pa.schema(
-        {
-            "key": pa.string(),
-            "rows": pa.list_(pa.list_(pa.int32())),
-            "tokens": pa.list_(pa.int32()),
-        }
-    )
+    columns = pa.schema({"key": pa.string(), "rows": pa.list_(pa.list_(pa.int32()))})
     values = [[[1, 2, 3], [4]], [], [[5]], [[], [6, 7]], [[8], [9], [10]]]
-    rows = [(f"k{n}", value, [n] * n) for n, value in enumerate(values)]
+    rows = [(f"k{n}", value) for n, value in enumerate(values)]
     ds = opened(tmp_path, columns, rows, 3, compression)
-    (batch,) = ds.loader(5, pad={"rows": -1, "tokens": 0}, dtype={"rows": "int64"})
+    (batch,) = ds.loader(5, pad={"rows": -1}, dtype={"rows": "int64"})
     padded = np.full((5, 3, 3), -1)
     for n, value in enumerate(values):
         for m, row in enumerate(value):
@@ -809,19 +701,18 @@ def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path, compres
     assert batch["rows"].dtype == np.int64
     assert np.array_equal(batch["rows"], padded)
     assert batch["rows_length"].tolist() == [[2, 3], [0, 0], [1, 1], [2, 2], [3, 1]]
-    assert batch["tokens_length"].tolist() == [0, 1, 2, 3, 4]
     (empty,) = ds[1:2].loader(1, pad={"rows": -1})
     assert empty["rows"].shape == (1, 0, 0)
-    (loose,) = ds.loader(5, columns=["rows"])
-    assert [part.tolist() for part in loose["rows"][0]] == [[1, 2, 3], [4]], (
-        "lists of several lengths stay a list of arrays"
-    )
-    assert loose["rows"][4].tolist() == [[8], [9], [10]]
+    (loose,) = ds.loader(5)
+    # lists of several lengths stay a list of arrays
+    assert [part.tolist() for part in loose["rows"][0]] == values[0]
+    assert loose["rows"][4].tolist() == values[4]
     mixed = next(iter(shardctl.mix([ds[:2], ds[2:]], [1, 1]).loader(5, pad={"rows": -1})))
     assert mixed["rows"].shape == (5, *mixed["rows_length"].max(axis=0))
 
 
 def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs, monkeypatch):
+    """What only the fast decoder does not bear is decoded all the same."""
     import simplejpeg
 
     from shardctl.images.codecs import image
@@ -840,15 +731,10 @@ def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs, mo
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", fast)
     monkeypatch.setattr(image, "decode", slow)
-    with pytest.raises(
-        DatasetError,
-        match=r"row 5, key .*: image: it does not decode: ZeroDivisionError: a fault of a decoder",
-    ):
+    with pytest.raises(DatasetError, match=r"row 5, key .*: image: .*a fault of a decoder"):
         list(ds.loader(20))
     loader = ds.loader(20, on_error="skip")
-    assert sum(len(batch["key"]) for batch in loader) == 59, (
-        "what only the fast decoder does not bear is decoded all the same"
-    )
+    assert sum(len(batch["key"]) for batch in loader) == 59
     assert loader.stats().skipped == 1
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import command_line
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboardX.proto.event_pb2 import Event
 
@@ -114,41 +115,22 @@ def events_of(path: Path) -> Iterator[Event]:
         place += size + 16
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def test_an_endpoint_on_loopback_answers_while_the_epoch_runs(raw_dataset):
-    port = free_port()
+    loader = shardctl.open(raw_dataset).loader(20)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        taken.listen()
+        with pytest.raises(StorageError, match=f"port {port} of 127.0.0.1 cannot be opened"):
+            list(shardctl.watch(loader, f"http:{port}"))
     place = f"http://127.0.0.1:{port}/metrics"
     answers = []
-    for _ in shardctl.watch(shardctl.open(raw_dataset).loader(20), f"http:{port}", every=1e-9):
+    for _ in shardctl.watch(loader, f"http:{port}", every=1e-9):
         with urllib.request.urlopen(place) as answer:
             answers.append(families(answer.read().decode()).get("shardctl_loader_samples_total"))
     assert answers == [None, 20, 40]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(place)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(StorageError, match=f"port {port} of 127.0.0.1 cannot be opened"):
-            list(shardctl.watch(shardctl.open(raw_dataset).loader(20), f"http:{port}"))
-
-
-def test_a_target_that_fails_does_not_end_the_job(raw_dataset, tmp_path, capfd):
-    (tmp_path / "full.jsonl").symlink_to("/dev/full")
-    watched = shardctl.watch(
-        shardctl.open(raw_dataset).loader(20),
-        tmp_path / "full.jsonl",
-        tmp_path / "m.jsonl",
-        every=1e-9,
-    )
-    assert sum(len(batch["key"]) for batch in watched) == 60
-    assert capfd.readouterr().err.count("no more metrics here: ") == 1
-    assert lines(tmp_path / "m.jsonl")[-1]["samples"] == 60
 
 
 class Failing(Kept):
@@ -156,49 +138,42 @@ class Failing(Kept):
         raise ValueError("no more of this")
 
 
-def test_a_target_of_ones_own_that_raises_does_not_end_the_job(raw_dataset, capfd):
-    watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), Failing(), every=1e-9)
-    assert sum(len(batch["key"]) for batch in watched) == 60
-    assert capfd.readouterr().err == "shardctl: no more metrics here: ValueError: no more of this\n"
+def test_a_target_that_fails_does_not_end_the_job(raw_dataset, tmp_path, capfd):
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    loader = shardctl.open(raw_dataset).loader(20)
+    for target, said in ((tmp_path / "full.jsonl", ""), (Failing(), "ValueError: no more of this")):
+        watched = shardctl.watch(loader, target, tmp_path / "m.jsonl", every=1e-9)
+        assert sum(len(batch["key"]) for batch in watched) == 60
+        assert capfd.readouterr().err.count(f"no more metrics here: {said}") == 1
+        assert lines(tmp_path / "m.jsonl")[-1]["samples"] == 60
 
 
-@pytest.mark.parametrize(
-    ("targets", "options", "message"),
-    [
-        (["metrics.txt"], {}, r"metrics 'metrics.txt' is not known; use FILE.jsonl"),
+def test_wrong_targets_are_wrong_usage(raw_dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loader: Any = shardctl.open(raw_dataset).loader(20)
+    with pytest.raises(UsageError, match="needs a loader of shardctl"):
+        shardctl.watch([1, 2], "m.jsonl")
+    for targets, options, message in (
+        (["metrics.txt"], {}, r"'metrics.txt' is not known"),
         (["http:x"], {}, "needs a port"),
         (["http:99999"], {}, "needs a port"),
-        ([], {}, "watch needs a place for the figures"),
+        ([], {}, "watch needs a place"),
         (["/nowhere/m.jsonl"], {"every": 0}, "every is a number of seconds over 0"),
-    ],
-)
-def test_wrong_targets_are_wrong_usage(
-    targets,
-    options,
-    message,
-    raw_dataset,
-    tmp_path,
-    monkeypatch,
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=message):
-        list(shardctl.watch(shardctl.open(raw_dataset).loader(20), *targets, **options))
-    with pytest.raises(UsageError, match="watch needs a loader of shardctl"):
-        shardctl.watch([1, 2], "m.jsonl")
-    for target in (3, None, ["m.jsonl"], "tensorboard:"):
-        with pytest.raises(UsageError, match="metrics"):
-            shardctl.watch(shardctl.open(raw_dataset).loader(20), target)  # type: ignore[arg-type]  # what it refuses
+        *(([target], {}, "metrics") for target in (3, None, ["m.jsonl"], "tensorboard:")),
+    ):
+        with pytest.raises(UsageError, match=message):
+            list(shardctl.watch(loader, *targets, **options))
 
 
 def test_a_conversion_tells_how_far_it_is(photos, tmp_path, cli):
-    targets = ("--metrics", tmp_path / "m.jsonl", "--metrics", tmp_path / "m.prom")
-    ran = cli("convert", photos, tmp_path / "out", *targets)
+    told, families_of = tmp_path / "m.jsonl", tmp_path / "m.prom"
+    ran = cli("convert", photos, tmp_path / "out", "--metrics", told, "--metrics", families_of)
     assert ran.code == 0, ran.err
-    last = lines(tmp_path / "m.jsonl")[-1]
+    last = lines(told)[-1]
     figures = [last[name] for name in ("of", "records", "all_records", "samples", "left_s")]
     assert figures == ["conversion", 60, 60, 60, 0]
     assert last["bytes"] == sum(path.stat().st_size for path in photos.rglob("*") if path.is_file())
-    assert families((tmp_path / "m.prom").read_text())["shardctl_conversion_records_total"] == 60
+    assert families(families_of.read_text())["shardctl_conversion_records_total"] == 60
     refused = cli("convert", photos, tmp_path / "other", "--metrics", "m.csv")
     assert (refused.code, "metrics 'm.csv' is not known" in refused.err) == (2, True)
 
@@ -210,26 +185,18 @@ def test_bench_watches_until_it_is_stopped(raw_dataset, tmp_path, cli):
     ran = cli(*command, "--seconds", "2.5")
     assert ran.code == 0, ran.err
     printed = re.findall(r"^epoch \d+: +[\d,]+ samples/s; training waits +[\d.]+%", ran.out, re.M)
-    assert len(printed) >= 2
     told = lines(tmp_path / "m.jsonl")
-    assert len(told) == len(printed)
-    assert told[-1]["samples"] <= 500 * 2.5 + 3 * 20, (
-        "it takes no more than the rate, a batch before and two after"
-    )
-    arguments = [sys.executable, "-m", "shardctl", *map(str, command), "--json"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+    assert len(told) == len(printed) >= 2
+    # no more than the rate, a batch before and two after
+    assert told[-1]["samples"] <= 500 * 2.5 + 3 * 20
+    with subprocess.Popen(command_line(*command, "--json"), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["batches"] > 0
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 0
-    for wrong in (
-        "--metrics m.jsonl",
-        "--watch --sweep",
-        "--watch --epochs 1",
-        "--watch --html x.html",
-    ):
-        assert cli("bench", raw_dataset, *wrong.split()).code == 2, wrong
+    for wrong in ("", "--watch --sweep", "--watch --epochs 1", "--watch --html x.html"):
+        assert cli("bench", raw_dataset, "--metrics", "m.jsonl", *wrong.split()).code == 2, wrong
 
 
 @pytest.mark.thorough

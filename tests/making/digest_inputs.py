@@ -1,6 +1,6 @@
 """Small inputs in every format that `shardctl convert` reads, for test_same_digests.py.
 
-Each function writes one source below the folder that it is given. The content is the same in every
+Each function writes one source into the folder that it is given, or below it. The content is the same in every
 run. Nothing of shardctl is imported, so that these files stay the same when shardctl changes.
 """
 
@@ -14,12 +14,12 @@ import json
 import lzma
 import os
 import struct
-import tarfile
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -27,16 +27,18 @@ import pyarrow.feather
 import pyarrow.parquet
 import zstandard
 from PIL import Image
+from tars import tar
 
 CLASSES = ("cat", "dog", "owl")
 
-_WORDS = (
+zstd = zstandard.ZstdCompressor(3).compress
+
+WORDS = (
     "the of and to have with that be snow river stone light morning window garden letter engine "
     "copper market winter "
     "yellow silver paper table water north bridge forest music number answer village Straße café "
     "naïve été"
-)
-WORDS = _WORDS.split()
+).split()
 
 
 # --- content ---
@@ -167,11 +169,12 @@ def photos(root: Path) -> None:
         write(root / name, data)
 
 
-def plain_photos(root: Path, count: int = 12) -> None:
-    """A flat folder of JPEG and PNG images."""
-    for number in range(count):
-        form, ending = (("JPEG", "jpg"), ("PNG", "png"))[number % 2]
-        write(root / f"{number:02}.{ending}", picture(number, form))
+def plain_photos(root: Path, count: int = 12) -> list[str]:
+    """A flat folder of JPEG and PNG images, whose names are returned."""
+    names = [f"{number:02}.{'png' if number % 2 else 'jpg'}" for number in range(count)]
+    for number, name in enumerate(names):
+        write(root / name, picture(number, "PNG" if number % 2 else "JPEG"))
+    return names
 
 
 def split_photos(root: Path) -> None:
@@ -183,10 +186,8 @@ def split_photos(root: Path) -> None:
 
 def labelled_photos(root: Path) -> None:
     """A flat folder with a labels.csv that has labels, splits and columns of numbers and text."""
-    plain_photos(root)
     table = ["file_name,label,split,score,count,note"]
-    for number in range(12):
-        name = f"{number:02}.{'png' if number % 2 else 'jpg'}"
+    for number, name in enumerate(plain_photos(root)):
         label = "" if number == 5 else CLASSES[number % 3]
         split = "val" if number % 4 == 1 else "train"
         table.append(
@@ -211,10 +212,9 @@ def repeated_photos(root: Path) -> None:
 
 def coco(root: Path) -> None:
     """Images with boxes, polygons, runs, crowds and keypoints, and captions."""
-    plain_photos(root / "images", 8)
-    names = [f"{number:02}.{'png' if number % 2 else 'jpg'}" for number in range(8)]
     images = [
-        {"id": 10 + n, "file_name": name, "width": 24, "height": 18} for n, name in enumerate(names)
+        {"id": 10 + n, "file_name": name, "width": 24, "height": 18}
+        for n, name in enumerate(plain_photos(root / "images", 8))
     ]
     objects: list[dict[str, Any]] = []
     for n in range(7):
@@ -331,22 +331,14 @@ def imagenet(root: Path) -> None:
 
 def image_folder(root: Path) -> None:
     """An ImageFolder of Hugging Face: metadata.jsonl with objects, labels and other columns."""
-    plain_photos(root, 8)
     records = []
-    for number in range(8):
+    for number, name in enumerate(plain_photos(root, 8)):
         objects = {
             "bbox": [[1 + number, 2, 6, 5.5], [3, 4, 5, 6]][: number % 3],
             "categories": [1, 0][: number % 3],
         }
-        name = f"{number:02}.{'png' if number % 2 else 'jpg'}"
-        records.append(
-            {
-                "file_name": name,
-                "objects": objects,
-                "label": CLASSES[number % 3],
-                "note": sentence(number, 3),
-            }
-        )
+        more = {"label": CLASSES[number % 3], "note": sentence(number, 3)}
+        records.append({"file_name": name, "objects": objects, **more})
     write(root / "metadata.jsonl", lines(records))
 
 
@@ -371,7 +363,7 @@ def packed_texts(root: Path) -> None:
         ".gz": packed,
         ".bz2": bz2.compress,
         ".xz": lzma.compress,
-        ".zst": zstandard.ZstdCompressor(3).compress,
+        ".zst": zstd,
     }
     for number, (ending, compress) in enumerate(pack.items()):
         text = "\n".join(document(number * 10 + part) for part in range(4))
@@ -505,19 +497,8 @@ def csv_files(root: Path) -> None:
         table = [mark.join(head)]
         for at in range(number * 8, number * 8 + 8):
             body = f'"{sentence(at, 4)} ""quoted""\nand more"'
-            table.append(
-                mark.join(
-                    [
-                        f"r{at:03}",
-                        body,
-                        str(at),
-                        str(at / 4),
-                        f"1.{at}",
-                        CLASSES[at % 3],
-                        "NA" if at % 3 else "5",
-                    ]
-                )
-            )
+            row = [f"r{at:03}", body, at, at / 4, f"1.{at}", CLASSES[at % 3], "NA" if at % 3 else 5]
+            table.append(mark.join(map(str, row)))
         table += [f"bad{mark}row"] * (number == 1)
         write(root / name, "\n".join(table) + "\n")
 
@@ -534,7 +515,7 @@ def json_files(root: Path) -> None:
     write(root / "b.json", "\n".join(json.dumps(row(number)) for number in range(6, 10)))
     write(
         root / "c.json.zst",
-        zstandard.ZstdCompressor(3).compress(json.dumps([row(n) for n in range(10, 13)]).encode()),
+        zstd(json.dumps([row(n) for n in range(10, 13)]).encode()),
     )
 
 
@@ -594,14 +575,12 @@ def table(first: int = 0, count: int = 12) -> pa.Table:
 
 def parquet(root: Path) -> None:
     """Two Parquet files with several row groups."""
-    root.mkdir(parents=True)
     pyarrow.parquet.write_table(table(0, 12), root / "a.parquet", row_group_size=5)
     pyarrow.parquet.write_table(table(12, 6), root / "b.parquet", compression="zstd")
 
 
 def arrow(root: Path) -> None:
     """The forms of Arrow: a file, a stream, a compressed file."""
-    root.mkdir(parents=True)
     for number, (name, opened) in enumerate(
         (("a.arrow", pa.ipc.new_file), ("b.arrows", pa.ipc.new_stream))
     ):
@@ -613,7 +592,6 @@ def arrow(root: Path) -> None:
 
 def image_table(root: Path) -> None:
     """A Parquet file with images, masks and objects: a recipe moves all three."""
-    root.mkdir(parents=True)
     objects = [
         {
             "bbox": [[2.0, 3.0, 8.0, 6.0]] * (n % 3),
@@ -679,21 +657,10 @@ def saved_to_disk(root: Path) -> None:
 # --- shards of other tools ---
 
 
-def tar(members: Sequence[tuple[str, bytes]]) -> bytes:
-    """Return a tar without times and owners."""
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w", format=tarfile.USTAR_FORMAT) as file:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
-    return target.getvalue()
-
-
 def webdataset(root: Path) -> None:
     """Tars with images, classes, texts, JSON and arrays. One is plain, one gzip, one zstd. A sample
     has a link in it."""
-    pack = {".tar": bytes, ".tar.gz": packed, ".tar.zst": zstandard.ZstdCompressor(3).compress}
+    pack = {".tar": bytes, ".tar.gz": packed, ".tar.zst": zstd}
     for number, (ending, compress) in enumerate(pack.items()):
         members: list[tuple[str, bytes]] = []
         for at in range(number * 5, number * 5 + 5):
@@ -704,8 +671,6 @@ def webdataset(root: Path) -> None:
                 (f"{key}.jpg", picture(at)),
                 (f"{key}.cls", str(at % 3).encode()),
                 (f"{key}.txt", sentence(at, 4).encode()),
-            ]
-            members += [
                 (f"{key}.json", json.dumps({"n": at, "s": [at]}).encode()),
                 (f"{key}.emb.npy", array.getvalue()),
             ]
@@ -714,13 +679,6 @@ def webdataset(root: Path) -> None:
 
 def mds(root: Path) -> None:
     """Shards of MosaicML Streaming with their index: one plain, one compressed."""
-    columns = {
-        "id": ("int", 8),
-        "image": ("jpeg", None),
-        "name": ("str", None),
-        "x": ("ndarray:int16:2,3", 12),
-        "more": ("json", None),
-    }
     shards = []
     for number in range(2):
         samples = []
@@ -730,9 +688,9 @@ def mds(root: Path) -> None:
             array = np.arange(6, dtype="<i2").tobytes()
             samples.append(sizes + struct.pack("<q", at) + parts[0] + parts[1] + array + parts[2])
         said = {
-            "column_names": list(columns),
-            "column_encodings": [encoding for encoding, _ in columns.values()],
-            "column_sizes": [size for _, size in columns.values()],
+            "column_names": ["id", "image", "name", "x", "more"],
+            "column_encodings": ["int", "jpeg", "str", "ndarray:int16:2,3", "json"],
+            "column_sizes": [8, None, None, 12, None],
             "compression": "zstd" if number else None,
             "format": "mds",
             "hashes": [],
@@ -747,31 +705,16 @@ def mds(root: Path) -> None:
         raw = {"basename": name, "bytes": len(data), "hashes": {}}
         zipped = None
         if number:
-            data = zstandard.ZstdCompressor(3).compress(data)
+            data = zstd(data)
             zipped = {"basename": f"{name}.zstd", "bytes": len(data), "hashes": {}}
         write(root / (name + ".zstd" * number), data)
         shards.append({**said, "raw_data": raw, "zip_data": zipped})
     write(root / "index.json", json.dumps({"version": 2, "shards": shards}))
 
 
-def _crc_table() -> list[int]:
-    found = []
-    for number in range(256):
-        for _ in range(8):
-            number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
-        found.append(number)
-    return found
-
-
-_CRCS = _crc_table()
-
-
 def masked_crc(data: bytes) -> bytes:
     """Return the checksum of TFRecord: a masked CRC-32C."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRCS[(crc ^ byte) & 255] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
+    crc = google_crc32c.value(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
@@ -863,7 +806,6 @@ def array_record(root: Path) -> None:
     """Two ArrayRecord files of Examples."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    root.mkdir(parents=True)
     for number, options in enumerate(("group_size:1,uncompressed", "group_size:4,zstd:3")):
         writer = ArrayRecordWriter(str(root / f"x.array_record-0000{number}-of-00002"), options)
         for at in range(number * 6, number * 6 + 6):
@@ -875,7 +817,6 @@ def hdf5(root: Path) -> None:
     """An HDF5 file with numbers, texts and structures."""
     import h5py
 
-    root.mkdir(parents=True)
     with h5py.File(root / "a.h5", "w") as file:
         file.create_dataset(
             "x",
@@ -894,14 +835,12 @@ def hdf5(root: Path) -> None:
 
 def arrays(root: Path) -> None:
     """Two arrays of numpy with rows of one shape."""
-    root.mkdir(parents=True)
     np.save(root / "a.npy", np.arange(60, dtype=np.int16).reshape(10, 3, 2))
     np.save(root / "b.npy", np.arange(30, dtype=np.int16).reshape(5, 3, 2) - 100)
 
 
 def structured_arrays(root: Path) -> None:
     """An array of a structured type, and an .npz with arrays of one length."""
-    root.mkdir(parents=True)
     np.save(
         root / "a.npy",
         np.array(

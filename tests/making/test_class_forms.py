@@ -3,9 +3,6 @@ name stands."""
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from followed_sources import write, write_lines
+from image_files import image
 from in_this_process import convert
-from PIL import Image
+from tars import tar
 
 import shardctl
 from shardctl.errors import InputError
@@ -29,21 +28,10 @@ VOC = (
 )
 
 
-def image(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (40, 30)).save(path)
-
-
 def images(root: Path) -> Path:
     for name in OF:
         image(root / "in" / f"{name}.png")
     return root / "in"
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def folders(root: Path) -> tuple[list[Path], Any]:
@@ -64,30 +52,20 @@ def rows(root: Path) -> tuple[list[Path], Any]:
 
 
 def records(root: Path) -> tuple[list[Path], Any]:
-    return [
-        write(
-            root / "in.jsonl", "".join(json.dumps({"label": label}) + "\n" for label in OF.values())
-        )
-    ], "auto"
+    return [write_lines(root / "in.jsonl", ({"label": label} for label in OF.values()))], "auto"
 
 
 def table(root: Path, *, coded: bool) -> tuple[list[Path], Any]:
     labels = pa.array(OF.values())
-    pq.write_table(
-        pa.table({"label": labels.dictionary_encode() if coded else labels}), root / "in.parquet"
-    )
+    labels = labels.dictionary_encode() if coded else labels
+    pq.write_table(pa.table({"label": labels}), root / "in.parquet")
     return [root / "in.parquet"], "auto"
 
 
 def members(root: Path) -> tuple[list[Path], Any]:
-    image(root / "1.png")
-    data = (root / "1.png").read_bytes()
-    with tarfile.open(root / "in.tar", "w") as tar:
-        for name, folder in OF.items():
-            info = tarfile.TarInfo(f"{folder}/{name}.png")
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return [root / "in.tar"], "auto"
+    data = image(root / "1.png").read_bytes()
+    files = [(f"{folder}/{name}.png", data) for name, folder in OF.items()]
+    return [write(root / "in.tar", tar(files))], "auto"
 
 
 def voc(root: Path) -> tuple[list[Path], Any]:
@@ -98,26 +76,23 @@ def voc(root: Path) -> tuple[list[Path], Any]:
 
 def metadata(root: Path) -> tuple[list[Path], Any]:
     lines = (
-        json.dumps(
-            {"file_name": f"{name}.png", "objects": {"bbox": [[1, 1, 2, 2]], "category": [label]}}
-        )
+        {"file_name": f"{name}.png", "objects": {"bbox": [[1, 1, 2, 2]], "category": [label]}}
         for name, label in OF.items()
     )
-    write(images(root) / "metadata.jsonl", "\n".join(lines))
+    write_lines(images(root) / "metadata.jsonl", lines)
     return [root / "in"], "auto"
 
 
 def coco(root: Path) -> tuple[list[Path], Any]:
     found = []
-    for number, (name, label) in enumerate(OF.items()):
+    for name, label in OF.items():
+        number = int(label == "zebra")
         record = {
-            "images": [{"id": number, "file_name": f"{name}.png"}],
-            "annotations": [
-                {"image_id": number, "category_id": int(label == "zebra"), "bbox": [1, 1, 2, 2]}
-            ],
-            "categories": [{"id": int(label == "zebra"), "name": label}],
+            "images": [{"id": 1, "file_name": f"{name}.png"}],
+            "annotations": [{"image_id": 1, "category_id": number, "bbox": [1, 1, 2, 2]}],
+            "categories": [{"id": number, "name": label}],
         }
-        found.append(f"coco:{write(root / f'{name}.json', json.dumps(record))}")
+        found.append(f"coco:{write_lines(root / f'{name}.json', [record])}")
     return [images(root)], found
 
 
@@ -136,14 +111,14 @@ FORMS: dict[str, Callable[[Path], tuple[list[Path], Any]]] = {
 
 
 def classes_in(out: Path) -> list[str]:
-    """Return the name of the class of each sample."""
+    """Return the name of the class of each sample, in the order of the names."""
     names, found = names_in(out), list[int]()
     for split in shardctl.open(out).manifest.splits:
         for sample in shardctl.open(out, split=split.name):
             found.extend(
                 sample["objects"]["category"] if "objects" in sample else [sample["label"]]
             )
-    return [names[number] for number in found]
+    return sorted(names[number] for number in found)
 
 
 def names_in(out: Path) -> list[str]:
@@ -155,43 +130,39 @@ def names_in(out: Path) -> list[str]:
 def test_a_class_in_two_forms_is_one(tmp_path, out, form):
     sources, labels = FORMS[form](tmp_path)
     convert(sources, out, labels=labels)
-    assert sorted(classes_in(out)) == [NFC, NFC, "zebra"]
-    assert names_in(out) == [NFC, "zebra"]
-    pins = write(tmp_path / "classes.txt", f"zebra\n{NFD}\n")
-    convert(sources, tmp_path / "pinned", labels=labels, classes=pins)
-    assert sorted(classes_in(tmp_path / "pinned")) == [NFC, NFC, "zebra"]
-    assert names_in(tmp_path / "pinned") == ["zebra", NFC]
+    assert (classes_in(out), names_in(out)) == ([NFC, NFC, "zebra"], [NFC, "zebra"])
+    pins, pinned = write(tmp_path / "classes.txt", f"zebra\n{NFD}\n"), tmp_path / "pinned"
+    convert(sources, pinned, labels=labels, classes=pins)
+    assert (classes_in(pinned), names_in(pinned)) == ([NFC, NFC, "zebra"], ["zebra", NFC])
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["records", "members"])
 def test_records_that_come_later_may_have_the_other_form(tmp_path, out, form):
-    (source,), labels = FORMS[form](tmp_path)
-    (tmp_path / "all").mkdir()
-    source.rename(tmp_path / "all" / f"1{source.suffix}")
-    convert(tmp_path / "all", out, labels=labels)
-    (tmp_path / "more").mkdir()
-    (more,), _ = FORMS[form](tmp_path / "more")
-    more.rename(tmp_path / "all" / f"2{source.suffix}")
-    assert convert(tmp_path / "all", out, labels=labels, update=True).status == "updated"
+    all_of_them = tmp_path / "all"
+    all_of_them.mkdir()
+    for number in range(2):
+        (source,), labels = FORMS[form](tmp_path)
+        source.rename(all_of_them / f"{number}{source.suffix}")
+        status = convert(all_of_them, out, labels=labels, update=True).status
+    assert status == "updated"
     next(out.glob("*-0*.arrow")).unlink()
     shardctl.repair(out)
-    assert sorted(classes_in(out)) == [NFC] * 4 + ["zebra"] * 2
+    assert classes_in(out) == [NFC] * 4 + ["zebra"] * 2
 
 
 def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path, out):
-    source = images(tmp_path)
-    write(tmp_path / "labels" / "1.txt", "1 0.5 0.5 1 1")
+    source, labels = images(tmp_path), tmp_path / "labels"
+    write(labels / "1.txt", "1 0.5 0.5 1 1")
     data = write(tmp_path / "data.yaml", f"train: in\nnames: [{NFC}, {NFD}]\n")
-    with pytest.raises(InputError, match="names are a list of different names"):
-        convert(source, out, labels=f"yolo:{data}")
-    for text, says in ((f"{NFC}\n{NFD}\n", "repeats"), (f"{NFD}\ncat\n", None)):
-        write(tmp_path / "labels" / "classes.txt", text)
-        if says:
-            with pytest.raises(InputError, match=says):
-                convert(source, out, labels=f"yolo:{tmp_path / 'labels'}")
-            with pytest.raises(InputError, match="each once"):
-                convert(source, out, classes=tmp_path / "labels" / "classes.txt")
-        else:
-            convert(source, out, labels=f"yolo:{tmp_path / 'labels'}")
+    classes = write(labels / "classes.txt", f"{NFC}\n{NFD}\n")
+    for options, says in (
+        ({"labels": f"yolo:{data}"}, "names are a list of different names"),
+        ({"labels": f"yolo:{labels}"}, "repeats"),
+        ({"classes": classes}, "each once"),
+    ):
+        with pytest.raises(InputError, match=says):
+            convert(source, out, **options)
+    write(classes, f"{NFD}\ncat\n")
+    convert(source, out, labels=f"yolo:{labels}")
     assert names_in(out) == [NFC, "cat"]

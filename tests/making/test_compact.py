@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dataset_facts import shards_of
+from damage import flip
+from dataset_facts import expect_whole, shards_of, sums
+from followed_sources import convert, files_of, update, write_lines
 from in_this_process import repair
 from samples_of import samples_of
-from stopping import some_changes, stopped_at
+from stopping import some_changes, stops
 from token_samples import packed_blocks, write_packed
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.tables import read_checksums
 from shardctl.making.rewrite import compact
-from shardctl.system.files import sha256_of
-from shardctl.system.folders import LocalFolder
-
-
-def convert(source: Path, out: Path, **options: Any) -> Any:
-    return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
-
-
-def files_of(source: Path) -> list[Path]:
-    return sorted(path for path in source.rglob("*") if path.is_file())
 
 
 def layout_of(out: Path) -> list[tuple[str, list[str]]]:
@@ -40,6 +29,10 @@ def layout_of(out: Path) -> list[tuple[str, list[str]]]:
         found.append((entry.path, opened.take(range(first, first + entry.rows), ["key"])["key"]))
         first += entry.rows
     return found
+
+
+def keys_in_order(out: Path) -> list[str]:
+    return [key for _, keys in layout_of(out) for key in keys]
 
 
 def change(source: Path, out: Path, held: Path, **options: Any) -> None:
@@ -55,8 +48,8 @@ def change(source: Path, out: Path, held: Path, **options: Any) -> None:
     for number, file in enumerate(away[:-1]):
         shutil.move(held / str(number), file)
         if number % 15 == 14:
-            convert(source, out, update=True, **options)
-    convert(source, out, update=True, **options)
+            update(source, out, **options)
+    update(source, out, **options)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -84,14 +77,11 @@ def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, out, cli, op
     before = samples_of(out)
     dry = cli("compact", out, "--dry-run", "--json").json
     result = shardctl.compact(out)
-    assert (result.status, result.samples, result.shards) == (
-        "compacted",
-        len(before),
-        dry["shards"],
-    )
+    assert (result.status, result.samples) == ("compacted", len(before))
+    assert result.shards == dry["shards"]
     assert layout_of(out) == layout_of(fresh)
     assert samples_of(out) == before == samples_of(fresh)
-    assert shardctl.verify(out, level="deep").findings == ()
+    expect_whole(out, level="deep")
     assert shardctl.compact(out).status == "up-to-date"
     assert convert(source, out, **options).status == "up-to-date"
     assert shardctl.open(out).generation.command == "compact"
@@ -100,40 +90,37 @@ def test_the_layout_is_that_of_a_fresh_conversion(source, tmp_path, out, cli, op
         assert one.get(name) == other.get(name), name
 
 
+@pytest.mark.thorough
 def test_a_compacted_dataset_can_be_repaired_and_follows_its_source(source, tmp_path, out):
     change(source, out, tmp_path / "held")
     shardctl.compact(out)
-    shards = {entry.path: entry.sha256 for entry in shards_of(out)}
-    for name in list(shards)[::2]:
-        (out / name).unlink()
+    before = sums(out)
+    for shard in list(shards_of(out))[::2]:
+        (out / shard.path).unlink()
     assert repair(out).status == "repaired"
-    assert {name: sha256_of(out / name) for name in shards} == shards
+    assert sums(out) == before
     files_of(source)[11].unlink()
-    os.utime(files_of(source)[40])
-    convert(source, out, update=True)
+    files_of(source)[40].touch()
+    update(source, out)
     convert(source, tmp_path / "fresh")
     assert samples_of(out) == samples_of(tmp_path / "fresh")
-    assert shardctl.verify(out).findings == ()
 
 
+@pytest.mark.thorough
 def test_lines_are_put_into_the_order_of_their_files(tmp_path, out):
     source, fresh = tmp_path / "in", tmp_path / "fresh"
-    source.mkdir()
     for number in (5, 2, 8, 1, 9):
-        rows = [{"text": f"{number} {n}"} for n in range(25)]
-        lines = [json.dumps(row) for row in rows]
+        lines: list[Any] = [{"text": f"{number} {n}"} for n in range(25)]
         lines[7] = "no JSON"
-        (source / f"day-{number}.jsonl").write_text("\n".join(lines) + "\n\n")
-        convert(source, out, update=True, samples_per_shard=10)
+        write_lines(source / f"day-{number}.jsonl", [*lines, ""])
+        update(source, out, samples_per_shard=10)
     assert len(shards_of(out)) > 13
     before = samples_of(out)
     shardctl.compact(out)
     convert(source, fresh, samples_per_shard=10)
     assert samples_of(out) == before == samples_of(fresh)
-    assert [key for _, keys in layout_of(out) for key in keys] == [
-        key for _, keys in layout_of(fresh) for key in keys
-    ]
-    assert shardctl.verify(out).findings == ()
+    assert keys_in_order(out) == keys_in_order(fresh)
+    expect_whole(out)
     assert (out / "rejects.jsonl").read_text() == (fresh / "rejects.jsonl").read_text()
     for shard in shards_of(out):
         (out / shard.path).unlink()
@@ -145,7 +132,7 @@ def test_samples_without_a_source_fill_their_shards_again(out):
     shardctl.prune(out, where="n < 70 and n > 5")
     shardctl.compact(out)
     assert [entry.rows for entry in shards_of(out)] == [9, 9, 9, 9]
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
     assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
 
 
@@ -153,18 +140,13 @@ def test_a_dataset_without_samples_is_in_order_after_that(source, out):
     convert(source, out)
     shardctl.prune(out, keys=[sample["key"] for sample in shardctl.open(out)])
     assert [shardctl.compact(out).status for _ in range(2)][1] == "up-to-date"
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 def test_damage_is_not_copied(source, tmp_path, out):
     change(source, out, tmp_path / "held")
-    name = next(iter(shards_of(out))).path
-    data = bytearray((out / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (out / name).write_bytes(data)
-    with pytest.raises(
-        DatasetError, match="is damaged; run `shardctl repair` first, then this again"
-    ):
+    flip(out / next(iter(shards_of(out))).path)
+    with pytest.raises(DatasetError, match="is damaged; run `shardctl repair` first"):
         shardctl.compact(out)
     assert repair(out).status == "repaired"
     assert shardctl.compact(out).status == "compacted"
@@ -173,42 +155,29 @@ def test_damage_is_not_copied(source, tmp_path, out):
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
-    source, tmp_path, out, monkeypatch, how
+    source, tmp_path, monkeypatch, how
 ):
-    before = tmp_path / "before"
+    before, options = tmp_path / "before", {"samples_per_shard": 3, "labels": "none"}
     for file in files_of(source)[8:]:
         file.unlink()
-    shutil.move(files_of(source)[0], tmp_path / "first")
-    convert(source, before, samples_per_shard=3, labels="none")
-    shutil.move(tmp_path / "first", source / "0.jpg")
-    convert(source, before, samples_per_shard=3, labels="none", update=True)
+    first = files_of(source)[0].rename(tmp_path / "first")
+    convert(source, before, **options)
+    first.rename(source / "0.jpg")
+    update(source, before, **options)
     expected = samples_of(before)
-    for change in some_changes(how == "kill", 4):
-        shutil.copytree(before, out)
-        again = partial(shardctl.compact, out)
-        if not stopped_at(change, how, compact, "_written", again, monkeypatch):
-            break
+    changes, call = some_changes(how == "kill", 4), shardctl.compact
+    for out in stops(changes, how, compact, "_written", before, call, monkeypatch):
         assert samples_of(out) == expected
-        again()
+        shardctl.compact(out)
         assert samples_of(out) == expected
-        sums = read_checksums(LocalFolder(out))
-        assert sums == {name: sha256_of(out / name) for name in sums}
-        assert [
-            path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")
-        ] == []
-        shutil.rmtree(out)
-    assert layout_of(out)[0][1][0] == "0.jpg"
+    assert keys_in_order(tmp_path / "out")[0] == "0.jpg"
 
 
 def test_what_cannot_be_moved_is_refused(tmp_path, out, cli):
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"text": "a"}\n' * 50)
-    convert(source, out, shuffle=1)
-    with pytest.raises(UsageError, match="its records were shuffled in their shards"):
+    convert(write_lines(tmp_path / "in.jsonl", [{"text": "a"}] * 50), out, shuffle=1)
+    with pytest.raises(UsageError, match="its records were shuffled within their shards"):
         shardctl.compact(out)
-    packed = write_packed(
-        tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})
-    )
+    packed = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another"}))
     with pytest.raises(UsageError, match="its samples are packed shard by shard"):
         shardctl.compact(packed)
     assert cli("compact", tmp_path / "nothing").code == 3

@@ -13,6 +13,7 @@ from shardctl.format.names import CHECKSUMS
 from shardctl.making.convert.decision import (
     UPDATING,
     DatasetReplacedError,
+    Decision,
     NewDataset,
     decide,
 )
@@ -34,64 +35,59 @@ NAME = fingerprint(PARTS)
 def manifest(**parts: str) -> Manifest:
     """Return the manifest of a dataset that was made of /in, whose fingerprint differs in some
     parts."""
-    empty: dict[str, Any] = {
-        "kind": "image",
-        "samples": 1,
-        "shards": 1,
-        "bytes": 1,
-        "inputs": 1,
-        "rejected": 0,
-        "splits": (),
-        "schema": (),
-        "fields": {},
-        "recipe": {},
-        "settings": {},
-        "created": "",
-        "shardctl_version": "",
-    }
+    words: dict[str, Any] = dict.fromkeys(("created", "shardctl_version"), "")
+    words |= dict.fromkeys(("samples", "shards", "bytes", "inputs"), 1)
     then = {**PARTS, **parts}
-    files = {CHECKSUMS: FileFacts(1, "digest")}
     return Manifest(
-        **empty,
+        **words,
+        kind="image",
+        fields={},
+        recipe={},
+        settings={},
+        rejected=0,
+        splits=(),
+        schema=(),
         fingerprint=fingerprint(then),
         fingerprint_parts=then,
         sources=("/in",),
-        files=files,
+        files={CHECKSUMS: FileFacts(1, "digest")},
     )
 
 
+def decided(there: Manifest | None, jobs: dict[str, str] | None = None, **wanted: Any) -> Decision:
+    return decide(replace(WANTED, **wanted), there, jobs or {})
+
+
 def test_a_dataset_is_created_where_there_is_none():
-    assert decide(WANTED, None, {}) == decide(replace(WANTED, updates=True), None, {})
-    decision = decide(WANTED, None, {})
-    assert decision == (NAME, False, False)
+    assert decided(None) == decided(None, updates=True) == (NAME, False, False)
 
 
 def test_its_own_unfinished_job_is_resumed_and_no_other():
-    assert decide(WANTED, None, {NAME: ""}) == (NAME, True, False)
-    assert decide(WANTED, None, {"other": ""}) == (NAME, False, False)
-    assert decide(WANTED, None, {NAME: "of another dataset"}) == (NAME, False, False)
+    assert decided(None, {NAME: ""}) == (NAME, True, False)
+    assert decided(None, {"other": ""}) == (NAME, False, False)
+    assert decided(None, {NAME: "of another dataset"}) == (NAME, False, False)
 
 
 def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset():
-    wanted, there = replace(WANTED, updates=True), manifest(inputs="others")
-    assert decide(wanted, there, {}).follows
-    resumed = decide(wanted, there, {NAME + UPDATING: "digest"})
+    there = manifest(inputs="others")
+    assert decided(there, updates=True).follows
+    resumed = decided(there, {NAME + UPDATING: "digest"}, updates=True)
     assert resumed == (NAME + UPDATING, True, True)
-    assert decide(wanted, there, {NAME + UPDATING: "the one before"}).follows
+    assert decided(there, {NAME + UPDATING: "the one before"}, updates=True).follows
 
 
 @pytest.mark.parametrize("versions", [PARTS["versions"], "numpy 1.0", ""])
 def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions):
-    assert decide(WANTED, manifest(versions=versions), {}).job == ""
+    assert decided(manifest(versions=versions)).job == ""
 
 
 def test_a_dataset_with_a_part_that_is_not_known_is_another_one():
     with pytest.raises(DatasetError):
-        decide(WANTED, manifest(filters="of a later version"), {})
+        decided(manifest(filters="of a later version"))
 
 
 def test_overwrite_creates_it_anew_also_if_it_is_up_to_date():
-    assert decide(replace(WANTED, overwrites=True), manifest(), {}) == (NAME, False, False)
+    assert decided(manifest(), overwrites=True) == (NAME, False, False)
 
 
 @pytest.mark.parametrize(
@@ -105,49 +101,39 @@ def test_overwrite_creates_it_anew_also_if_it_is_up_to_date():
 )
 def test_another_dataset_is_refused_with_what_differs(part, advice):
     with pytest.raises(DatasetError, match=f"differs in its {part}; use {advice}"):
-        decide(WANTED, manifest(**{part: "other"}), {})
+        decided(manifest(**{part: "other"}))
 
 
 @pytest.mark.parametrize("part", ["recipe", "settings", "code"])
 def test_an_update_follows_inputs_and_nothing_else(part):
-    there = manifest(**{part: "other", "inputs": "others"})
     with pytest.raises(DatasetError, match=f"differs in its {part}"):
-        decide(replace(WANTED, updates=True), there, {})
+        decided(manifest(**{part: "other", "inputs": "others"}), updates=True)
 
 
 def test_versions_that_may_give_other_values_are_refused_by_an_update():
-    there = manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0")
     with pytest.raises(DatasetError, match="other versions made it"):
-        decide(replace(WANTED, updates=True), there, {})
-    same = decide(
-        replace(WANTED, updates=True),
-        manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0"),
-        {},
-    )
-    assert same.follows
+        decided(manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"), updates=True)
+    same = manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0")
+    assert decided(same, updates=True).follows
 
 
 def test_sources_that_have_moved_must_be_said():
-    wanted = replace(WANTED, sources=["/new"], updates=True)
-    with pytest.raises(InputError):
-        decide(wanted, manifest(), {})
-    assert decide(replace(wanted, moved=["/in"]), manifest(), {}).follows
-    with pytest.raises(InputError):
-        decide(replace(wanted, moved=["/elsewhere"]), manifest(), {})
+    moved: dict[str, Any] = {"sources": ["/new"], "updates": True}
+    for wrong in ([], ["/elsewhere"]):
+        with pytest.raises(InputError):
+            decided(manifest(), **moved, moved=wrong)
+    assert decided(manifest(), **moved, moved=["/in"]).follows
 
 
 def test_sources_may_be_appended_after_those_that_are_there():
-    wanted = replace(
-        WANTED, parts={**PARTS, "inputs": "more"}, sources=["/in", "/more"], appends=True
-    )
-    assert decide(wanted, manifest(), {}).follows
+    more: dict[str, Any] = {"parts": {**PARTS, "inputs": "more"}, "appends": True}
+    assert decided(manifest(), **more, sources=["/in", "/more"]).follows
     with pytest.raises(InputError):
-        decide(replace(wanted, sources=["/more"]), manifest(), {})
+        decided(manifest(), **more, sources=["/more"])
 
 
 @pytest.mark.parametrize("option", ["updates", "appends"])
 def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option):
-    wanted = replace(WANTED, existing="the one before", **{option: True})
     with pytest.raises(DatasetReplacedError):
-        decide(wanted, manifest(), {})
-    assert decide(replace(WANTED, existing="the one before"), manifest(), {}).job == ""
+        decided(manifest(), existing="the one before", **{option: True})
+    assert decided(manifest(), existing="the one before").job == ""

@@ -4,27 +4,33 @@ their units."""
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from dataset_facts import rejects_of, shards_of
+from dataset_facts import expect_whole, keys, rejects_of, shards_of, sums
+from followed_sources import digests_of, write
+from in_this_process import convert, repair
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.format.names import MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
+from shardctl.format.names import CHECKSUMS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.making.convert import parts, table_writer
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
-OPTIONS: dict[str, Any] = {"recipe": MIN, "workers": 0, "samples_per_shard": 8}
 
 
 def lines(path: Path, pattern: str) -> Path:
     """Write 8 lines, one shard, for each letter: `g` good ones, `.` those that the filter rejects,
     `b` blank ones."""
-    path.write_text("".join({"g": GOOD, ".": SHORT, "b": "\n"}[letter] * 8 for letter in pattern))
-    return path
+    return write(path, "".join({"g": GOOD, ".": SHORT, "b": "\n"}[each] * 8 for each in pattern))
+
+
+def made(source: Path, out: Path, **options: Any) -> Any:
+    return convert(source, out, recipe=MIN, samples_per_shard=8, **options)
 
 
 def numbers(out: Path) -> list[int]:
@@ -46,184 +52,138 @@ def numbers(out: Path) -> list[int]:
         ("bg.bg", [1, 4]),
     ],
 )
-def test_a_dataset_without_them_is_whole(cli, tmp_path, out, pattern, there):
+def test_a_dataset_without_them_is_whole(tmp_path, out, pattern, there):
     source = lines(tmp_path / "in.txt", pattern)
-    result = shardctl.convert(source, out, **OPTIONS)
-    assert (result.shards, result.samples, result.rejected) == (
-        len(there),
-        8 * len(there),
-        8 * pattern.count("."),
-    )
+    result = made(source, out)
+    assert (result.shards, result.samples) == (len(there), 8 * len(there))
     assert numbers(out) == there
-    assert [reject.key for reject in rejects_of(out)] == [
-        f"in.txt#{8 * place + number}"
-        for place, letter in enumerate(pattern)
-        if letter == "."
-        for number in range(1, 9)
-    ]
-    assert cli("verify", out, "--level", "deep").code == 0
-    assert shardctl.convert(source, out, **OPTIONS).status == "up-to-date"
+    short = [place for place, letter in enumerate(pattern) if letter == "."]
+    rejected = [f"in.txt#{8 * place + number}" for place in short for number in range(1, 9)]
+    assert [reject.key for reject in rejects_of(out)] == rejected
+    expect_whole(out, "deep")
+    assert made(source, out).status == "up-to-date"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("pattern", ["..g.g..", "g.g"])
-def test_a_dataset_without_them_is_repaired(cli, tmp_path, out, pattern):
-    shardctl.convert(lines(tmp_path / "in.txt", pattern), out, **OPTIONS)
-    whole = {
-        path.name: path.read_bytes()
-        for path in out.iterdir()
-        if path.is_file() and path.name != MANIFEST
-    }
-    lost = [
-        [PLAN],
-        [SHARDS],
-        [REJECTS],
-        ["SHA256SUMS"],
-        [MANIFEST],
-        [shards_of(out).names[0]],
-        ["SHA256SUMS", REJECTS],
-    ]
-    for names in lost:
-        damaged = Path(shutil.copytree(out, tmp_path / "-".join(names).replace(".", "-")))
+def test_a_dataset_without_them_is_repaired(tmp_path, out, pattern):
+    made(lines(tmp_path / "in.txt", pattern), out)
+    whole, first = digests_of(out), shards_of(out).names[0]
+    for names in (
+        *((name,) for name in (PLAN, SHARDS, REJECTS, CHECKSUMS, MANIFEST, first)),
+        (CHECKSUMS, REJECTS),
+    ):
+        damaged = Path(shutil.copytree(out, tmp_path / "-".join(names)))
         for name in names:
             (damaged / name).unlink()
-        ran = cli("repair", damaged)
-        assert ran.code == 0, ran.err
-        assert {
-            path.name: path.read_bytes() for path in damaged.iterdir() if path.name in whole
-        } == whole, names
-        assert cli("verify", damaged).code == 0
+        assert repair(damaged).status == "repaired"
+        assert digests_of(damaged) == whole, names
+        expect_whole(damaged)
 
 
 def test_the_shards_are_those_of_the_conversion_with_them(tmp_path, out, monkeypatch):
-    source = lines(tmp_path / "in.txt", ".g.g.")
-    shardctl.convert(source, out, **OPTIONS)
-    monkeypatch.setattr(table_writer, "rows_made", lambda path: 1)
-    assert shardctl.convert(source, tmp_path / "all", **OPTIONS).shards == 5
-    for number in (1, 3):
-        name = f"train-{number:05d}.arrow"
-        assert (out / name).read_bytes() == (tmp_path / "all" / name).read_bytes()
-    both = [shardctl.open(tmp_path / name) for name in ("out", "all")]
-    assert [sample["key"] for sample in both[0]] == [sample["key"] for sample in both[1]]
-
-
-def test_a_dataset_that_has_them_is_read_and_verified(cli, tmp_path, out, monkeypatch):
-    """As those are that were made before."""
+    """Which is read and verified, as those are that were made before."""
+    source, whole = lines(tmp_path / "in.txt", ".g.g."), tmp_path / "all"
+    made(source, out)
     with monkeypatch.context() as patched:
         patched.setattr(table_writer, "rows_made", lambda path: 1)
-        shardctl.convert(lines(tmp_path / "in.txt", "g.g"), out, **OPTIONS)
-    assert numbers(out) == [0, 1, 2]
-    assert cli("verify", out, "--level", "deep").code == 0
-    (out / "train-00001.arrow").unlink()
-    assert cli("repair", out).code == 0
-    assert numbers(out) == [0, 1, 2]
+        assert made(source, whole).shards == 5
+    for number in (1, 3):
+        name = f"train-{number:05d}.arrow"
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert keys(out) == keys(whole)
+    expect_whole(whole, "deep")
+    (whole / "train-00002.arrow").unlink()
+    assert repair(whole).status == "repaired"
+    assert numbers(whole) == [0, 1, 2, 3, 4]
 
 
-def test_a_split_without_samples_keeps_one(cli, tmp_path, out):
+def test_a_split_without_samples_keeps_one(tmp_path, out):
     for name, pattern in (("train", "g."), ("val", "...")):
-        (tmp_path / "in" / name).mkdir(parents=True)
         lines(tmp_path / "in" / name / "a.txt", pattern)
-    result = shardctl.convert(tmp_path / "in", out, **OPTIONS, split="folder")
-    manifest = shardctl.open(out).manifest
-    assert [(split.name, split.samples, split.shards) for split in manifest.splits] == [
-        ("train", 8, 1),
-        ("val", 0, 1),
-    ]
-    assert result.shards == 2
+    result = made(tmp_path / "in", out, split="folder")
+    splits = shardctl.open(out).manifest.splits
+    found = [(split.name, split.samples, split.shards) for split in splits]
+    assert found == [("train", 8, 1), ("val", 0, 1)]
     assert "no sample is in the split val" in result.warnings
-    assert cli("verify", out).code == 0
+    expect_whole(out)
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("append", [False, True])
-def test_an_update_keeps_their_names_and_goes_on(cli, tmp_path, out, append):
-    (tmp_path / "in").mkdir()
-    lines(tmp_path / "in" / "b.txt", ".g.g.")
-    shardctl.convert(tmp_path / "in", out, **OPTIONS)
+@pytest.mark.parametrize("how", ["update", "append"])
+def test_an_update_keeps_their_names_and_goes_on(tmp_path, out, how):
+    source = tmp_path / "in"
+    lines(source / "b.txt", ".g.g.")
+    made(source, out)
     before = (out / "train-00001.arrow").read_bytes()
-    lines(tmp_path / "in" / "c.txt", "gg")
-    how = {"append": True} if append else {"update": True}
-    result = shardctl.convert(tmp_path / "in", out, **OPTIONS, **how)
+    lines(source / "c.txt", "gg")
+    result = made(source, out, **{how: True})
     assert (result.status, result.samples, result.rejected) == ("updated", 32, 24)
     assert numbers(out)[:2] == [1, 3]
     assert (out / "train-00001.arrow").read_bytes() == before
-    assert result.changes is not None
-    assert (result.changes.new, result.changes.kept + result.changes.rebuilt) == (1, 2)
-    assert cli("verify", out, "--level", "deep").code == 0
-    (tmp_path / "in" / "b.txt").unlink()
-    result = shardctl.convert(tmp_path / "in", out, **OPTIONS, update=True)
+    changes = result.changes
+    assert (changes.new, changes.kept + changes.rebuilt) == (1, 2)
+    expect_whole(out, "deep")
+    (source / "b.txt").unlink()
+    result = made(source, out, update=True)
     assert (result.samples, result.rejected) == (16, 0)
-    assert cli("verify", out, "--level", "deep").code == 0
+    expect_whole(out, "deep")
 
 
-def test_parts_are_merged_without_them(cli, tmp_path, out):
+def test_parts_are_merged_without_them(tmp_path, out):
     source = lines(tmp_path / "in.txt", "..g.g..")
-    shardctl.convert(source, tmp_path / "whole", **OPTIONS)
+    made(source, tmp_path / "whole")
     for part in ("1/2", "2/2"):
-        shardctl.convert(source, out, **OPTIONS, part=part)
-    assert cli("finish", out).code == 0
-    sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("whole", "out")]
-    assert sums[0] == sums[1]
+        made(source, out, part=part)
+    shardctl.finish(out)
+    assert sums(out) == sums(tmp_path / "whole")
     assert numbers(out) == [2, 4]
 
 
 def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path, out, monkeypatch):
     source = lines(tmp_path / "in.txt", "..g.g..")
-    shardctl.convert(source, tmp_path / "whole", **OPTIONS)
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    made(source, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(table_writer, "join_markers", stop)
+        patched.setattr(table_writer, "join_markers", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            shardctl.convert(source, out, **OPTIONS)
-    assert shardctl.convert(source, out, **OPTIONS).status == "resumed"
-    sums = [(tmp_path / name / "SHA256SUMS").read_bytes() for name in ("whole", "out")]
-    assert sums[0] == sums[1]
-    assert numbers(out) == [2, 4]
+            made(source, out)
+    assert made(source, out).status == "resumed"
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
-def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path, out, monkeypatch):
-    source = lines(tmp_path / "in.txt", "..g.g..")
-    shardctl.convert(source, tmp_path / "whole", **OPTIONS)
+def test_a_merge_that_is_killed_at_any_moment_goes_on(tmp_path, monkeypatch):
+    source, built = lines(tmp_path / "in.txt", "..g.g.."), tmp_path / "built"
+    made(source, tmp_path / "whole")
     for part in ("1/2", "2/2"):
-        shardctl.convert(source, tmp_path / "built", **OPTIONS, part=part)
-    sums = (tmp_path / "whole" / "SHA256SUMS").read_bytes()
+        made(source, built, part=part)
     for change in some_changes(first=3, every=3):
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(tmp_path / "built", out)
-        if not stopped_at(
-            change, "kill", parts, "_finish", lambda to=out: shardctl.finish(to), monkeypatch
-        ):
+        out = tmp_path / f"out{change}"
+        shutil.copytree(built, out)
+        finish = partial(shardctl.finish, out)
+        if not stopped_at(change, "kill", parts, "_finish", finish, monkeypatch):
             break
-        shardctl.finish(out)
-        assert (out / "SHA256SUMS").read_bytes() == sums
+        finish()
+        assert sums(out) == sums(tmp_path / "whole")
         assert numbers(out) == [2, 4]
     assert change > 20
 
 
 def test_the_first_epoch_of_one_that_arrives_is_that_of_the_whole(tmp_path, out):
     source = lines(tmp_path / "in.txt", "..g.gg..")
-    ds = shardctl.snapshot(
-        out, source, MIN, wait=False, workers=0, samples_per_shard=8, progress=False
-    )
+    options = {"workers": 0, "samples_per_shard": 8, "progress": False}
+    ds = shardctl.snapshot(out, source, MIN, wait=False, **options)
     for shuffle in (False, True):
-        loader = ds.loader(4, shuffle=shuffle)
-        keys = sorted(key for batch in loader for key in batch["key"])
-        assert keys == sorted(sample["key"] for sample in ds.wait())
+        read = [key for batch in ds.loader(4, shuffle=shuffle) for key in batch["key"]]
+        assert sorted(read) == sorted(sample["key"] for sample in ds.wait())
 
 
 def test_compact_numbers_them_anew(cli, tmp_path, out):
-    shardctl.convert(lines(tmp_path / "in.txt", "..g.g.."), out, **OPTIONS)
-    assert (
-        cli(
-            "convert", tmp_path / "in.txt", out, "--record", "line", "--min-chars", 50, "--explain"
-        ).out.count("planned")
-        == 0
-    )
-    assert cli("compact", out).code == 0
+    source = lines(tmp_path / "in.txt", "..g.g..")
+    made(source, out)
+    words = "--record line --min-chars 50 --explain".split()
+    assert "planned" not in cli("convert", source, out, *words).out
+    shardctl.compact(out)
     assert numbers(out) == list(range(len(numbers(out))))
     assert PLANNED not in shardctl.open(out).manifest.settings
-    assert cli("verify", out, "--level", "deep").code == 0
+    expect_whole(out, "deep")

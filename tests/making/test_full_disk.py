@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import CROP
@@ -19,7 +18,13 @@ from small_disk import MIB
 from small_disk import disk as disk
 
 import shardctl
-from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
+from shardctl.errors import (
+    DatasetError,
+    DiskFullError,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.making.convert import Listener
 
 RANDOM = {"name": "random_resized_crop", "size": 24}
@@ -35,24 +40,20 @@ def fill(disk: Path, leave: int) -> None:
 def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk, photos, tmp_path, left):
     """Of the 190 kB that it takes: full for the first shard, in the middle, and for the tables at
     the end."""
+    out = disk / "out"
     convert(photos, tmp_path / "whole", recipe=CROP)
-    with pytest.raises(
-        DiskFullError,
-        match=r"/shardctl-disk-.*/out/.*: the disk is full .*; about .* more are needed\. \d of 7 "
-        r"shards are done",
-    ):
-        shardctl.convert(
-            photos,
-            disk / "out",
-            recipe=CROP,
-            workers=1,
-            listener=Listener(announce=lambda _: fill(disk, left + 32_000)),
-        )
+    filling = Listener(announce=lambda _: fill(disk, left + 32_000))
+    said = (
+        r"/shardctl-disk-.*/out/.*: the disk is full .*; about .* more are needed\. \d of 7 "
+        r"shards are done"
+    )
+    with pytest.raises(DiskFullError, match=said):
+        convert(photos, out, recipe=CROP, workers=1, listener=filling)
     with pytest.raises(DatasetError):
-        shardctl.open(disk / "out")
+        shardctl.open(out)
     (disk / "ballast").unlink()
-    shardctl.convert(photos, disk / "out", recipe=CROP, workers=1)
-    assert sums(disk / "out") == sums(tmp_path / "whole")
+    convert(photos, out, recipe=CROP, workers=1)
+    assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
@@ -62,21 +63,19 @@ def test_a_full_disk_beside_a_store_is_said(disk, photos, bucket, monkeypatch, c
     fill(disk, 700_000)  # less than a shard
     monkeypatch.setenv("TMPDIR", str(disk))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    full = rf"^shardctl: {disk}: the disk is full \(.* free\); "
-    ran = cli("verify", url)
-    assert ran.code == 3
-    assert re.search(
-        full + "shards are downloaded to it: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT to less$",
-        ran.err,
-        re.MULTILINE,
-    )
-    ran = cli("convert", photos, f"{url}2", *options)
-    assert ran.code == 3
-    assert re.search(
-        full + r"each worker builds .* Set TMPDIR .*\. \d of 7 shards are done; run the same",
-        ran.err,
-        re.MULTILINE,
-    )
+    for words, said in (
+        (("verify", url), "shards are downloaded to it: set TMPDIR .*SHARDCTL_SCRATCH_LIMIT"),
+        (("convert", photos, f"{url}2", *options), r"Set TMPDIR .*\. \d of 7 shards are done"),
+    ):
+        ran = cli(*words)
+        assert ran.code == 3
+        assert re.search(
+            rf"^shardctl: {disk}: the disk is full \(.* free\); .*{said}", ran.err, re.MULTILINE
+        )
+
+
+def read_only(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
 
 
 def test_a_disk_that_is_full_from_the_start_is_said(disk, photos):
@@ -86,52 +85,40 @@ def test_a_disk_that_is_full_from_the_start_is_said(disk, photos):
 
 
 def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk, photos):
-    convert(photos, disk / "out", recipe=CROP)
-    old = sums(disk / "out")
+    out, other = disk / "out", {**CROP, "seed": 1}
+    convert(photos, out, recipe=CROP)
+    old = sums(out)
+    filling = Listener(announce=lambda _: fill(disk, 60_000))
     with pytest.raises(StorageError, match="is full"):
-        convert(
-            photos,
-            disk / "out",
-            recipe={**CROP, "seed": 1},
-            overwrite=True,
-            listener=Listener(announce=lambda _: fill(disk, 60_000)),
-        )
-    assert sums(disk / "out") == old
-    assert shardctl.verify(disk / "out").ok
-
-
-def test_a_read_only_file_system_is_said(disk, photos):
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
-        convert(photos, disk / "out")
+        convert(photos, out, recipe=other, overwrite=True, listener=filling)
+    assert sums(out) == old
+    assert shardctl.verify(out).ok
 
 
 def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk, photos):
     """Also where a converter was killed right after it had completed the dataset, and what it left
     cannot be taken away."""
-    made = convert(photos, disk / "out")
-    (disk / "out" / ".shardctl" / made.fingerprint).mkdir(parents=True)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert shardctl.convert(photos, disk / "out").status == "up-to-date"
+    out = disk / "out"
+    made = convert(photos, out)
+    (out / ".shardctl" / made.fingerprint).mkdir(parents=True)
+    read_only(disk)
+    assert shardctl.convert(photos, out).status == "up-to-date"
     with pytest.raises(DatasetError, match="that differs in its recipe"):
-        shardctl.convert(photos, disk / "out", recipe=CROP)
+        convert(photos, out, recipe=CROP)
     with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
-        convert(photos, disk / "out", recipe=CROP, overwrite=True)
+        convert(photos, out, recipe=CROP, overwrite=True)
 
 
 def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(disk, source):
-    assert len(shardctl.snapshot(disk / "out", source, CROP, workers=0)) == 60
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert len(shardctl.snapshot(disk / "out", source, CROP)) == 60
+    out = disk / "out"
+    assert len(shardctl.snapshot(out, source, CROP, workers=0)) == 60
+    read_only(disk)
+    assert len(shardctl.snapshot(out, source, CROP)) == 60
     next(source.rglob("*.jpg")).unlink()
-    with pytest.raises(
-        StorageError,
-        match=r"\(Read-only file system\): the dataset is not up to date with its sources",
-    ):
-        shardctl.snapshot(disk / "out", source, CROP)
-    assert len(shardctl.snapshot(disk / "out", source, CROP, trust=True)) == 60
-    with pytest.raises(StorageError, match=r"\(Read-only file system\): the dataset is not there"):
-        shardctl.snapshot(disk / "other", source, CROP)
+    for place, said in ((out, "the dataset is not up to date"), (disk / "other", "is not there")):
+        with pytest.raises(StorageError, match=rf"\(Read-only file system\): .*{said}"):
+            shardctl.snapshot(place, source, CROP)
+    assert len(shardctl.snapshot(out, source, CROP, trust=True)) == 60
 
 
 def test_a_source_that_is_unmounted_stops_the_job(disk, photos, out):
@@ -142,12 +129,12 @@ def test_a_source_that_is_unmounted_stops_the_job(disk, photos, out):
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
     try:
-        with pytest.raises(shardctl.errors.SourceGoneError, match="has gone away; bring it back"):
-            shardctl.convert(disk / "in", out, workers=1, listener=Listener(announce=unmount))
+        with pytest.raises(SourceGoneError, match="has gone away; bring it back"):
+            convert(disk / "in", out, workers=1, listener=Listener(announce=unmount))
     finally:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
     shutil.copytree(photos, disk / "in", copy_function=shutil.copy2)
-    assert shardctl.convert(disk / "in", out, workers=1).rejected == 0
+    assert convert(disk / "in", out, workers=1).rejected == 0
 
 
 @pytest.fixture
@@ -164,10 +151,8 @@ def image(disk: Path, demo: Path, tmp_path: Path) -> Path:
         (inputs / "few" / f"empty-{number}.jpg").touch()
     with open(image, "wb") as file:
         file.truncate(6 * MIB)
-    if (
-        not shutil.which("mkfs.ext4")
-        or subprocess.run(["mkfs.ext4", "-q", "-d", str(inputs), str(image)]).returncode
-    ):
+    make = ["mkfs.ext4", "-q", "-d", str(inputs), str(image)]
+    if not shutil.which("mkfs.ext4") or subprocess.run(make).returncode:
         pytest.skip("cannot make a file system in a file here")
     return image
 
@@ -177,12 +162,28 @@ def mounted(image: Path, tmp_path: Path) -> Iterator[Path]:
     """The inputs on a disk that answers EIO where its image has been cut off."""
     place = tmp_path / "mounted"
     place.mkdir()
-    if subprocess.run(
-        ["mount", "-o", "loop,ro", str(image), str(place)], capture_output=True
-    ).returncode:
+    mount = ["mount", "-o", "loop,ro", str(image), str(place)]
+    if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount an image of a file system here")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def destroy(image: Path, files: list[Path]) -> None:
+    """Cut all of an image off, of whose disk then no file can be read."""
+    os.truncate(image, 0)
+    for _ in range(100):
+        if not any(map(is_readable, files)):
+            return
+    raise AssertionError("the system keeps them in memory")
+
+
+def destroying(image: Path, folder: Path) -> Listener:
+    # before: the folders themselves may not be readable any more
+    files = [
+        path for path in (folder, *folder.rglob("*.*")) if path.is_file() and path.stat().st_size
+    ]
+    return Listener(announce=lambda _: destroy(image, files))
 
 
 def is_readable(path: Path) -> bool:
@@ -201,148 +202,79 @@ def is_readable(path: Path) -> bool:
 
 def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(image, mounted, out):
     """The folders are still in memory, so that only reads fail. Repaired, the job goes on."""
-    whole = image.read_bytes()
-
-    # before: the folders themselves may not be readable any more
-    photos = sorted((mounted / "photos").glob("*/*.*"))
-
-    def destroy(_: object) -> None:
-        os.truncate(image, 0)
-        assert any(not any(map(is_readable, photos)) for _ in range(100)), (
-            "the system keeps them in memory"
-        )
-
+    whole, source = image.read_bytes(), mounted / "photos"
     said = (
         r"photos: the source does not respond: .* cannot be read \(Input/output error\); "
         r".*\. 0 of 7 shards are done"
     )
-    with pytest.raises(shardctl.errors.SourceGoneError, match=said):
-        shardctl.convert(
-            mounted / "photos",
-            out,
-            recipe=CROP,
-            workers=1,
-            listener=Listener(announce=destroy),
-        )
+    with pytest.raises(SourceGoneError, match=said):
+        convert(source, out, recipe=CROP, workers=1, listener=destroying(image, source))
     image.write_bytes(whole)
-    result = shardctl.convert(mounted / "photos", out, recipe=CROP, workers=1)
+    result = convert(source, out, recipe=CROP, workers=1)
     assert (result.status, result.samples, result.rejected) == ("resumed", 60, 0)
 
 
-def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image, mounted, out):
-    """There is no other file to try, but other parts of it."""
-
-    def destroy(_: object) -> None:
-        os.truncate(image, 0)
-        assert any(not is_readable(mounted / "lines.jsonl") for _ in range(100)), (
-            "the system keeps it in memory"
-        )
-
-    with pytest.raises(
-        shardctl.errors.SourceGoneError,
-        match=r"respond: lines.jsonl cannot be read",
-    ):
-        shardctl.convert(
-            mounted / "lines.jsonl",
-            out,
-            workers=1,
-            listener=Listener(announce=destroy),
-        )
-
-
-def test_empty_files_do_not_make_a_broken_disk_look_alive(image, mounted, out):
-    def destroy(_: object) -> None:
-        os.truncate(image, 0)
-        assert any(not any(map(is_readable, photos)) for _ in range(100)), (
-            "the system keeps them in memory"
-        )
-
-    photos = [path for path in (mounted / "few").iterdir() if path.stat().st_size]
-    with pytest.raises(shardctl.errors.SourceGoneError, match="the source does not respond"):
-        shardctl.convert(
-            mounted / "few",
-            out,
-            workers=1,
-            max_rejects="100%",
-            listener=Listener(announce=destroy),
-        )
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lines.jsonl", "respond: lines.jsonl cannot be read"),
+        ("few", "the source does not respond"),
+    ],
+)
+def test_no_other_file_and_empty_ones_do_not_make_a_broken_disk_look_alive(
+    image, mounted, out, name, said
+):
+    """Of a file of lines other parts are tried."""
+    source = mounted / name
+    options = {"workers": 1, "max_rejects": "100%", "listener": destroying(image, source)}
+    with pytest.raises(SourceGoneError, match=said):
+        convert(source, out, **options)
 
 
 def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image, mounted, out):
     """There is nothing to compare it with."""
-    # before: the folder itself may not be readable any more
-    files = list((mounted / "one").iterdir())
-
-    def destroy(_: object) -> None:
-        os.truncate(image, 0)
-        assert any(not any(map(is_readable, files)) for _ in range(100)), (
-            "the system keeps it in memory"
-        )
-
-    options: dict[str, Any] = {
-        "recipe": {"store": "png", "variants": 2, "transform": [RANDOM]},
-        "workers": 1,
-    }
-    with pytest.raises(
-        TooManyRejectsError,
-        match=r"no input could be converted \(1 rejected\), .* \(Input/output error\)",
-    ):
-        shardctl.convert(mounted / "one", out, listener=Listener(announce=destroy), **options)
+    recipe = {"store": "png", "variants": 2, "transform": [RANDOM]}
+    listener = destroying(image, mounted / "one")
+    said = r"no input could be converted \(1 rejected\), .* \(Input/output error\)"
+    with pytest.raises(TooManyRejectsError, match=said):
+        convert(mounted / "one", out, recipe=recipe, workers=1, listener=listener)
 
 
 def test_repair_rebuilds_what_other_sources_still_have(image, mounted, photos, tmp_path, out):
     shutil.copytree(photos, tmp_path / "local" / "more")
-    shardctl.convert(
-        [mounted / "photos", tmp_path / "local"],
-        out,
-        recipe=CROP,
-        workers=1,
-        samples_per_shard=60,
-    )
+    sources = [mounted / "photos", tmp_path / "local"]
+    convert(sources, out, recipe=CROP, workers=1, samples_per_shard=60)
     lost = sorted(path.name for path in out.glob("train-*.arrow"))
     assert len(lost) == 2
     for name in lost:
         (out / name).unlink()
     # before: the folders themselves may not be readable any more
     files = sorted((mounted / "photos").glob("*/*.*"))
-    os.truncate(image, 0)
-    assert any(not any(map(is_readable, files)) for _ in range(100)), (
-        "the system keeps them in memory"
-    )
+    destroy(image, files)
     result = shardctl.repair(out, workers=2)
     assert (result.status, result.repaired) == ("damaged", (lost[1],))
-    assert [(left.file, "does not respond" in left.message) for left in result.unrepaired] == [
-        (lost[0], True)
-    ]
+    (left,) = result.unrepaired
+    assert (left.file, "does not respond" in left.message) == (lost[0], True)
 
 
 @pytest.mark.thorough
 def test_files_on_a_bad_part_of_a_disk_are_rejected(image, mounted, tmp_path, out):
-    lost: list[str] = []
+    lost: list[Path] = []
+    source, copies = mounted / "photos", tmp_path / "copies"
     # before: the folders themselves may not be readable any more
-    files = sorted((mounted / "photos").glob("*/*.*"))
+    files = sorted(source.glob("*/*.*"))
 
     def damage(_: object) -> None:
         while not lost:
             os.truncate(image, image.stat().st_size - 16384)
-            lost.extend(
-                path.relative_to(mounted / "photos").as_posix()
-                for path in files
-                if not is_readable(path)
-            )
+            lost.extend(path for path in files if not is_readable(path))
 
-    copies = tmp_path / "copies"
     options = {"recipe": CROP, "workers": 1, "copy_rejects": copies}
-    result = shardctl.convert(
-        mounted / "photos", out, listener=Listener(announce=damage), **options
-    )
+    result = convert(source, out, listener=Listener(announce=damage), **options)
     rejects = rejects_of(out)
-    assert [reject.key for reject in rejects] == lost
-    assert {(reject.stage, reject.error, reject.message) for reject in rejects} == {
-        ("read", "unreadable", "cannot be read (Input/output error)")
-    }
+    assert [reject.key for reject in rejects] == [str(path.relative_to(source)) for path in lost]
+    reasons = {(reject.stage, reject.error, reject.message) for reject in rejects}
+    assert reasons == {("read", "unreadable", "cannot be read (Input/output error)")}
     assert (result.samples, result.copied) == (60 - len(lost), 0)
-    assert {path.name for path in copies.rglob("*") if path.is_file()} == {
-        "rejects.jsonl",
-        ".shardctl-copies",
-    }
+    copied = {path.name for path in copies.rglob("*") if path.is_file()}
+    assert copied == {".shardctl-copies", "rejects.jsonl"}

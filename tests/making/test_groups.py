@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dataset_facts import rejects_of
+from followed_sources import files_of, write, write_lines
+from image_files import image
 from in_this_process import convert
-from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, UsageError
@@ -27,17 +28,26 @@ def rows(count: int, groups: int, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def write(path: Path, records: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-
-
-def photos(folder: Path, count: int, groups: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def photos(folder: Path, count: int, groups: int) -> Path:
     for number in range(count):
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(
-            folder / f"IMG_{number % groups}_jpg.rf.{number:04x}.jpg"
-        )
+        name = f"IMG_{number % groups}_jpg.rf.{number:04x}.jpg"
+        image(folder / name, (8, 8), (number, 0, 0))
+    return folder
+
+
+def of_key(sample: Any) -> str:
+    """Return the group of a photo by its name."""
+    return str(sample["key"]).rpartition("/")[2].partition("_jpg")[0]
+
+
+def grouped(source: Path, out: Path, group: str, **options: Any) -> Any:
+    return convert(source, out, group=group, split=SHARES, **options)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """200 records of 20 patients."""
+    return write_lines(tmp_path / "in" / "a.jsonl", rows(200, 20, "a")).parent
 
 
 def split_of_groups(out: Path, group_of: Callable[[Any], Any]) -> dict[Any, str]:
@@ -53,141 +63,125 @@ def split_of_groups(out: Path, group_of: Callable[[Any], Any]) -> dict[Any, str]
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
-    ("group", "options", "group_of"),
+    ("group", "options"),
     [
-        ("patient", {}, lambda sample: sample["patient"]),
-        ("patient", {"key_field": "id"}, lambda sample: sample["patient"]),
-        ("page", {}, lambda sample: f"p{sample['page']}"),
-        (r"^a-(\d+)", {"key_field": "id"}, lambda sample: f"p{sample['page']}"),
-        (r"(?:#\d*)([05])$|#\d+", {}, None),
+        ("patient", {}),
+        ("page", {}),
+        ("patient", {"key_field": "id"}),
+        (r"^\w-(\d+)", {"key_field": "id"}),
     ],
 )
-def test_records_of_a_group_are_in_one_split(tmp_path, out, group, options, group_of):
-    write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
-    given = {"group": group, "split": SHARES, "workers": 0, "max_rejects": "100%", **options}
-    result = shardctl.convert(tmp_path / "in", out, **given)
-    if group_of is None:  # keys that do not match are rejected, each once
-        assert (result.samples, result.rejected) == (40, 160)
-        return
-    before = split_of_groups(out, group_of)
-    assert result.samples == 200
-    if not group.startswith("^"):
-        write(tmp_path / "in" / "b.jsonl", rows(300, 30, "b"))
-        shardctl.convert(tmp_path / "in", out, update=True, **given)
-        after = split_of_groups(out, group_of)
-        assert after.items() > before.items()
+def test_records_of_a_group_are_in_one_split(records, out, group, options):
+    assert grouped(records, out, group, **options).samples == 200
+    before = split_of_groups(out, lambda sample: sample["page"])
+    write_lines(records / "b.jsonl", rows(300, 30, "b"))
+    grouped(records, out, group, update=True, **options)
+    after = split_of_groups(out, lambda sample: sample["page"])
+    assert after.items() > before.items()
 
 
-def test_the_number_of_a_record_may_name_its_group(tmp_path, out):
-    write(tmp_path / "in" / "a.jsonl", rows(200, 20, "a"))
-    convert(tmp_path / "in", out, group=r"#\d*?(\d)$", split=SHARES)
+def test_the_number_of_a_record_may_name_its_group(records, tmp_path, out):
+    grouped(records, out, r"#\d*?(\d)$")
     assert len(split_of_groups(out, lambda sample: sample["key"][-1])) == 10
+    # keys that do not match are rejected, each once
+    some = grouped(records, tmp_path / "some", r"(?:#\d*)([05])$|#\d+", max_rejects="100%")
+    assert (some.samples, some.rejected) == (40, 160)
 
 
 def test_records_without_a_group_are_rejected_once(tmp_path, out):
     records = rows(40, 10, "a")
     for number in (3, 7):
         records[number]["patient"] = None
-    write(tmp_path / "in" / "a.jsonl", records)
-    result = convert(tmp_path / "in", out, group="patient", split=SHARES)
+    result = grouped(write_lines(tmp_path / "a.jsonl", records), out, "patient")
     assert (result.samples, result.rejected) == (38, 2)
-    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
-    assert [(each["key"], each["error"]) for each in rejects] == [
-        ("a.jsonl#4", "no-group"),
-        ("a.jsonl#8", "no-group"),
-    ]
+    found = [(each.key, each.error) for each in rejects_of(out)]
+    assert found == [("a.jsonl#4", "no-group"), ("a.jsonl#8", "no-group")]
 
 
 def test_copies_of_a_photo_are_in_one_split(tmp_path, out, cli):
-    photos(tmp_path / "in", 60, 12)
-    named = ("--split", SHARES, "--group", r"([^/]+)_jpg\.rf\.", "--workers", "0")
-    assert cli("convert", tmp_path / "in", out, *named).code == 0
-    before = split_of_groups(out, lambda sample: sample["key"].partition("_jpg")[0])
+    source, group = photos(tmp_path / "in", 60, 12), r"([^/]+)_jpg\.rf\."
+    words = ("convert", source, out, "--split", SHARES, "--group", group, "--workers", "0")
+    assert cli(*words).code == 0
+    before = split_of_groups(out, of_key)
     assert len(before) == 12
-    photos(tmp_path / "in" / "more", 60, 20)
-    assert cli("convert", tmp_path / "in", out, *named, "--update").code == 0
-    after = split_of_groups(
-        out, lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
-    )
+    photos(source / "more", 60, 20)
+    assert cli(*words, "--update").code == 0
+    after = split_of_groups(out, of_key)
     assert after.items() > before.items()
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text("group = '([^/]+)_jpg[.]rf[.]'\n")
-    convert(tmp_path / "in", tmp_path / "again", recipe, split=SHARES)
-    assert (
-        split_of_groups(
-            tmp_path / "again", lambda sample: sample["key"].rpartition("/")[2].partition("_jpg")[0]
-        )
-        == after
-    )
+    recipe = write(tmp_path / "recipe.toml", "group = '([^/]+)_jpg[.]rf[.]'\n")
+    convert(source, tmp_path / "again", recipe, split=SHARES)
+    assert split_of_groups(tmp_path / "again", of_key) == after
 
 
 def test_a_column_of_a_labels_file_has_the_groups(tmp_path, out):
-    photos(tmp_path / "in", 40, 40)
-    names = sorted(path.name for path in (tmp_path / "in").iterdir())
-    labels = "".join(f"{name},p{number % 8}\n" for number, name in enumerate(names))
-    (tmp_path / "in" / "labels.csv").write_text(f"file_name,patient\n{labels}")
-    convert(tmp_path / "in", out, group="patient", split=SHARES)
+    """And its label may be the group, by its name: its number changes where classes come."""
+    source = photos(tmp_path / "in", 40, 40)
+    names = "klmnopqr"
+
+    def labelled(column: str, group: dict[str, str], *more: str) -> None:
+        lines = [f"{each.name},{group[names[n % 8]]}" for n, each in enumerate(photo_files)]
+        write(source / "labels.csv", "\n".join([f"file_name,{column}", *lines, *more, ""]))
+
+    photo_files = files_of(source)
+    known = dict(zip(names, names, strict=True))
+    labelled("patient", known)
+    grouped(source, out, "patient")
     assert len(split_of_groups(out, lambda sample: sample["patient"])) == 8
-    (tmp_path / "in" / "labels.csv").write_text(f"file_name,patient\n{labels.replace('p3', '')}")
+    labelled("patient", {**known, "n": ""})
     with pytest.raises(InputError, match=r"5 inputs \(.*\) in no group"):
-        convert(tmp_path / "in", tmp_path / "two", group="patient", split=SHARES)
+        grouped(source, tmp_path / "two", "patient")
 
-
-def test_the_label_of_a_labels_file_may_be_the_group(tmp_path, out):
-    """By its name: its number changes where classes come."""
-    photos(tmp_path / "in", 40, 40)
-    names = sorted(path.name for path in (tmp_path / "in").iterdir())
-    labels = "".join(f"{name},{'klmnopqr'[number % 8]}\n" for number, name in enumerate(names))
-    (tmp_path / "in" / "labels.csv").write_text(f"file_name,label\n{labels}")
-    options = {"group": "label", "split": SHARES, "workers": 0}
-
-    def found() -> dict[str, str]:
+    def of_classes() -> dict[str, str]:
+        grouped(source, out, "label", overwrite=True)
         classes = shardctl.open(out).classes
         return split_of_groups(out, lambda sample: classes[sample["label"]])
 
-    shardctl.convert(tmp_path / "in", out, **options)
-    before = found()
+    labelled("label", known)
+    before = of_classes()
     assert len(before) == 8
-    photos(tmp_path / "in" / "more", 4, 4)
-    more = "".join(f"more/{path.name},a\n" for path in (tmp_path / "in" / "more").iterdir())
-    (tmp_path / "in" / "labels.csv").write_text(f"file_name,label\n{labels}{more}")
-    shardctl.convert(tmp_path / "in", out, overwrite=True, **options)
-    assert before.items() < found().items()
+    labelled(
+        "label", known, *(f"more/{path.name},a" for path in files_of(photos(source / "more", 4, 4)))
+    )
+    assert before.items() < of_classes().items()
 
 
 def test_groups_of_several_types_are_refused_as_3_and_3_0_are_two_texts(tmp_path, out):
-    types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+    source = tmp_path / "in"
+    source.mkdir()
 
-    def convert(*names: str, **more: Any) -> None:
-        folder = tmp_path / "-".join(names)
-        folder.mkdir(exist_ok=True)
-        for name in names:
-            values = pa.array(range(30)).cast(types[name])
-            pq.write_table(
-                pa.table({"doc": values, "x": pa.array(range(30))}), folder / f"{name}.parquet"
-            )
-        shardctl.convert(folder, out, group="doc", split=SHARES, workers=0, **more)
+    def write_groups(type_: pa.DataType) -> Path:
+        doc = pa.array(range(30)).cast(type_)
+        path = source / f"{type_}.parquet"
+        pq.write_table(pa.table({"doc": doc, "x": range(30)}), path)
+        return path
 
-    for names in (("float", "text"), ("int", "float", "text")):
-        with pytest.raises(InputError, match="the field doc has values of several types"):
-            convert(*names)
-    convert("int")
-    (tmp_path / "int").rename(tmp_path / "int-float")
-    convert("int", "float", moved_from=[str(tmp_path / "int")], update=True)
+    for type_ in (pa.float64(), pa.string()):
+        write_groups(type_)
+    with pytest.raises(InputError, match="the field doc has values of several types"):
+        grouped(source, out, "doc")
+    double, text = files_of(source)
+    write_groups(pa.int64())
+    with pytest.raises(InputError, match="the field doc has values of several types"):
+        grouped(source, out, "doc")
+    text.unlink()
+    double.rename(tmp_path / "double.parquet")
+    grouped(source, out, "doc")
+    (tmp_path / "double.parquet").rename(double)
+    grouped(source, out, "doc", update=True)
     assert len(split_of_groups(out, lambda sample: sample["doc"])) == 30
 
 
-def test_a_group_that_cannot_be_is_refused(tmp_path, out):
-    write(tmp_path / "in" / "a.jsonl", rows(4, 2, "a"))
-    photos(tmp_path / "photos", 4, 2)
+def test_a_group_that_cannot_be_is_refused(records, tmp_path, out):
+    pictures = photos(tmp_path / "photos", 4, 2)
     for group in ("(a)(b)", "("):
         with pytest.raises(UsageError, match="group"):
-            shardctl.convert(tmp_path / "in", out, group=group, split=SHARES)
-    with pytest.raises(InputError, match="no field person; they have id, patient"):
-        convert(tmp_path / "in", out, group="person", split=SHARES)
-    with pytest.raises(InputError, match=r"no labels file has this column"):
-        convert(tmp_path / "photos", out, group="person", split=SHARES)
-    with pytest.raises(InputError, match=r"2 inputs \(.*\) in no group"):
-        convert(tmp_path / "photos", out, group="IMG_(0)_", split=SHARES)
-    with pytest.raises(UsageError, match="needs a split by shares"):
-        convert(tmp_path / "in", out, group="patient")
+            grouped(records, out, group)
+    for source, group, said in (
+        (records, "person", "no field person; they have id, patient"),
+        (pictures, "person", "no labels file has this column"),
+        (pictures, "IMG_(0)_", r"2 inputs \(.*\) in no group"),
+    ):
+        with pytest.raises(InputError, match=said):
+            grouped(source, out, group)
+    with pytest.raises(UsageError, match="keeps samples together where split divides them"):
+        convert(records, out, group="patient")

@@ -8,12 +8,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from snapshots import SMALL, first_file, ranks, shards_done, slow_recipe, snapshot
+from custom_steps import SLOW
+from dataset_facts import expect_whole, keys
+from followed_sources import files_of, write, write_lines
+from programs import run_python
+from snapshots import SMALL, first_file, ranks, shards_done, slow_recipe, snapshot, wait_until
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
@@ -29,15 +32,10 @@ def keys_of(batches: Any) -> list[str]:
 
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A recipe that takes 20 ms for a sample."""
-    (tmp_path / "arriving_step.py").write_text(
-        "import time\ndef slow(sample):\n    time.sleep(0.02)\n    return sample\n"
-    )
+    """A recipe that takes 50 ms for a sample."""
+    write(tmp_path / "slow_step.py", SLOW)
     monkeypatch.syspath_prepend(tmp_path)
-    return {
-        **SMALL,
-        "transform": [*SMALL["transform"], {"name": "custom", "target": "arriving_step:slow"}],
-    }
+    return slow_recipe()
 
 
 @pytest.mark.thorough
@@ -47,11 +45,11 @@ def test_batches_come_before_the_dataset_is_there(source, out, slow):
     batches = iter(loader)
     first = next(batches)
     assert not ds.is_complete
-    keys = [*first["key"], *keys_of(batches)]
+    read = [*first["key"], *keys_of(batches)]
     assert ds.is_complete
     complete = ds.wait()
-    assert keys == [sample["key"] for sample in complete]
-    assert shardctl.verify(out).ok
+    assert read == keys(out)
+    expect_whole(out)
     expected = complete.loader(4)
     expected.set_epoch(1)
     assert keys_of(loader) == keys_of(expected)
@@ -61,21 +59,14 @@ def test_batches_come_before_the_dataset_is_there(source, out, slow):
 def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, out, slow):
     ds = arriving(source, out, recipe=slow)
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
-        with pytest.raises(
-            UsageError,
-            match=r"needs the complete dataset: wait\(\) first",
-        ):
+        with pytest.raises(UsageError, match=r"needs the complete dataset: use wait\(\) first"):
             need(ds)
     with pytest.raises(TypeError, match="shufle"):
         ds.loader(4, shufle=True)
     assert not hasattr(ds, "no_such_thing")
     complete = ds.wait()
-    assert (len(ds), ds[0]["key"], ds.classes) == (
-        len(complete),
-        complete[0]["key"],
-        complete.classes,
-    )
-    assert [sample["key"] for sample in ds] == [sample["key"] for sample in complete]
+    assert (len(ds), ds[0]["key"], ds.classes) == (60, complete[0]["key"], complete.classes)
+    assert [sample["key"] for sample in ds] == keys(out)
 
 
 @pytest.mark.thorough
@@ -83,53 +74,49 @@ def test_its_first_epoch_can_be_watched(source, tmp_path, out, slow):
     """The figures are those of the epoch, though it is read by several loaders, one after the
     other."""
     loader = arriving(source, out, recipe=slow).loader(4)
-    watched = shardctl.watch(loader, tmp_path / "figures.jsonl", every=0.01)
+    figures = tmp_path / "figures.jsonl"
+    watched = shardctl.watch(loader, figures, every=0.01)
     for epoch in range(2):
         assert len(keys_of(watched)) == 60
         assert loader.stats().samples == 60
-        told = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
-        assert (told[-1]["samples"], told[-1]["batches"], told[-1]["epoch"]) == (
-            60 * (epoch + 1),
-            15 * (epoch + 1),
-            epoch,
-        )
+        told = [json.loads(line) for line in figures.read_text().splitlines()]
+        last = [told[-1][name] for name in ("samples", "batches", "epoch")]
+        assert last == [60 * (epoch + 1), 15 * (epoch + 1), epoch]
         assert [line["samples"] for line in told] == sorted(line["samples"] for line in told)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_the_order_depends_on_the_seed_alone(source, out, drop_last):
     """Not on which shards were finished when: the second time all of them are."""
-    loader = arriving(source, out, samples_per_shard=7).loader(
-        8, shuffle=True, seed=3, drop_last=drop_last
-    )
-    first = [list(batch["key"]) for batch in loader]
-    assert [len(batch) for batch in first] == [8] * 7 + ([] if drop_last else [4])
-    again = arriving(source, out, samples_per_shard=7).loader(
-        8, shuffle=True, seed=3, drop_last=drop_last
-    )
-    assert [list(batch["key"]) for batch in again] == first
-    other = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=4)
-    assert keys_of(other) != [key for batch in first for key in batch]
-    assert len(set(keys_of(loader))) == 56 if drop_last else 60
+
+    def epoch(seed: int) -> list[list[str]]:
+        ds = arriving(source, out, samples_per_shard=7)
+        loader = ds.loader(8, shuffle=True, seed=seed, drop_last=drop_last)
+        return [list(batch["key"]) for batch in loader]
+
+    first = epoch(3)
+    assert [len(batch) for batch in first] == [8] * 7 + [4] * (not drop_last)
+    assert len({key for batch in first for key in batch}) == (56 if drop_last else 60)
+    assert epoch(3) == first != epoch(4)
 
 
 def test_a_state_of_the_first_epoch_is_gone_on_with(source, tmp_path, out):
-    whole = keys_of(arriving(source, tmp_path / "whole").loader(7, shuffle=True))
-    loader = arriving(source, out).loader(7, shuffle=True)
+    def loading(size: int, out: Path = out) -> Any:
+        return arriving(source, out).loader(size, shuffle=True)
+
+    whole = keys_of(loading(7, tmp_path / "whole"))
+    loader = loading(7)
     batches = iter(loader)
     begun = [*next(batches)["key"], *next(batches)["key"]]
     state = json.loads(json.dumps(loader.state_dict()))
     batches.close()
-    later = arriving(source, out).loader(5, shuffle=True)
+    later, last = loading(5), loading(5)
     later.load_state_dict(state)
     assert begun + keys_of(later) == whole
     assert later.state_dict()["epoch"] == 1
-    last = arriving(source, out).loader(5, shuffle=True)
     last.load_state_dict(later.state_dict())
     assert keys_of(last) == keys_of(later)
-    with pytest.raises(
-        UsageError, match="the state was saved with another dataset, seed or shuffle"
-    ):
+    with pytest.raises(UsageError, match="saved with another dataset, seed or shuffle"):
         arriving(source, out).loader(7).load_state_dict(state)
 
 
@@ -159,10 +146,7 @@ def test_a_split_arrives_alone(source, out):
 @pytest.mark.thorough
 def test_what_was_finished_before_a_kill_is_read_first(source, tmp_path, out):
     with ranks(1, source, out, tmp_path) as (process,):
-        until = time.monotonic() + 60
-        while shards_done(out) < 5:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: shards_done(out) >= 5)
         process.kill()
         process.wait()
     script = f"""
@@ -171,12 +155,7 @@ ds = shardctl.snapshot({str(out)!r}, {str(source)!r}, {slow_recipe()!r}, samples
 keys = [key for batch in ds.loader(4) for key in batch["key"]]
 assert keys == [sample["key"] for sample in ds.wait()] and len(keys) == 60
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    ran = run_python(script, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert ran.returncode == 0, ran.stderr
     assert "resuming: " in ran.stderr
 
@@ -192,56 +171,37 @@ print(json.dumps([[list(batch["key"]) for batch in loader] for _ in range(2)]))
 @pytest.mark.thorough
 def test_ranks_share_the_samples_while_they_arrive(source, out):
     given = {"out": str(out), "source": str(source), "recipe": SMALL}
+    commands = [[sys.executable, "-c", RANK.format(**given, rank=rank)] for rank in range(2)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK.format(**given, rank=rank)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands
     ]
-    epochs = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    together = [
-        key
-        for pair in zip(epochs[0][0], epochs[1][0], strict=True)
-        for batch in pair
-        for key in batch
-    ]
-    expected = [sample["key"] for sample in shardctl.open(out)]
-    assert sorted(together) == sorted(expected)
-    for number, pair in enumerate(zip(epochs[0][0], epochs[1][0], strict=True)):
+    one, other = (json.loads(process.communicate(timeout=60)[0]) for process in processes)
+    expected = keys(out)
+    for number, pair in enumerate(zip(one[0], other[0], strict=True)):
         assert sorted(pair[0] + pair[1]) == sorted(expected[6 * number : 6 * number + 6])
-    assert sorted(key for rank in epochs for batch in rank[1] for key in batch) == sorted(expected)
+    assert 6 * number + 6 == len(expected)
+    assert sorted(key for batch in one[1] + other[1] for key in batch) == sorted(expected)
 
 
 def test_ranks_get_equally_many_batches_while_samples_arrive(source, out):
     ds = arriving(source, out, samples_per_shard=7)
     for remainder, sizes in (("pad", [8, 8, 8, 8]), ("drop", [8, 8, 8])):
         loaders = [ds.loader(8, rank=rank, world_size=2, remainder=remainder) for rank in range(2)]
-        epochs = [
-            [[list(batch["key"]) for batch in loader] for loader in loaders] for _ in range(2)
-        ]
-        for both in epochs:
-            assert [[len(batch) for batch in rank] for rank in both] == [sizes, sizes]
-            assert len({key for rank in both for batch in rank for key in batch}) == min(
-                60, 2 * sum(sizes)
-            )
+        for _ in range(2):
+            read = [[list(batch["key"]) for batch in loader] for loader in loaders]
+            assert [[len(batch) for batch in rank] for rank in read] == [sizes, sizes]
+            different = {key for rank in read for batch in rank for key in batch}
+            assert len(different) == min(60, 2 * sum(sizes))
     with pytest.raises(UsageError, match="contradict"):
         ds.loader(8, drop_last=True, remainder="pad")
 
 
 def test_records_that_turn_out_to_have_other_types_come_once(tmp_path, out):
     """The conversion begins anew then, and its shards are other files."""
-    source = tmp_path / "in"
-    source.mkdir()
-    for name in ("a", "b"):
-        lines = [
-            json.dumps({"n": number if name == "a" or number < 4000 else number + 0.5})
-            for number in range(5000)
-        ]
-        (source / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    ds = arriving(source, out, recipe={}, samples_per_shard=500)
+    for late in (0, 1):
+        lines = ({"n": n + 0.5 if late and n >= 4000 else n} for n in range(5000))
+        write_lines(tmp_path / "in" / f"{late}.jsonl", lines)
+    ds = arriving(tmp_path / "in", out, recipe={}, samples_per_shard=500)
     values = [value for batch in ds.loader(100) for value in batch["n"].tolist()]
     assert values == [sample["n"] for sample in ds.wait()]
     assert len(values) == 10_000
@@ -251,10 +211,10 @@ def test_what_goes_wrong_is_raised_where_it_is_read(source, tmp_path, out):
     first_file(source).write_bytes(b"no image")
     with pytest.raises(TooManyRejectsError, match="1 input of 60 rejected"):
         keys_of(arriving(source, out, max_rejects="0").loader(4))
-    with pytest.raises(InputError, match="no such file or folder"):
-        keys_of(arriving(tmp_path / "nowhere", tmp_path / "other").loader(4))
-    with pytest.raises(InputError, match="no such file or folder"):
-        arriving(tmp_path / "nowhere", tmp_path / "other").wait()
+    nowhere = arriving(tmp_path / "nowhere", tmp_path / "other")
+    for read in (nowhere.wait, lambda: keys_of(nowhere.loader(4))):
+        with pytest.raises(InputError, match="no such file or folder"):
+            read()
     for name in ("processes", "repeat"):
         with pytest.raises(UsageError, match=f"{name}= needs the complete dataset"):
             arriving(source, tmp_path / "third").loader(4, **{name: 2})
@@ -276,24 +236,21 @@ def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_wit
     """Neither in what it has opened nor in what it looks at later: raw shards of both are of the
     same size."""
     raw = {"store": "raw", "transform": [{"name": "resize", "size": "8x8"}]}
-    paths = sorted(path for path in source.rglob("*") if path.is_file())
-    old = {
-        sample["key"]: sample["image"].tolist()
-        for sample in snapshot(source, tmp_path / "plain", recipe=raw)
-    }
+    plain = snapshot(source, tmp_path / "plain", recipe=raw)
+    old = {sample["key"]: sample["image"].tolist() for sample in plain}
     ds = arriving(source, out, recipe=raw)
     batches = iter(ds.loader(batch_size=4, mmap=False, prefetch=1, threads=1))
     read = [next(batches)]
     ds.wait()
-    for path in paths[30:]:
-        path.write_bytes(paths[0].read_bytes())
+    for path in files_of(source)[30:]:
+        path.write_bytes(first_file(source).read_bytes())
     snapshot(source, out, recipe=raw, keep_generations=keep)
     with contextlib.suppress(DatasetError):
         read += batches
-    found = {
-        key: image.tolist()
+    found = [
+        (key, image.tolist())
         for batch in read
         for key, image in zip(batch["key"], batch["image"], strict=True)
-    }
-    assert len(found) == sum(len(batch["key"]) for batch in read)
-    assert all(old[key] == image for key, image in found.items())
+    ]
+    assert len(found) == len(dict(found))
+    assert all(old[key] == image for key, image in found)

@@ -4,25 +4,29 @@ they make the same dataset."""
 from __future__ import annotations
 
 import json
-import select
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from conftest import CROP
-from custom_steps import HELD
-from dataset_facts import sums
+from dataset_facts import expect_whole, sums
+from doc_snippets import snippets_of
+from followed_sources import files_of, write, write_lines
+from held_conversions import go_on, held, run_held, started
+from held_conversions import here as here
+from held_conversions import made as made
 from hypothesis import given
 from hypothesis import strategies as st
-from image_files import images
-from in_this_process import convert
+from in_this_process import command_line, convert
+from programs import run_command
+from snapshots import shards_done
 
 import shardctl
 from shardctl.cli.conversion import print_result
@@ -38,13 +42,6 @@ from shardctl.making.convert import discover
 from shardctl.making.options import Part
 
 SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def shardctl_command(*words: str, cwd: Path, **given: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shardctl", *words]
-    return subprocess.run(command, cwd=cwd, text=True, capture_output=True, timeout=120, **given)
 
 
 def build(src: Path, out: Path, part: str, **options: Any) -> Any:
@@ -63,27 +60,13 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     "order",
-    [
-        ("1/3", "2/3", "3/3"),
-        ("2/3", "0/3", "2/3", "1/3"),
-        ("1/1",),
-        (*(f"{n}/40" for n in range(40)),),
-    ],
+    [("1/3", "2/3", "3/3"), ("2/3", "0/3", "2/3", "1/3"), ("1/1",), [f"{n}/40" for n in range(40)]],
 )
-def test_parts_in_any_order_make_the_same_dataset(
-    photos,
-    whole,
-    out,
-    capsys,
-    order,
-):
+def test_parts_in_any_order_make_the_same_dataset(photos, whole, out, capsys, order):
     results = [build(photos, out, part) for part in order]
     assert {result.status for result in results} == {"built"}
-    assert (
-        results[-1].part.shards_done
-        == results[-1].part.shards
-        == len(list(whole.glob("*-*.arrow")))
-    )
+    last = results[-1].part
+    assert last.shards_done == last.shards == len(list(whole.glob("*-*.arrow")))
     assert not (out / "manifest.json").exists()
     again = build(photos, out, order[0])  # complete already: it builds nothing, and has no speed
     assert (again.status, again.samples_per_s) == ("built", 0)
@@ -119,193 +102,87 @@ def test_impossible_parts_are_wrong_usage(photos, out, text):
 
 @pytest.mark.parametrize("option", ["dry_run", "explain", "copy_rejects"])
 def test_options_of_a_whole_conversion_are_refused(photos, tmp_path, out, option):
+    value = tmp_path / "rejects" if option == "copy_rejects" else True
     with pytest.raises(UsageError, match="part"):
-        build(
-            photos,
-            out,
-            "1/2",
-            **{option: tmp_path / "rejects" if option == "copy_rejects" else True},
-        )
+        build(photos, out, "1/2", **{option: value})
 
 
 def test_records_of_large_files_in_parts(tmp_path, out):
-    lines = [
-        json.dumps({"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]}) for n in range(3000)
+    lines: list[Any] = [
+        {"text": f"line {n} " * (n % 40 + 1), "label": "ab"[n % 2]} for n in range(3000)
     ]
     lines[700] = "{broken"
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "lines.jsonl").write_text("\n".join(lines))
-    given: dict[str, Any] = {
-        "shuffle": 3,
-        "workers": 0,
-        "samples_per_shard": 200,
-        "split": "train=0.7,val=0.3",
-    }
-    shardctl.convert(tmp_path / "in", tmp_path / "whole", **given)
+    source = write_lines(tmp_path / "lines.jsonl", lines)
+    given = {**SMALL, "shuffle": 3, "samples_per_shard": 200}
+    shardctl.convert(source, tmp_path / "whole", **given)
     for number in range(5):
-        shardctl.convert(tmp_path / "in", out, part=f"{number}/5", **given)
+        shardctl.convert(source, out, part=f"{number}/5", **given)
     merged = shardctl.finish(out)
     assert (merged.samples, merged.rejected) == (2999, 1)
     assert sums(out) == sums(tmp_path / "whole")
 
 
 @pytest.mark.thorough
-def test_parts_that_start_together_plan_once(photos, whole, tmp_path, out):
-    shutil.copytree(photos, tmp_path / "in")
-    shutil.copytree(whole, tmp_path / "whole")
-    (tmp_path / "r.json").write_text("")
-    command = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        "in",
-        "out",
-        "--resize",
-        "40",
-        "--crop",
-        "32",
-        "--store",
-        "raw",
-    ]
-    command += [
-        "--samples-per-shard",
-        "4",
-        "--split",
-        "train=0.8,val=0.2",
-        "--workers",
-        "1",
-        "--part",
-    ]
-    running = [
-        subprocess.Popen(
-            [*command, f"{n}/3"],
-            cwd=tmp_path,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for n in (1, 2, 3)
-    ]
+def test_parts_that_start_together_plan_once(photos, whole, out):
+    words = "--resize 40 --crop 32 --store raw --samples-per-shard 4 --workers 1".split()
+    command = command_line("convert", photos, out, *words, "--split", SMALL["split"], "--part")
+    piped: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    running = [subprocess.Popen([*command, f"{n}/3"], text=True, **piped) for n in (1, 2, 3)]
     told = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], told
     assert sum("will write" in err for _, err in told) == 1
-    assert shardctl_command("finish", "out", cwd=tmp_path).returncode == 0
-    assert sums(out) == sums(tmp_path / "whole")
+    assert shardctl.finish(out).status == "created"
+    assert sums(out) == sums(whole)
 
 
-HELD_COMMAND = [
-    "convert",
-    "in",
-    "out",
-    "--transform",
-    "steps:held",
-    "--store",
-    "png",
-    "--workers",
-    "1",
-    "--samples-per-shard",
-    "4",
-]
-
-
-@pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """in/ with 40 images, the function steps:held, and whole/."""
-    root = tmp_path_factory.mktemp("held")
-    images(root / "in", *(f"{n:02d}.png" for n in range(40)))
-    (root / "steps.py").write_text(HELD)
-    done = shardctl_command(
-        *("whole" if word == "out" else word for word in HELD_COMMAND), cwd=root
-    )
-    assert done.returncode == 0, done.stderr
-    return root
-
-
-@pytest.fixture
-def here(held: Path) -> Iterator[Path]:
-    yield held
-    shutil.rmtree(held / "out", ignore_errors=True)
-    (held / "hold").unlink(missing_ok=True)
-
-
-@contextmanager
 def building(
-    here: Path, part: str, from_image: int, shards: int
-) -> Iterator[subprocess.Popen[str]]:
+    here: Path, part: str, image: int, shards: int
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start a part, and give it when so many shards are done; images from this number on are
     held."""
-    (here / "hold").write_text(str(from_image))
-    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", part]
-    with subprocess.Popen(
-        command, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        try:
-            while len(list(here.glob("out/.shardctl/*/done/*.arrow"))) < shards:
-                assert process.poll() is None, process.communicate()
-                select.select([], [], [], 0.005)
-            yield process
-        finally:
-            process.kill()
+    return held(here, image, lambda: shards_done(here / "out") >= shards, "out", "--part", part)
 
 
 @pytest.mark.thorough
 def test_a_killed_part_is_named_by_merge_and_repeated(here):
     with building(here, "2/2", 28, 2) as process:  # images 20 to 39, in shards 5 to 9
         process.kill()
-        process.wait()
-    missing = shardctl_command("finish", "out", cwd=here)
+    missing = run_command("finish", "out", cwd=here)
     assert missing.returncode == 1
     assert "8 shards of 10 are missing: 5 of part 1/2; 3 of part 2/2. Run them" in missing.stderr
     assert "--part 1/2" in missing.stderr
-    (here / "hold").unlink()
     for part in ("1/2", "2/2"):
-        done = shardctl_command(*HELD_COMMAND, "--part", part, "--json", cwd=here)
-        assert done.returncode == 0, done.stderr
+        done = go_on(here, "out", "--part", part, "--json")
     assert json.loads(done.stdout)["part"] == {"name": "2/2", "shards_done": 10, "shards": 10}
     (here / "steps.py").rename(here / "away.py")  # merge runs no code that the job names
     try:
-        merged = shardctl_command("finish", "out", "--json", cwd=here)
+        merged = run_command("finish", "out", "--json", cwd=here)
     finally:
         (here / "away.py").rename(here / "steps.py")
-    assert merged.returncode == 0, merged.stderr
-    assert json.loads(merged.stdout)["status"] == "created"
+    assert json.loads(merged.stdout)["status"] == "created", merged.stderr
     assert sums(here / "out") == sums(here / "whole")
 
 
 @pytest.mark.thorough
 def test_while_a_part_is_built_nothing_else_writes(here):
     with building(here, "1/2", 4, 1) as process:
-        merging = shardctl_command("finish", "out", cwd=here)
+        merging = run_command("finish", "out", cwd=here)
         assert merging.returncode == 1
         assert f"4 of part 1/2, which process {process.pid} on " in merging.stderr
-        again = shardctl_command(*HELD_COMMAND, "--part", "1/2", "--if-running", "fail", cwd=here)
-        assert again.returncode == 3
-        assert f"part 1/2: another shardctl is writing it (process {process.pid} " in again.stderr
-        other = shardctl_command(*HELD_COMMAND, "--if-running", "fail", cwd=here)
-        assert other.returncode == 3
-        assert "another shardctl is writing it (part 1/2: process" in other.stderr
-        overwriting = shardctl_command(
-            *HELD_COMMAND[:3], "--overwrite", "--if-running", "fail", cwd=here
-        )
-        assert overwriting.returncode == 3
-        same = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "--part", "1/2"]
-        with subprocess.Popen(same, cwd=here, text=True, stderr=subprocess.PIPE) as second:
+        of_part, fail = f"(part 1/2: process {process.pid} on ", ("--if-running", "fail")
+        for words, said in (
+            (("--part", "1/2"), f"part 1/2: another shardctl is writing it (process {process.pid}"),
+            (("--seed", "5", "--part", "1/2"), f"another shardctl is writing it {of_part}"),
+            ((), f"another shardctl is writing it {of_part}"),
+            (("--overwrite",), ""),
+        ):
+            refused = run_held(here, "out", *words, *fail)
+            assert (refused.returncode, said in refused.stderr) == (3, True), refused.stderr
+        with started(here, "out") as second:
             assert second.stderr is not None
             line = next(line for line in second.stderr if "writing it" in line)
-            second.kill()
-        assert line.startswith(
-            f"another shardctl is writing it (part 1/2: process {process.pid} on "
-        )
-        assert line.endswith("); waiting until it ends\n")
-        waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND]
-        with subprocess.Popen(
-            waiting, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as second:
-            assert second.stderr is not None
-            assert "waiting until it ends" in next(
-                line for line in second.stderr if "writing it" in line
-            )
+            assert line.startswith(f"another shardctl is writing it {of_part}")
+            assert line.endswith("); waiting until it ends\n")
             (here / "hold").unlink()
             assert process.wait(60) == 0
             out, err = second.communicate(timeout=60)
@@ -316,15 +193,19 @@ def test_while_a_part_is_built_nothing_else_writes(here):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
-)
-def test_an_interrupted_part_says_what_of_it_is_done(here, sent):
+def test_an_interrupted_part_says_what_of_it_is_done(here):
     with building(here, "1/2", 8, 2) as process:
-        process.send_signal(sent)
+        process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "2 of 5 shards are done; run the same command again to continue" in err
+
+
+def edit_job(out: Path, name: str, edit: Callable[[Any], object]) -> None:
+    (path,) = out.glob(".shardctl/*/job.json")
+    job = json.loads(path.read_text())
+    edit(job[name])
+    path.write_text(json.dumps(job))
 
 
 def test_parts_of_different_conversions_do_not_mix(photos, out):
@@ -339,39 +220,32 @@ def test_parts_of_different_conversions_do_not_mix(photos, out):
 
 def test_a_machine_with_other_versions_is_refused(photos, out):
     build(photos, out, "1/2")
-    (path,) = out.glob(".shardctl/*/job.json")
-    job = json.loads(path.read_text())
-    job["parts"]["versions"] = job["parts"]["versions"].replace("pyarrow ", "pyarrow 1.")
-    path.write_text(json.dumps(job))  # as a machine with another Arrow would have planned it
-    with pytest.raises(
-        DatasetError,
-        match=r"planned with other versions \(pyarrow 1\.\S+ → \S+\) than here",
-    ):
+    # as a machine with another Arrow would have planned it
+    edit_job(out, "parts", lambda parts: parts.update(versions="pyarrow 1.0"))
+    with pytest.raises(DatasetError, match=r"other versions \(pyarrow 1\.0 → .* than this machine"):
         build(photos, out, "2/2")
 
 
 def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, out, monkeypatch):
     build(photos, out, "1/2")
-    (tmp_path / "evil.py").write_text("raise SystemExit('it was imported')")
+    write(tmp_path / "evil.py", "raise SystemExit('it was imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    (path,) = out.glob(".shardctl/*/job.json")
-    job = json.loads(path.read_text())
-    job["recipe"]["transform"] = [{"name": "custom", "target": "evil:f"}]
-    path.write_text(json.dumps(job))
-    with pytest.raises(UsageError, match="made with user functions"):
+    own = [{"name": "custom", "target": "evil:f"}]
+    edit_job(out, "recipe", lambda recipe: recipe.update(transform=own))
+    with pytest.raises(UsageError, match="was made with user functions"):
         build(photos, out, "2/2")
 
 
 def test_files_that_change_between_plan_and_part_are_rejected(source, out):
     build(source, out, "1/2", split="none")
-    last = sorted(path for path in source.rglob("*.*") if path.is_file())[-1]
+    last = files_of(source)[-1]
     last.write_bytes(last.read_bytes() + b"more")
     assert build(source, out, "2/2", split="none").reasons == {"read: changed": 1}
     assert shardctl.finish(out).rejected == 1
 
 
 def test_merge_counts_the_rejects_of_all_parts(source, out):
-    for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::20]:
+    for path in files_of(source)[::20]:
         path.write_bytes(b"no image")
     built = [build(source, out, part, max_rejects=2) for part in ("1/3", "2/3", "3/3")]
     assert sum(result.rejected for result in built) == 3
@@ -381,8 +255,6 @@ def test_merge_counts_the_rejects_of_all_parts(source, out):
 
 
 def test_nothing_to_merge(photos, out):
-    with pytest.raises(DatasetError, match="there are no parts to finish"):
-        shardctl.finish(out)
     build(photos, out, "1/2")
     (path,) = out.glob(".shardctl/*/parted.json")
     path.write_text("{}")
@@ -390,24 +262,17 @@ def test_nothing_to_merge(photos, out):
         shardctl.finish(out)
 
 
-def test_an_update_in_parts(source, tmp_path, out):
+def test_an_update_in_parts(source, out):
     given = {"split": "none", "update": True}
     build(source, out, "1/1", **given)
     assert shardctl.finish(out).status == "created"
-    (
-        source / sorted(path.name for path in source.iterdir() if path.is_dir())[0] / "aaa.png"
-    ).write_bytes(next(source.rglob("*.jpg")).read_bytes())
-    before = shardctl.open(out)
-    names = [part for part in ("1/2", "2/2") if build(source, out, part, **given).status == "built"]
-    assert names == ["1/2", "2/2"]
-    assert len(shardctl.open(out)) == len(before) == 60
+    first = files_of(source)[0]
+    shutil.copy(first, first.with_name("aaa.jpg"))
+    assert [build(source, out, part, **given).status for part in ("1/2", "2/2")] == ["built"] * 2
+    assert len(shardctl.open(out)) == 60
     merged = shardctl.finish(out)
-    assert (merged.status, merged.samples) == ("updated", 61)
-    assert merged.changes is not None
-    assert merged.changes.added == 1
-    fresh = tmp_path / "fresh"
-    shutil.copytree(source, fresh)
-    assert shardctl.verify(out, "deep").ok
+    assert (merged.status, merged.samples, merged.changes.added) == ("updated", 61, 1)
+    expect_whole(out, "deep")
 
 
 def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path, out):
@@ -424,10 +289,9 @@ def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_pa
 
 def test_a_part_that_finds_other_types_says_what_to_do(tmp_path, out, monkeypatch):
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)  # with few files, all of them are looked at
-    (tmp_path / "in").mkdir()
     for name in "abcde":
-        lines = [json.dumps({"n": "many" if (name, n) == ("d", 1111) else n}) for n in range(2000)]
-        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(lines))
+        lines = ({"n": "many" if (name, n) == ("d", 1111) else n} for n in range(2000))
+        write_lines(tmp_path / "in" / f"{name}.jsonl", lines)
     given: dict[str, Any] = {"workers": 0, "recipe": {"kind": "table"}, "labels": "none"}
     with pytest.raises(InputError, match="give the types"):
         shardctl.convert(tmp_path / "in", out, part="1/1", **given)
@@ -441,11 +305,6 @@ def test_if_running_fail_does_not_wait_for_the_plan(photos, out):
         pytest.raises(BusyError, match="another shardctl is writing it"),
     ):
         build(photos, out, "1/2", if_running="fail")
-
-
-def blocks(language: str) -> list[str]:
-    text = (DOCS / "cluster.md").read_text(encoding="utf-8")
-    return [block.split("```")[0] for block in text.split(f"```{language}\n")[1:]]
 
 
 def run_example(script: str, cwd: Path, **variables: str) -> None:
@@ -465,31 +324,32 @@ def run_example(script: str, cwd: Path, **variables: str) -> None:
 def cluster(photos: Path, tmp_path: Path) -> Path:
     """A folder that stands for the shared file system of the examples, /data."""
     shutil.copytree(photos, tmp_path / "photos")
-    done = shardctl_command("convert", "photos", "whole", "--resize", "256", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_command("convert", "photos", "whole", "--resize", "256", cwd=tmp_path).check_returncode()
     return tmp_path
 
 
 @pytest.mark.thorough
 def test_the_example_for_slurm(cluster):
     array, finish = (
-        script.replace("/data", str(cluster)) for script in blocks("bash") if "#SBATCH" in script
+        script.replace("/data", str(cluster))
+        for script in snippets_of("cluster.md", "bash")
+        if "#SBATCH" in script
     )
-    tasks = array.split("--array=0-")[1].split()[0]
-    for task in range(int(tasks) + 1):
-        run_example(
-            array,
-            cluster,
-            SLURM_ARRAY_TASK_ID=str(task),
-            SLURM_ARRAY_TASK_COUNT=str(int(tasks) + 1),
-        )
+    count = int(array.split("--array=0-")[1].split()[0]) + 1
+    for task in range(count):
+        variables = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": str(count)}
+        run_example(array, cluster, **variables)
     run_example(finish, cluster)
     assert sums(cluster / "out") == sums(cluster / "whole")
 
 
 @pytest.mark.thorough
 def test_the_example_for_kubernetes(cluster):
-    documents = [document for block in blocks("yaml") for document in yaml.safe_load_all(block)]
+    documents = [
+        document
+        for block in snippets_of("cluster.md", "yaml")
+        for document in yaml.safe_load_all(block)
+    ]
     array, finish = (document["spec"] for document in documents if document["kind"] == "Job")
     assert array["completionMode"] == "Indexed"
     for index in range(array["completions"]):
@@ -503,19 +363,3 @@ def command_of(job: dict[str, Any], cluster: Path) -> str:
     shell, option, script = container["command"]
     assert (shell, option) == ("sh", "-c")
     return str(script).replace("/data", str(cluster))
-
-
-@pytest.mark.thorough
-def test_parts_of_another_conversion_wait_for_those_that_are_built(here):
-    other = [*HELD_COMMAND, "--seed", "5", "--part", "1/2", "--if-running", "fail"]
-    with building(here, "1/2", 0, 0):
-        wait_for_lease(here)
-        refused = shardctl_command(*other, cwd=here)
-        assert refused.returncode == 3
-        assert "another shardctl is writing it (part 1/2: process" in refused.stderr
-        assert len(list(here.glob("out/.shardctl/*/job.json"))) == 1
-
-
-def wait_for_lease(here: Path) -> None:
-    while not list(here.glob("out/.shardctl/*/parts/*/lease")):
-        select.select([], [], [], 0.005)

@@ -8,19 +8,23 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import CROP, THOROUGH
 from custom_steps import FATAL
-from dataset_facts import rejects_of, sums
+from dataset_facts import expect_whole, rejects_of, sums
+from followed_sources import write, write_lines
 from image_files import images
+from in_this_process import command_line
 from object_server import ObjectServer
+from snapshots import shards_done, wait_until
 
 import shardctl
 from shardctl.errors import (
@@ -59,7 +63,7 @@ def refuse(sample):
     return sample
 
 def hold(sample):
-    if NODE and sample["key"] > "1.png":
+    if NODE and sample["key"] > "01.png":
         waiting = AT / f"pid-{os.getpid()}"
         waiting.touch()
         wait_for(AT / "released")
@@ -98,13 +102,8 @@ LIMIT_SECONDS = 60.0
 """A test that waits longer for something fails."""
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    """Return what a condition returns once that is true."""
-    due = time.monotonic() + LIMIT_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < due, "it does not happen"
-        time.sleep(0.02)
-    return found
+def until(condition: Callable[[], object]) -> None:
+    wait_until(condition, LIMIT_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +118,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path, started_server: ObjectServer) -> Iterator[Any]:
-    """A head without CPUs, and two nodes that build one shard at a time, and know the way to the
-    object store."""
+    """A head without CPUs, and two nodes (one where tests are to be quick) that build one shard at a
+    time, and know the way to the object store."""
     from ray.cluster_utils import Cluster
 
     quick = {
@@ -133,7 +132,7 @@ def cluster(folder: Path, started_server: ObjectServer) -> Iterator[Any]:
         patch.setenv("RAY_STEPS_AT", str(folder))
         made = Cluster(True, head_node_args={"num_cpus": 0, "_system_config": quick, **SMALL})
         try:
-            for _ in range(2):
+            for _ in range(1 + THOROUGH):
                 made.add_node(
                     num_cpus=1, env_vars={"NODE": "usual", **started_server.environment}, **SMALL
                 )
@@ -198,20 +197,13 @@ def held(folder: Path) -> list[str]:
 
 
 def photos_split_and_shuffled(photos: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    given = {
-        "recipe": {
-            "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}],
-            "store": "raw",
-        }
-    }
-    return photos, {**given, "split": "train=0.7,val=0.3", "shuffle": 1, "samples_per_shard": 9}
+    more = {"split": "train=0.7,val=0.3", "shuffle": 1, "samples_per_shard": 9}
+    return photos, {"recipe": CROP, **more}
 
 
 def texts_cleaned(photos: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    source = tmp_path / "lines.jsonl"
-    source.write_text(
-        "".join(json.dumps({"text": f"line {n % 50} " * 30, "n": n}) + "\n" for n in range(200))
-    )
+    lines = ({"text": f"line {n % 50} " * 30, "n": n} for n in range(200))
+    source = write_lines(tmp_path / "lines.jsonl", lines)
     return source, {"recipe": {"transform": [{"name": "deduplicate"}]}, "samples_per_shard": 20}
 
 
@@ -219,18 +211,30 @@ def records_of_which_a_late_one_has_another_type(
     photos: Path, tmp_path: Path
 ) -> tuple[Path, dict[str, Any]]:
     """So that the types are found once more, and the job is begun anew in the same folder."""
-    source = tmp_path / "lines.jsonl"
-    source.write_text(
-        "".join(json.dumps({"n": n if n != 29_990 else "many"}) + "\n" for n in range(30_000))
-    )
-    return source, {"samples_per_shard": 4000}
+    lines = ({"n": n if n != 29_990 else "many"} for n in range(30_000))
+    return write_lines(tmp_path / "lines.jsonl", lines), {"samples_per_shard": 4000}
 
 
 def photos_some_of_which_a_function_refuses(
     photos: Path, tmp_path: Path
 ) -> tuple[Path, dict[str, Any]]:
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(30)))
-    return source, {"recipe": recipe("refuse"), "samples_per_shard": 7}
+    return numbered(tmp_path, 30), {"recipe": recipe("refuse"), "samples_per_shard": 7}
+
+
+def numbered(tmp_path: Path, count: int) -> Path:
+    """Make so many images."""
+    return images(tmp_path / "in", *(f"{n:02d}.png" for n in range(count)))
+
+
+def on_ray(source: Path, out: Any, listener: Listener | None = None, **options: Any) -> Any:
+    return shardctl.convert(source, out, engine="ray", listener=listener, **options)
+
+
+def as_here(source: Path, there: Path, **options: Any) -> Any:
+    """Expect the same bytes of a local run, and return its result."""
+    result = shardctl.convert(source, there.with_name("here"), workers=1, **options)
+    assert sums(there) == sums(there.with_name("here"))
+    return result
 
 
 @pytest.mark.thorough(after=1)
@@ -244,37 +248,27 @@ def photos_some_of_which_a_function_refuses(
         photos_some_of_which_a_function_refuses,
     ],
 )
-def test_the_dataset_is_that_of_a_local_run(case, photos, tmp_path):
+def test_the_dataset_is_that_of_a_local_run(case, photos, tmp_path, out):
     source, options = case(photos, tmp_path)
-    here = shardctl.convert(source, tmp_path / "here", workers=1, **options)
     told: list[WorkDone] = []
-    there = shardctl.convert(
-        source, tmp_path / "there", engine="ray", listener=Listener(progress=told.append), **options
-    )
-    assert sums(tmp_path / "there") == sums(tmp_path / "here")
-    assert (there.samples, there.rejected, there.reasons) == (
-        here.samples,
-        here.rejected,
-        here.reasons,
-    )
-    assert sum((progress.samples for progress in told), 0) == there.samples
-    assert shardctl.verify(tmp_path / "there").findings == ()
+    there = on_ray(source, out, Listener(progress=told.append), **options)
+    here = as_here(source, out, **options)
+    for name in ("samples", "rejected", "reasons"):
+        assert getattr(there, name) == getattr(here, name)
+    assert sum(progress.samples for progress in told) == there.samples
+    expect_whole(out)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_nodes_write_to_an_object_store_which_alone_they_share(photos, bucket, tmp_path):
+def test_nodes_write_to_an_object_store_which_alone_they_share(photos, bucket, out, tmp_path):
     source, options = photos_split_and_shuffled(photos, tmp_path)
-    shardctl.convert(source, tmp_path / "here", workers=1, **options)
-    there = shardctl.convert(source, f"{bucket}/out", engine="ray", **options)
-    assert there.samples == 60
+    shardctl.convert(source, out, workers=1, **options)
+    assert on_ray(source, f"{bucket}/out", **options).samples == 60
     store = open_store(f"{bucket}/out")
     base = json.loads(store.get("manifest.json").to_pybytes())["base"]
-    assert (
-        store.get(f"{base}SHA256SUMS").to_pybytes()
-        == (tmp_path / "here" / "SHA256SUMS").read_bytes()
-    )
-    assert shardctl.verify(f"{bucket}/out").findings == ()
+    assert store.get(f"{base}SHA256SUMS").to_pybytes() == sums(out)
+    expect_whole(f"{bucket}/out")
 
 
 @pytest.mark.thorough
@@ -287,163 +281,129 @@ def test_nodes_write_to_an_object_store_which_alone_they_share(photos, bucket, t
         ("exhaust", "out-of-memory", {"worker_memory": 512 << 20}),
     ],
 )
-def test_a_fatal_input_costs_one_input(tmp_path, function, error, options):
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
+def test_a_fatal_input_costs_one_input(tmp_path, out, function, error, options):
+    source = numbered(tmp_path, 12)
     given = {"recipe": recipe(function), "samples_per_shard": 4, **options}
-    shardctl.convert(source, tmp_path / "here", workers=1, **given)
-    result = shardctl.convert(source, tmp_path / "there", engine="ray", **given)
-    (reject,) = rejects_of(tmp_path / "there")
+    result = on_ray(source, out, **given)
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.error, result.samples) == ("07.png", error, 11)
-    assert sums(tmp_path / "there") == sums(tmp_path / "here")
+    as_here(source, out, **given)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(tmp_path, cluster, folder):
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(20)))
+def test_a_node_that_is_removed_costs_the_shards_that_it_was_building(
+    tmp_path, out, cluster, folder
+):
+    source = numbered(tmp_path, 20)
     given = {"recipe": recipe("hold_where_doomed"), "samples_per_shard": 2}
     lines: list[str] = []
-    with another_node(cluster, NODE="doomed") as node:
+    with another_node(cluster, NODE="doomed") as node, ThreadPoolExecutor(1) as thread:
 
         def remove() -> None:
             until(lambda: held(folder))
             cluster.remove_node(node, allow_graceful=False)
             (folder / "removed").touch()
 
-        remover = threading.Thread(target=remove)
-        remover.start()
-        result = shardctl.convert(
-            source,
-            tmp_path / "there",
-            engine="ray",
-            listener=Listener(on_line=lines.append),
-            **given,
-        )
-        remover.join()
+        removed = thread.submit(remove)
+        result = on_ray(source, out, Listener(on_line=lines.append), **given)
+        removed.result()
     assert (result.samples, result.rejected) == (20, 0)
     assert any("is lost and built again (NodeDiedError" in line for line in lines)
     until(lambda: all(map(is_gone, held(folder))))
-    shardctl.convert(source, tmp_path / "here", workers=1, **given)
-    assert sums(tmp_path / "there") == sums(tmp_path / "here")
+    as_here(source, out, **given)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
-def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path, folder):
-    source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
+def test_a_process_of_a_node_that_ends_costs_its_shard(tmp_path, out, folder):
+    source = numbered(tmp_path, 9)
     given = {"recipe": recipe("end_agent_once"), "samples_per_shard": 3}
-    shardctl.convert(source, tmp_path / "here", workers=1, **given)
-    (folder / "ended").unlink()
     told: list[WorkDone] = []
-    shardctl.convert(
-        source, tmp_path / "there", engine="ray", listener=Listener(progress=told.append), **given
-    )
+    on_ray(source, out, Listener(progress=told.append), **given)
     assert (folder / "ended").exists()
-    assert sums(tmp_path / "there") == sums(tmp_path / "here")
-    assert [sum(column) for column in zip(*map(astuple, told), strict=True)][:3] == [9, 9, 0], (
-        "what was lost is taken back"
-    )
+    as_here(source, out, **given)
+    # what was lost is taken back
+    found = [sum(column) for column in zip(*map(astuple, told), strict=True)]
+    assert found[:3] == [9, 9, 0]
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_a_shard_that_is_lost_every_time_ends_the_conversion(tmp_path, out):
-    source = images(tmp_path / "in", "0.png")
-    with pytest.raises(
-        WorkerError,
-        match=r"shard 0 was lost 4 times .* on node .* \(WorkerCrashedError: .*nothing was comm",
-    ):
-        shardctl.convert(source, out, engine="ray", recipe=recipe("end_agent"))
+    said = r"shard 0 was lost 4 times .* on node .* \(WorkerCrashedError: .*nothing was comm"
+    with pytest.raises(WorkerError, match=said):
+        on_ray(numbered(tmp_path, 1), out, recipe=recipe("end_agent"))
     assert not (out / "manifest.json").exists()
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_errors_are_those_of_a_local_run_and_name_the_node(tmp_path, out):
-    source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
-    given: dict[str, Any] = {"engine": "ray", "samples_per_shard": 3}
+    source = numbered(tmp_path, 9)
     with pytest.raises(TooManyRejectsError):
-        shardctl.convert(source, out, recipe=recipe("refuse"), max_rejects=0, **given)
+        on_ray(source, out, recipe=recipe("refuse"), max_rejects=0, samples_per_shard=3)
     listener = Listener(announce=lambda _: source.rename(tmp_path / "away") and None)
-    with pytest.raises(
-        SourceGoneError,
-        match=r"^node .* \(\w{8}\): .*in: the source has gone away.* 0 of 3 shards are done",
-    ):
-        shardctl.convert(source, tmp_path / "gone", listener=listener, **given)
+    said = r"^node .* \(\w{8}\): .*in: the source has gone away.* 0 of 3 shards are done"
+    with pytest.raises(SourceGoneError, match=said):
+        on_ray(source, tmp_path / "gone", listener, samples_per_shard=3)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_lines_of_functions_and_what_each_node_has_done_are_told(tmp_path, out):
-    source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     lines: list[str] = []
-    options = {"recipe": recipe("speak"), "samples_per_shard": 1}
-    shardctl.convert(source, out, engine="ray", listener=Listener(on_line=lines.append), **options)
-    said = [line.partition("): ") for line in lines if line.startswith("node ")]
-    assert sorted(text for _, _, text in said if text.startswith("working")) == [
-        f"working on {n}.png" for n in range(4)
-    ]
-    done = [text for _, _, text in said if "inputs/s" in text]
+    listener = Listener(on_line=lines.append)
+    on_ray(numbered(tmp_path, 4), out, listener, recipe=recipe("speak"), samples_per_shard=1)
+    said = [line.partition("): ")[2] for line in lines if line.startswith("node ")]
+    working = sorted(text for text in said if text.startswith("working"))
+    assert working == [f"working on {n:02}.png" for n in range(4)]
+    done = [text for text in said if "inputs/s" in text]
     assert sum(int(text.split()[0]) for text in done) == 4, "shards of all nodes"
 
 
+NOT_THE_SAME = {
+    "shardctl": rf"it has shardctl 0\.0\.7, and this machine {__version__}; install the same",
+    "ray_steps": r"it has other versions \(ray_steps:hold \w{12} → \w{12}\); install the same",
+}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("what", ["shardctl", "function"])
+@pytest.mark.parametrize("what", NOT_THE_SAME)
 @pytest.mark.usefixtures("connected")
 def test_a_node_that_would_make_other_bytes_is_refused(tmp_path, out, cluster, folder, what):
     """The other nodes wait until the conversion has ended."""
     other = tmp_path / "other"
     if what == "shardctl":
-        shutil.copytree(
-            Path(shardctl.__file__).parent,
-            other / "shardctl",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-        (other / "shardctl" / "version.py").write_text('__version__ = "0.0.7"\n')
+        without = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(shardctl.__file__).parent, other / what, ignore=without)
+        write(other / what / "version.py", '__version__ = "0.0.7"\n')
     else:
-        other.mkdir()
-        (other / "ray_steps.py").write_text(f"{STEPS}\nanother = True\n")
-    source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
-    reasons = {
-        "shardctl": rf"it has shardctl 0\.0\.7, and this machine {__version__}; install the same",
-        "function": r"it has other versions \(ray_steps:hold \w{12} → \w{12}\); install the "
-        r"same",
-    }
+        write(other / "ray_steps.py", f"{STEPS}\nanother = True\n")
+    given = {"recipe": recipe("hold"), "samples_per_shard": 1, "input_timeout": 20.0}
     with (
         another_node(cluster, PYTHONPATH=str(other)),
-        pytest.raises(InstallError, match=rf"^node .*: {reasons[what]}"),
+        pytest.raises(InstallError, match=rf"^node .*: {NOT_THE_SAME[what]}"),
     ):
-        shardctl.convert(
-            source,
-            out,
-            engine="ray",
-            recipe=recipe("hold"),
-            samples_per_shard=1,
-            input_timeout=20.0,
-        )
+        on_ray(numbered(tmp_path, 9), out, **given)
     until(lambda: all(map(is_gone, held(folder))))
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("connected")
 def test_a_connection_that_is_there_is_used_and_stays(tmp_path, out, cluster):
-    source = images(tmp_path / "in", "0.png")
+    source = numbered(tmp_path, 1)
     shardctl.convert(source, out, engine=f"ray:{cluster.address}")
     assert ray.is_initialized()
-    with pytest.raises(
-        UsageError,
-        match=r"already uses the Ray cluster at .*, not 127\.0\.0\.9",
-    ):
+    with pytest.raises(UsageError, match=r"already uses the Ray cluster at .*, not the one at 127"):
         shardctl.convert(source, tmp_path / "other", engine="ray:127.0.0.9:1")
 
 
 @contextmanager
 def command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run shardctl in a process of its own."""
-    whole = [sys.executable, "-m", "shardctl", *map(str, arguments)]
-    with subprocess.Popen(
-        whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    piped: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command_line(*arguments), text=True, **piped) as process:
         try:
             yield process
         finally:
@@ -451,42 +411,29 @@ def command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
-    tmp_path, cluster, folder, number, monkeypatch
+    tmp_path, out, cluster, folder, monkeypatch
 ):
     """Some shards are done, and others wait in a function when it comes."""
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    names = [f"{n}.png" for n in range(8)]
-    source = images(tmp_path / "in", *names)
-    options = (
-        "--transform",
-        "ray_steps:hold",
-        "--store",
-        "png",
-        "--samples-per-shard",
-        2,
-        "--json",
-    )
-    given = ("convert", source, tmp_path / "there", *options, "--engine", f"ray:{cluster.address}")
-    with command("convert", source, tmp_path / "here", *options, "--workers", 1) as local:
-        assert local.wait(LIMIT_SECONDS) == 0
-    staging = tmp_path / "there" / ".shardctl"
+    source = numbered(tmp_path, 8)
+    given = ("convert", source, out, "--transform", "ray_steps:hold", "--store", "png", "--json")
+    given = (*given, "--samples-per-shard", 2, "--engine", f"ray:{cluster.address}")
     with command(*given) as running:
-        until(lambda: list(staging.glob("*/done/*.arrow")) or running.poll() is not None)
+        until(lambda: shards_done(out) or running.poll() is not None)
         until(lambda: held(folder) or running.poll() is not None)
         started = time.monotonic()
-        running.send_signal(number)
-        out, err = running.communicate(timeout=LIMIT_SECONDS)
+        running.send_signal(signal.SIGINT)
+        printed, err = running.communicate(timeout=LIMIT_SECONDS)
         assert time.monotonic() - started < 5
     assert (running.returncode, err.strip()) == (130, "")
-    assert "1 of 4 shards are done; run the same command again" in json.loads(out)["error"]
+    assert "1 of 4 shards are done; run the same command again" in json.loads(printed)["error"]
     until(lambda: all(map(is_gone, held(folder))))
     (folder / "released").touch()
     with command(*given) as resumed:
-        out, err = resumed.communicate(timeout=LIMIT_SECONDS)
-    assert (resumed.returncode, err, json.loads(out)["status"]) == (0, "", "resumed")
-    assert sums(tmp_path / "there") == sums(tmp_path / "here")
+        printed, err = resumed.communicate(timeout=LIMIT_SECONDS)
+    assert (resumed.returncode, err, json.loads(printed)["status"]) == (0, "", "resumed")
+    as_here(source, out, recipe=recipe("hold"), samples_per_shard=2)
 
 
 @pytest.mark.thorough
@@ -495,33 +442,22 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module_on_a_node(
 ):
     """The current folder may be a dataset of somebody else; people's functions are found in it all
     the same."""
-    images(tmp_path / "in", "a.png")
-    (tmp_path / "xxhash.py").write_text(
-        f'open({str(tmp_path / "ran")!r}, "w")\nraise SystemExit(9)\n'
-    )
-    (tmp_path / "found_here.py").write_text("def same(sample):\n    return sample\n")
+    numbered(tmp_path, 1)
+    ran = tmp_path / "ran"
+    write(tmp_path / "xxhash.py", f'open({str(ran)!r}, "w")\nraise SystemExit(9)\n')
+    write(tmp_path / "found_here.py", "def same(sample):\n    return sample\n")
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     installed = str(Path(sys.executable).with_name("shardctl"))
-    given = (
-        "convert",
-        "in",
-        "out",
-        "--transform",
-        "found_here:same",
-        "--store",
-        "png",
-        "--engine",
-        "ray",
-    )
-    ran = subprocess.run([installed, *given], cwd=tmp_path, capture_output=True, text=True)
-    assert (ran.returncode, "rejected" in ran.stdout) == (0, False), ran.stderr
-    assert not (tmp_path / "ran").exists()
+    words = "convert in out --transform found_here:same --store png --engine ray".split()
+    done = subprocess.run([installed, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "rejected" in done.stdout) == (0, False), done.stderr
+    assert not ran.exists()
 
 
 @pytest.mark.thorough
-def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path, out, monkeypatch):
-    source = images(tmp_path / "in", "0.png")
-    with command("convert", source, out, "--engine", "ray:127.0.0.1:1") as running:
+def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path, out):
+    words = ("convert", numbered(tmp_path, 1), out, "--engine", "ray:127.0.0.1:1")
+    with command(*words) as running:
         _, err = running.communicate(timeout=LIMIT_SECONDS)
     assert running.returncode == 3
     assert "shardctl: the Ray cluster at 127.0.0.1:1 cannot be used (" in err

@@ -4,93 +4,43 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import CROP
-from custom_steps import HELD
-from dataset_facts import sums
+from dataset_facts import expect_whole, sums
+from held_conversions import go_on, held, started
+from held_conversions import here as here
+from held_conversions import made as made
 from image_files import images
-from in_this_process import convert, repair
-from stopping import stopped_at
+from in_this_process import children_of, convert, repair
+from programs import run_command, run_python
+from snapshots import shards_done
+from stopping import stop_after, stopped_at, stops
 
 import shardctl
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, TooManyRejectsError
 from shardctl.making.commit import publish
 from shardctl.making.convert import Listener
 from shardctl.system.files import sha256_of
 from shardctl.system.scratch import scratch_folder
 
-COMMAND = [
-    *(
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        "in",
-        "out",
-        "--transform",
-        "steps:held",
-        "--store",
-        "png",
-    ),
-    *("--workers", "2", "--samples-per-shard", "4"),
-]
+WORKERS = ("--workers", "2")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """in/ with 40 images, the function steps:held, and whole/, the dataset of a conversion without
-    interruption."""
-    root = tmp_path_factory.mktemp("resume")
-    images(root / "in", *(f"{n:02d}.png" for n in range(40)))
-    (root / "steps.py").write_text(HELD)
-    command = ["whole" if word == "out" else word for word in COMMAND]
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
-    return root
-
-
-@pytest.fixture
-def here(made: Path) -> Iterator[Path]:
-    """All that, in which a test makes out/, and stops it with the file `hold`."""
-    before = sorted(made.iterdir())
-    yield made
-    for left in set(made.iterdir()) - set(before):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-
-
-@contextmanager
-def running(here: Path, shards: int) -> Iterator[subprocess.Popen[str]]:
-    """Start the command, and give it when so many shards are done; the others are held."""
-    (here / "hold").write_text(str(4 * shards))
-    with subprocess.Popen(
-        COMMAND,
-        cwd=here,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as parent:
-        while len(list(here.glob("out/.shardctl/*/done/*.arrow"))) < shards:
-            assert parent.poll() is None, "it ended before it could be disturbed"
-            select.select([], [], [], 0.005)
-        yield parent
-
-
-def children_of(parent: int) -> list[int]:
-    return [
-        int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    ]
+def running(here: Path, shards: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Start the conversion, and give it when so many shards are done; the others are held."""
+    out = here / "out"
+    return held(here, 4 * shards, lambda: shards_done(out) >= shards, "out", *WORKERS)
 
 
 def workers_of(parent: int) -> list[int]:
@@ -99,8 +49,7 @@ def workers_of(parent: int) -> list[int]:
 
 
 def resume(here: Path) -> str:
-    (here / "hold").unlink()
-    done = subprocess.run(COMMAND, cwd=here, text=True, capture_output=True, timeout=60)
+    done = go_on(here, "out", *WORKERS)
     assert done.returncode == 0, done.stderr
     assert sums(here / "out") == sums(here / "whole")
     assert sorted(os.listdir(here / "out")) == sorted(os.listdir(here / "whole"))
@@ -116,8 +65,7 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here, shards):
     assert not (here / "out" / "manifest.json").exists()
     assert resume(here).startswith("resumed" if shards else ("resumed", "created"))
     kept = {path.name: path.stat().st_mtime_ns for path in (here / "out").glob("train-*")}
-    markers = shards  # at least these were finished, and are not built again
-    assert sum(kept[path.name] == time for path, time in done.items()) >= markers
+    assert sum(kept[path.name] == time for path, time in done.items()) >= shards
 
 
 @pytest.mark.thorough
@@ -146,10 +94,9 @@ def test_a_killed_worker_costs_nothing(here, victims):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_says_what_is_done_and_how_to_go_on(here, sent):
+def test_an_interrupt_says_what_is_done_and_how_to_go_on(here):
     with running(here, 2) as parent:
-        parent.send_signal(sent)
+        parent.send_signal(signal.SIGINT)
         _, err = parent.communicate(timeout=60)
     assert parent.returncode == 130
     assert "of 10 shards are done; run the same command again to continue" in err
@@ -173,13 +120,9 @@ cli.main()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(
-    sent,
-):
+def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(sent):
     """Compiled modules do so: `partially initialized module has no attribute`."""
-    ran = subprocess.run(
-        [sys.executable, "-c", IMPORTING, str(int(sent))], capture_output=True, text=True
-    )
+    ran = run_python(IMPORTING, int(sent))
     assert (ran.returncode, ran.stderr) == (130, "shardctl: interrupted\n")
 
 
@@ -196,21 +139,16 @@ runpy.run_module("shardctl", run_name="__main__", alter_sys=True)
 """
 
 
-def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback():
-    ran = subprocess.run(
-        [sys.executable, "-c", IMPORTING_CLICK, "--version"], capture_output=True, text=True
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "shardctl: interrupted\n")
-    ran = subprocess.run(
-        [sys.executable, "-c", IMPORTING_CLICK, "verify", "out", "--json"],
-        capture_output=True,
-        text=True,
-    )
-    assert (ran.returncode, json.loads(ran.stdout), ran.stderr) == (
-        130,
-        {"error": "interrupted", "exit_code": 130},
-        "",
-    )
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        (["--version"], "", "shardctl: interrupted\n"),
+        (["verify", "out", "--json"], '{"error": "interrupted", "exit_code": 130}\n', ""),
+    ],
+)
+def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(words, out, err):
+    ran = run_python(IMPORTING_CLICK, *words)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, out, err)
 
 
 @pytest.mark.thorough
@@ -218,129 +156,83 @@ def test_an_interrupted_demo_is_removed_and_can_be_made_again(cli, tmp_path, mon
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "new", tmp_path / "empty"):
         before = sorted(tmp_path.rglob("*"))
+        demo = ("demo", folder, "--images", 3, "--texts", 2)
         with monkeypatch.context() as patch:
-            patch.setattr("json.dumps", interrupt)  # of the first line of lines.jsonl
-            ran = cli("demo", folder, "--images", 3, "--texts", 2)
+            patch.setattr("json.dumps", Mock(side_effect=KeyboardInterrupt))  # of lines.jsonl
+            ran = cli(*demo)
         assert (ran.code, ran.err.strip()) == (130, "shardctl: interrupted")
         assert sorted(tmp_path.rglob("*")) == before
-        assert cli("demo", folder, "--images", 3, "--texts", 2).code == 0
+        assert cli(*demo).code == 0
 
 
-def interrupt(*_arguments: Any, **_options: Any) -> Any:
-    raise KeyboardInterrupt
+@pytest.fixture
+def images_in(tmp_path: Path) -> Path:
+    """16 images, of which 8 shards are made."""
+    return images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
 
 
-def broken_off(source: Path, out: Path, **options: Any) -> None:
-    """Convert with a listener that gives up when half of the inputs are done."""
-    done = 0
+def small(source: Path, out: Path, **options: Any) -> Any:
+    return convert(source, out, samples_per_shard=2, **options)
 
-    def stop(progress: Any) -> None:
-        nonlocal done
-        done += progress.records
-        if done >= 8:
-            raise KeyboardInterrupt
 
+def broken_off(source: Path, out: Path) -> Path:
+    """Interrupt a conversion when half of the inputs are done, and return its job."""
     with pytest.raises(KeyboardInterrupt, match="of 8 shards are done"):
-        convert(source, out, samples_per_shard=2, listener=Listener(progress=stop), **options)
+        small(source, out, listener=Listener(progress=stop_after(8)))
+    (job,) = (path.parent for path in out.glob(".shardctl/*/job.json"))
+    return job
 
 
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard"])
-def test_what_a_power_failure_tore_is_built_again(tmp_path, out, tear):
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
-    convert(source, tmp_path / "whole", samples_per_shard=2)
-    broken_off(source, out)
-    (job,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
-    victim = next((job / "done").iterdir()) if tear == "marker" else next((job / "new").iterdir())
+def test_what_a_power_failure_tore_is_built_again(images_in, tmp_path, out, tear):
+    small(images_in, tmp_path / "whole")
+    job = broken_off(images_in, out)
+    victim = next((job / ("done" if tear == "marker" else "new")).iterdir())
     if tear == "no shard":
         victim.unlink()
     else:
         victim.write_bytes(victim.read_bytes()[:100])
     (job / "new" / "train-00007.arrow.12345678.partial").write_bytes(b"left by a killed worker")
-    assert convert(source, out, samples_per_shard=2).status == "resumed"
+    assert small(images_in, out).status == "resumed"
     assert sums(out) == sums(tmp_path / "whole")
 
 
-JOB_KEYS = {
-    *(
-        "roots",
-        "recipe",
-        "layout",
-        "splits",
-        "fields",
-        "by_field",
-        "draw",
-        "shuffle",
-        "recorded",
-        "url",
-        "base",
-    ),
-    *("parts", "beside", "updates", "kept_records", "changes", "warnings"),
-    *(
-        "sample_bytes",
-        "samples_per_record",
-        "record_seconds",
-        "shard_bytes",
-        "probed",
-        "probe_rejects",
-    ),
-}
+NEEDLESS = set("kept_records changes warnings probed probe_rejects shard_bytes url base".split())
 
 
-def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(
-    tmp_path,
-    out,
-):
+JOB_KEYS = NEEDLESS | set(
+    "roots recipe layout splits fields by_field draw shuffle recorded parts beside updates "
+    "sample_bytes samples_per_record record_seconds".split()
+)
+
+
+def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(images_in, out):
     """An older version finds all of its keys in job.json; what a newer one says there is not
     overlooked."""
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
-    broken_off(source, out)
-    (path,) = (out / ".shardctl").glob("*/job.json")
+    path = broken_off(images_in, out) / "job.json"
     job = json.loads(path.read_bytes())
     assert job.keys() == JOB_KEYS
     path.write_text(json.dumps({**job, "newer": 1}))
-    with pytest.raises(
-        DatasetError, match=r"an unfinished conversion of another version of shardctl: \d shards? "
-    ):
-        convert(source, out, samples_per_shard=2)
-    needless = {
-        "kept_records",
-        "changes",
-        "warnings",
-        "probed",
-        "probe_rejects",
-        "shard_bytes",
-        "url",
-        "base",
-    }
-    path.write_text(json.dumps({key: value for key, value in job.items() if key not in needless}))
-    assert convert(source, out, samples_per_shard=2).status == "resumed"
+    with pytest.raises(DatasetError, match="an unfinished conversion of another version of"):
+        small(images_in, out)
+    path.write_text(json.dumps({key: value for key, value in job.items() if key not in NEEDLESS}))
+    assert small(images_in, out).status == "resumed"
 
 
-def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path, out):
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
-    broken_off(source, out)
-    with pytest.raises(
-        DatasetError, match=r"that differs in its recipe and settings: \d of 8 shards are done"
-    ):
-        convert(source, out, recipe=CROP)
-    assert convert(source, out, samples_per_shard=2).status == "resumed"
-    broken_off(source, tmp_path / "other")
-    assert convert(source, tmp_path / "other", recipe=CROP, overwrite=True).status == "created"
-    assert sorted(os.listdir(tmp_path / "other"))[0] == "SHA256SUMS", (
-        "nothing is left of the other one"
-    )
+def test_finished_work_of_another_conversion_is_not_thrown_away(images_in, out):
+    broken_off(images_in, out)
+    with pytest.raises(DatasetError, match=r"its recipe and settings: \d of 8 shards are done"):
+        convert(images_in, out, recipe=CROP)
+    assert small(images_in, out).status == "resumed"
 
 
-def test_a_higher_limit_of_rejects_goes_on(tmp_path, out):
-    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
-    for number in range(0, 12, 3):
-        (source / f"{number:02d}.png").write_bytes(b"bad")
-    with pytest.raises(
-        shardctl.errors.TooManyRejectsError, match="run this again with a higher limit"
-    ):
-        convert(source, out, samples_per_shard=3, max_rejects="1")
-    result = convert(source, out, samples_per_shard=3, max_rejects="4")
-    assert (result.status, result.samples, result.rejected) == ("resumed", 8, 4)
+def test_a_higher_limit_of_rejects_goes_on(images_in, out):
+    for number in range(0, 16, 4):
+        (images_in / f"{number:02d}.png").write_bytes(b"bad")
+    with pytest.raises(TooManyRejectsError, match="run the same command with a higher limit"):
+        small(images_in, out, max_rejects="1")
+    result = small(images_in, out, max_rejects="4")
+    assert (result.status, result.samples, result.rejected) == ("resumed", 12, 4)
 
 
 NOT_HERE = OSError(22, "not here")
@@ -353,128 +245,83 @@ def not_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def replacing(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """in/, the datasets old/ and new/ of it, and the options that make new/."""
+def replacing(tmp_path: Path) -> Callable[..., Any]:
+    """in/, the datasets old/ and new/ of it, and what makes new/ at a place."""
     source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
-    convert(source, tmp_path / "old", samples_per_shard=2)
+    small(source, tmp_path / "old")
     (tmp_path / "old" / "mine.txt").write_text("not part of it")
-    options: dict[str, Any] = {"workers": 0, "samples_per_shard": 4, "recipe": {"store": "png"}}
-    shardctl.convert(source, tmp_path / "new", **options)
-    return source, options
+    make = partial(convert, source, samples_per_shard=4, recipe={"store": "png"})
+    make(tmp_path / "new")
+    return make
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-@pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
-def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
-    replacing,
-    not_exchanged,
-    tmp_path,
-    monkeypatch,
-    old,
-    how,
+@pytest.mark.parametrize("case", ["exchange", "file by file", "create"])
+def test_a_dataset_takes_its_place_wherever_that_is_stopped(
+    replacing, request, tmp_path, monkeypatch, case, how
 ):
-    seen = states_when_stopped(replacing, tmp_path, monkeypatch, old, how)
-    assert seen == ({"old", "none", "new"} if old else {"none", "new"})
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("how", ["kill", "interrupt"])
-def test_folders_are_exchanged_wherever_that_is_stopped(
-    replacing,
-    tmp_path,
-    monkeypatch,
-    how,
-):
-    assert states_when_stopped(replacing, tmp_path, monkeypatch, True, how) == {"old", "new"}
-
-
-def states_when_stopped(
-    replacing: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    old: bool,
-    how: str,
-) -> set[str]:
-    """Stop a conversion that is ready to take its place at every change. Return what was found;
-    each time it is completed."""
-    source, options = replacing
-
-    def convert(out: Path, overwrite: bool) -> None:
-        shardctl.convert(source, out, overwrite=overwrite, **options)
-
-    def stopped(out: Path, change: int) -> bool:
-        return stopped_at(change, how, publish, "publish", lambda: convert(out, old), monkeypatch)
-
+    """A conversion that is ready to take its place is stopped at every change; each time it is
+    completed."""
+    ready, seen, old = tmp_path / "ready", set(), case != "create"
+    if case != "exchange":
+        request.getfixturevalue("not_exchanged")
+    make = partial(replacing, overwrite=old)
     if old:
-        shutil.copytree(tmp_path / "old", tmp_path / "ready")
-    assert stopped(tmp_path / "ready", 0)
-    seen = set()
-    for change in range(1000):
-        out = tmp_path / f"out{change}"
-        shutil.copytree(tmp_path / "ready", out)
-        if not stopped(out, change):
-            assert change > 15
-            return seen
-        found = state_of(out, tmp_path)
+        shutil.copytree(tmp_path / "old", ready)
+    assert stopped_at(0, how, publish, "publish", lambda: make(ready), monkeypatch)
+    for out in stops(range(1000), how, publish, "publish", ready, make, monkeypatch):
+        found = state_of(out)
         seen.add(found)
-        convert(out, old and found != "new")
+        replacing(out, overwrite=old and found != "new")
         assert sums(out) == sums(tmp_path / "new")
         left = set(os.listdir(out)) - set(os.listdir(tmp_path / "new"))
-        assert left == ({"mine.txt"} if old else set()), f"stopped at change {change}"
-        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-        shutil.rmtree(out)
-    raise AssertionError("it never ended")
+        assert left == ({"mine.txt"} if old else set())
+    assert seen == {"old", "none", "new"} - {"exchange": {"none"}, "create": {"old"}}.get(
+        case, set()
+    )
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("not_exchanged")
 def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_next(
-    replacing,
-    not_exchanged,
-    tmp_path,
-    monkeypatch,
+    replacing, tmp_path, monkeypatch
 ):
     """By repair, by the command that made the old dataset, and by one that makes yet another
     one."""
-    source, options = replacing
+    source = tmp_path / "in"
 
     def stop_and(what: str, change: int) -> tuple[str, Path]:
         out = tmp_path / f"{what}{change}"
         shutil.copytree(tmp_path / "old", out)
-        convert = partial(shardctl.convert, source, out, overwrite=True, **options)
-        assert stopped_at(change, "kill", publish, "publish", convert, monkeypatch)
-        return state_of(out, tmp_path), out
+        make = partial(replacing, out, overwrite=True)
+        assert stopped_at(change, "kill", publish, "publish", make, monkeypatch)
+        return state_of(out), out
 
     for change in range(0, 16, 3):
         found, out = stop_and("repaired", change)
         repair(out)
-        assert state_of(out, tmp_path) == {"old": "old", "none": "new", "new": "new"}[found]
+        assert state_of(out) == ("old" if found == "old" else "new")
         found, out = stop_and("old", change)
         if found == "old":
-            assert (
-                shardctl.convert(source, out, workers=0, samples_per_shard=2).status == "up-to-date"
-            )
-            assert state_of(out, tmp_path) == "old"
+            assert small(source, out).status == "up-to-date"
         else:
             with pytest.raises(DatasetError, match="that differs in its recipe and settings"):
-                shardctl.convert(source, out, workers=0, samples_per_shard=2)
-            assert state_of(out, tmp_path) == "new"
+                small(source, out)
+        assert state_of(out) == ("old" if found == "old" else "new")
         found, out = stop_and("other", change)
-        shardctl.convert(source, out, workers=0, samples_per_shard=1, overwrite=True)
+        convert(source, out, samples_per_shard=1, overwrite=True)
         assert shardctl.verify(out).ok
         assert (len(list(out.glob("train-*"))), (out / "mine.txt").exists()) == (4, True)
 
 
-def state_of(out: Path, where: Path) -> str:
+def state_of(out: Path) -> str:
     """Return which dataset is at `out`: the old one or the new one, whole, or none."""
     if not (out / "manifest.json").exists():
-        with pytest.raises(
-            DatasetError, match=r"unfinished conversion|its files are being replaced"
-        ):
+        with pytest.raises(DatasetError, match=r"unfinished conversion|files are being"):
             shardctl.open(out)
         return "none"
-    found = sums(out)
-    return {sums(where / name): name for name in ("old", "new")}[found]
+    return {sums(out.with_name(name)): name for name in ("old", "new")}[sums(out)]
 
 
 def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_dataset(
@@ -484,26 +331,22 @@ def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_datas
     convert(source, out)
     monkeypatch.chdir(out)
     convert(source, ".", recipe={"store": "png"}, overwrite=True)
-    assert shardctl.verify(".").findings == ()
+    expect_whole(".")
     assert shardctl.open(".").manifest.recipe["store"] == "png"
 
 
 def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here):
     """A reader that opens and verifies all the time, while a real process overwrites the dataset
     again and again."""
-    shutil.copytree(here / "whole", here / "out")
-    wholes = {sums(here / "whole")}
-    command = [*COMMAND, "--overwrite", "--workers", "0"]
-    kept = sha256_of(here / "out" / "train-00000.arrow")
-    with subprocess.Popen(
-        command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as writer:
+    out = Path(shutil.copytree(here / "whole", here / "out"))
+    whole, kept = sums(out), sha256_of(out / "train-00000.arrow")
+    with started(here, "out", "--overwrite", "--workers", "0") as writer:
         while writer.poll() is None:
-            assert len(shardctl.open(here / "out")) == 40
-            assert (here / "out" / "SHA256SUMS").read_bytes() in wholes
-            assert sha256_of(here / "out" / "train-00000.arrow") == kept
+            assert len(shardctl.open(out)) == 40
+            assert (out / "SHA256SUMS").read_bytes() == whole
+            assert sha256_of(out / "train-00000.arrow") == kept
     assert writer.returncode == 0
-    assert sums(here / "out") in wholes
+    assert sums(out) == whole
 
 
 @pytest.fixture
@@ -518,14 +361,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def killed_in(code: str, *arguments: Path) -> None:
     """Run Python code that kills its own process with SIGKILL."""
-    code = f"import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n{code}"
-    ran = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    begin = "import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+    assert run_python(begin + code, *arguments).returncode == -signal.SIGKILL
 
 
 @pytest.mark.thorough
@@ -544,23 +381,12 @@ def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
 
 
 def test_a_pipe_in_a_scratch_folder_holds_nothing_up(photos, out, temporary):
-    (temporary / "shardctl-scratch-abc").mkdir()
-    os.mkfifo(temporary / "shardctl-scratch-abc" / ".owner")
-    command = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "convert",
-        photos,
-        out,
-        "--workers",
-        "0",
-    ]
-    ran = subprocess.run(
-        command, env={**os.environ, "TMPDIR": str(temporary)}, timeout=120, capture_output=True
-    )
+    pipe = temporary / "shardctl-scratch-abc" / ".owner"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    ran = run_command("convert", photos, out, "--workers", "0")
     assert ran.returncode == 0, ran.stderr
-    assert [path.name for path in temporary.iterdir()] == ["shardctl-scratch-abc"]
+    assert list(temporary.iterdir()) == [pipe.parent]
 
 
 def test_scratch_folders_that_may_be_in_use_stay(tmp_path, temporary):

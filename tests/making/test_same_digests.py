@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import digest_inputs as inputs
 import pyarrow as pa
@@ -74,10 +75,10 @@ class Case:
     results: tuple[str, ...] = ("out",)
     record: str = ""
 
-    @property
-    def recorded_as(self) -> str:
-        """The key of the record."""
-        return self.record or self.name
+    def make_source(self) -> None:
+        """Make the source in this folder."""
+        Path("in").mkdir()
+        self.make(Path("in"))
 
 
 def case(
@@ -86,20 +87,17 @@ def case(
     options: str,
     *needs: str,
     before: tuple[Step, ...] = (),
+    record: str = "",
 ) -> Case:
     """Return a case of one conversion of `in` to `out`."""
-    return Case(name, make, (*before, f"convert in out {options}"), needs)
+    return Case(name, make, (*before, f"convert in out {options}"), needs, record=record)
 
 
 def images(
-    name: str,
-    make: Callable[[Path], object],
-    options: str,
-    *needs: str,
-    before: tuple[Step, ...] = (),
+    name: str, make: Callable[[Path], object], options: str, *needs: str, **more: Any
 ) -> Case:
     """Return a case of one conversion of images."""
-    return case(name, make, options, *IMAGES, *needs, before=before)
+    return case(name, make, options, *IMAGES, *needs, **more)
 
 
 # --- steps between commands ---
@@ -143,10 +141,8 @@ def damage() -> None:
 
 def write_samples() -> None:
     """Make a dataset by `shardctl.write`."""
-    samples = {
-        split: [inputs.row(n) for n in numbers]
-        for split, numbers in (("train", range(20)), ("val", range(20, 26)))
-    }
+    rows = [inputs.row(number) for number in range(26)]
+    samples = {"train": rows[:20], "val": rows[20:]}
     shardctl.write("out", samples, samples_per_shard=6)
 
 
@@ -315,11 +311,10 @@ CASES = [
     images("boxes moved x coco", inputs.coco, f"--labels coco:in/instances.json {MOVED}"),
     # Images
     images("as they are x photos", inputs.photos, "--samples-per-shard 6"),
-    Case(
+    images(
         "raw x photos",
         inputs.photos,
-        ("convert in out --resize 16 --crop 16x12 --store raw --samples-per-shard 5",),
-        IMAGES,
+        "--resize 16 --crop 16x12 --store raw --samples-per-shard 5",
     ),
     Case("snapshot x photos", inputs.photos, (take_snapshot,), IMAGES, record="raw x photos"),
     images(
@@ -558,13 +553,7 @@ CASES = [
     case("plain x megatron", inputs.megatron, "--samples-per-shard 6"),
     images("plain x recordio", inputs.recordio, "--samples-per-shard 5"),
     # The same dataset in other ways
-    Case(
-        "two workers x photos",
-        inputs.photos,
-        (f"convert in out {CROPS} --workers 2",),
-        IMAGES,
-        record="crops x photos",
-    ),
+    images("two workers x photos", inputs.photos, f"{CROPS} --workers 2", record="crops x photos"),
     Case(
         "three parts x photos",
         inputs.photos,
@@ -586,11 +575,11 @@ CASES = [
         IMAGES,
         record="crops x photos",
     ),
-    Case(
+    case(
         "two workers x json lines",
         inputs.json_lines,
-        (f"convert in out {KEYED} --workers 2",),
-        ("zlib",),
+        f"{KEYED} --workers 2",
+        "zlib",
         record="drawn by key x json lines",
     ),
     Case(
@@ -600,17 +589,17 @@ CASES = [
         ("zlib",),
         record="drawn by key x json lines",
     ),
-    Case(
+    case(
         "two workers x large json lines",
         inputs.large_json_lines,
-        (f"convert in out {LARGE} --workers 2",),
-        ("zlib",),
+        f"{LARGE} --workers 2",
+        "zlib",
         record="several blocks x large json lines",
     ),
-    Case(
+    case(
         "two workers x repeated texts",
         inputs.repeated_texts,
-        (f"convert in out {NEAR} --workers 2",),
+        f"{NEAR} --workers 2",
         record="near:0.8 duplicates x texts",
     ),
     # Datasets that change
@@ -750,7 +739,8 @@ the time into its manifest, so its size and its digest differ. Of these tables a
 def versions() -> dict[str, str]:
     """Return the versions of all that decides the bytes of some case."""
     dists = {
-        re.sub(r"[-_.]+", "-", name or "").lower(): version for name, version in _distributions()
+        re.sub(r"[-_.]+", "-", each.metadata["Name"] or "").lower(): each.version
+        for each in metadata.distributions()
     }
     imaging = "pillow-simd" if "pillow-simd" in dists else "pillow"
     packages = {name for each in CASES for name in each.needs} | set(ALL)
@@ -766,10 +756,6 @@ def versions() -> dict[str, str]:
         "pillow zlib": features.version("zlib") or "none",
     }
     return dict(sorted(found.items()))
-
-
-def _distributions() -> Iterable[tuple[str, str]]:
-    return ((each.metadata["Name"], each.version) for each in metadata.distributions())
 
 
 @cache
@@ -810,12 +796,8 @@ def digests(folder: Path, unsteady: Iterable[str] = ()) -> dict[str, str]:
         said, name = line.split("  ", 1)
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == said, name
         if name in unsteady:
-            columns = pa.ipc.open_file(str(folder / name)).read_all().to_pydict()
-            steady = {
-                column: values
-                for column, values in columns.items()
-                if column not in ("size", "digest")
-            }
+            table = pa.ipc.open_file(str(folder / name)).read_all()
+            steady = table.drop_columns([*{"size", "digest"} & {*table.column_names}]).to_pydict()
             said = hashlib.sha256(json.dumps(steady).encode()).hexdigest()
         lines.append(f"{said}  {name}\n")
         found[name] = said[:8]
@@ -824,7 +806,7 @@ def digests(folder: Path, unsteady: Iterable[str] = ()) -> dict[str, str]:
 
 def results_of(chosen: Case) -> dict[str, str]:
     """Run the steps of a case in this folder, and return the digests of what they leave."""
-    chosen.make(Path("in"))
+    chosen.make_source()
     for step in chosen.steps:
         if callable(step):
             step()
@@ -843,7 +825,7 @@ def results_of(chosen: Case) -> dict[str, str]:
 
 def compare(chosen: Case, found: dict[str, str]) -> None:
     """Compare digests with the record of a case, and name the files that differ."""
-    wanted = recorded()["cases"][chosen.recorded_as]
+    wanted = recorded()["cases"][chosen.record or chosen.name]
     differ = [name for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
     assert not differ, f"{chosen.name}: other bytes than recorded: {', '.join(differ)}"
 
@@ -874,7 +856,7 @@ def test_a_conversion_writes_the_recorded_bytes(chosen, folder):
 def test_a_process_of_its_own_writes_the_recorded_bytes(folder):
     chosen = BY_NAME["crops x photos"]
     skip_unless_same_versions(chosen)
-    chosen.make(folder / "in")
+    chosen.make_source()
     command = [sys.executable, "-m", "shardctl", *shlex.split(f"convert in out {CROPS}")]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     compare(chosen, {f"out/{name}": said for name, said in digests(folder / "out").items()})
@@ -893,7 +875,7 @@ def place(request: pytest.FixtureRequest, object_server: ObjectServer) -> str:
 def test_a_store_gets_the_recorded_bytes(from_store, folder, place):
     chosen = BY_NAME["crops x photos"]
     skip_unless_same_versions(chosen)
-    chosen.make(folder / "in")
+    chosen.make_source()
     store = open_store(place)
     if from_store:
         for path in (folder / "in").rglob("*.*"):

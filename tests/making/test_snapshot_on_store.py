@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from custom_steps import HELD
-from image_files import images
+from doc_snippets import snippets_of
+from followed_sources import files_of, write
+from held_conversions import RECIPE as HELD_RECIPE
+from held_conversions import make_held
 from object_server import ObjectServer
-from snapshots import first_file, touched
+from programs import run_python
+from snapshots import first_file, touched, wait_until
 from store_contents import done_on, keys, nothing_is_left
 
 import shardctl
@@ -53,22 +55,38 @@ def asked_of(server: ObjectServer) -> Counter[str]:
 
 def test_it_is_made_once_and_then_opened_with_few_requests(source, url, object_server):
     made = snapshot(source, url)
-    assert len(made) == 60
-    assert made.location == url
+    assert (len(made), made.location) == (60, url)
     nothing_is_left(url)
-    whole = [sample["key"] for sample in made]
     object_server.clear()
     again = snapshot(source, url)
     asked = asked_of(object_server)
     assert set(asked) <= {"GET", "HEAD", "LIST"}
     assert asked.total() <= 12
-    assert [sample["key"] for sample in again] == whole
+    assert [sample["key"] for sample in again] == [sample["key"] for sample in made]
     source.rename(source.with_name("gone"))
     object_server.clear()
     assert len(snapshot(source, url, trust=True)) == 60
     assert asked_of(object_server).total() <= 8
     with pytest.raises(InputError, match="no such file or folder"):
         snapshot(source, url)
+
+
+@contextmanager
+def started(
+    source: Path, url: str, folder: Path, recipe: dict[str, Any]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a training script, which begins when its standard input has a line."""
+    script = TRAINING.format(url=url, source=str(source), recipe=recipe)
+    piped: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    more = {"PYTHONPATH": str(folder), "SHARDCTL_STORE_RETRY": "20", "TMPDIR": "tmp"}
+    (folder / "tmp").mkdir(exist_ok=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=folder, env=os.environ | more, text=True, **piped
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 TRAINING = """
@@ -78,27 +96,6 @@ ds = shardctl.snapshot({url!r}, {source!r}, {recipe!r}, samples_per_shard=4, wor
 keys = sorted(key for batch in ds.loader(batch_size=7) for key in batch["key"])
 print(json.dumps([ds.generation.digest, keys]))
 """
-
-
-def start(
-    stack: ExitStack, source: Path, url: str, folder: Path, recipe: dict[str, Any]
-) -> subprocess.Popen[str]:
-    """Start a training script, which begins when its standard input has a line."""
-    script = TRAINING.format(url=url, source=str(source), recipe=recipe)
-    piped: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(folder),
-        "SHARDCTL_STORE_RETRY": "20",
-        "TMPDIR": "tmp",
-    }
-    (folder / "tmp").mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=folder, env=environment, text=True, **piped
-    )
-    stack.enter_context(process)
-    stack.callback(process.kill)
-    return process
 
 
 def begin(*processes: subprocess.Popen[str]) -> None:
@@ -111,11 +108,11 @@ def begin(*processes: subprocess.Popen[str]) -> None:
 
 @pytest.mark.thorough
 def test_of_two_processes_that_begin_at_once_one_makes_it(source, url, tmp_path, object_server):
-    with ExitStack() as stack:
-        processes = [start(stack, source, url, tmp_path, RECIPE) for _ in range(2)]
-        begin(*processes)
-        ended = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], ended
+    given = (source, url, tmp_path, RECIPE)
+    with started(*given) as one, started(*given) as other:
+        begin(one, other)
+        ended = [process.communicate(timeout=60) for process in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), ended
     assert ended[0][0] == ended[1][0]
     assert len(json.loads(ended[0][0])[1]) == 60
     assert sorted(f"shardctl {url}: making 15 shards" in err for _, err in ended) == [False, True]
@@ -131,26 +128,16 @@ def test_of_two_processes_that_begin_at_once_one_makes_it(source, url, tmp_path,
 @pytest.mark.thorough
 def test_it_follows_its_source_and_says_what_it_may_not_do(source, url, object_server):
     before = snapshot(source, url)
-    gone = sorted(path for path in source.rglob("*") if path.is_file())[7]
-    gone.unlink()
-    with pytest.raises(
-        DatasetError,
-        match=rf"^{url}: holds a dataset that differs in its inputs; update=True brings it up",
-    ):
+    files_of(source)[7].unlink()
+    with pytest.raises(DatasetError, match=rf"^{url}: .* inputs; update=True brings it up"):
         snapshot(source, url, update=False)
     assert len(snapshot(source, url, trust=True)) == 60
     object_server.clear()
-    after = snapshot(source, url)
-    assert len(after) == 59
+    assert len(snapshot(source, url)) == 59
     assert asked_of(object_server)["COPY"] >= 7, "shards whose inputs stay are copied"
-    assert len([sample["key"] for sample in before]) == 60, (
-        "who reads the dataset of before goes on"
-    )
+    assert len(list(before)) == 60, "who reads the dataset of before goes on"
     other = {**RECIPE, "store": "png"}
-    with pytest.raises(
-        DatasetError,
-        match=rf"^{url}: holds a dataset that differs in its recipe; overwrite=True makes it again",
-    ):
+    with pytest.raises(DatasetError, match=rf"^{url}: .* recipe; overwrite=True makes it again"):
         snapshot(source, url, recipe=other)
     assert snapshot(source, url, recipe=other, overwrite=True).manifest.recipe["store"] == "png"
     nothing_is_left(url)
@@ -163,13 +150,13 @@ def test_a_file_that_was_only_touched_changes_no_sample(source, url):
 
 
 def test_what_was_read_once_comes_from_the_cache(source, url, tmp_path, object_server):
-    given: dict[str, Any] = {"cache": tmp_path / "cache", "cache_limit": "64MiB"}
-    keys_before = [
-        key for batch in snapshot(source, url, **given).loader(batch_size=8) for key in batch["key"]
-    ]
+    def read() -> list[str]:
+        ds = snapshot(source, url, cache=tmp_path / "cache", cache_limit="64MiB")
+        return [key for batch in ds.loader(batch_size=8) for key in batch["key"]]
+
+    before = read()
     object_server.clear()
-    loader = snapshot(source, url, **given).loader(batch_size=8)
-    assert [key for batch in loader for key in batch["key"]] == keys_before
+    assert read() == before
     assert not [entry["key"] for entry in object_server.log() if "/train-" in entry["key"]]
 
 
@@ -177,28 +164,18 @@ def test_what_was_read_once_comes_from_the_cache(source, url, tmp_path, object_s
 def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
     tmp_path, url, monkeypatch, capfd
 ):
-    source = images(tmp_path / "in", *(f"{number:02d}.png" for number in range(40)))
-    (tmp_path / "steps.py").write_text(HELD.replace("out/.shardctl", "tmp/*/files/out/.shardctl"))
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "hold").write_text("8")  # the third shard, and all after it
-    recipe = {"transform": [{"name": "custom", "target": "steps:held"}], "store": "png"}
-    with ExitStack() as stack:
-        builder = start(stack, source, url, tmp_path, recipe)
+    make_held(tmp_path)
+    hold = write(tmp_path / "hold", "8")  # the third shard, and all after it
+    with started(tmp_path / "in", url, tmp_path, HELD_RECIPE) as builder:
         begin(builder)
-        until = time.monotonic() + 60
-        while done_on(open_store(url)) < 2:
-            assert builder.poll() is None, builder.communicate()
-            assert time.monotonic() < until
-            select.select([], [], [], 0.02)
-        builder.kill()
-        builder.wait()
-    (tmp_path / "hold").unlink()
+        wait_until(lambda: done_on(open_store(url)) >= 2)
+    hold.unlink()
     # its lease stands still
     monkeypatch.setattr(destination, "PACE", LeaseTiming(heartbeat=0.1, stale=1, ask=0.05))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    ds = shardctl.snapshot(url, source, recipe, samples_per_shard=4, workers=0)
-    assert sorted(sample["key"] for sample in ds) == sorted(path.name for path in source.iterdir())
+    shardctl.snapshot(url, tmp_path / "in", HELD_RECIPE, samples_per_shard=4, workers=0)
+    assert len(shardctl.open(url)) == 40
     said = capfd.readouterr().err
     assert f"shardctl {url}: waiting for process {builder.pid} on" in said
     assert f"shardctl {url}: resuming: 2 of 10 shards done" in said
@@ -206,36 +183,27 @@ def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
 
 
 def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
-    source,
-    url,
-    bucket,
-    object_server,
-    monkeypatch,
+    source, url, bucket, object_server, monkeypatch
 ):
     """Of a thousand ranks, none waits for its turn to hold the lease."""
     monkeypatch.setattr("shardctl.making.snapshot.LOOK_SECONDS_ON_STORE", 0.05)
     snapshot(source, f"{bucket}/elsewhere")
     here, elsewhere = open_store(url), open_store(f"{bucket}/elsewhere")
-    found: list[int] = []
-    with store_lease.hold(here, destination.LEASE_KEY, None):
+
+    def asks() -> bool:
+        return any("lease.json" in entry["key"] for entry in object_server.log())
+
+    with (
+        store_lease.hold(here, destination.LEASE_KEY, None),
+        ThreadPoolExecutor(1) as thread,
+    ):
         object_server.clear()
-        waiting = threading.Thread(
-            target=lambda: found.append(len(snapshot(source, url))), daemon=True
-        )
-        waiting.start()
-        until = time.monotonic() + 60
-        while not any(
-            entry["method"] == "GET" and "lease.json" in entry["key"]
-            for entry in object_server.log()
-        ):
-            assert waiting.is_alive()
-            assert time.monotonic() < until
-            select.select([], [], [], 0.02)
+        waiting = thread.submit(snapshot, source, url)
+        wait_until(asks)
         # the manifest last
         for key in sorted(keys(f"{bucket}/elsewhere"), key=lambda key: key == "manifest.json"):
             here.put(key, elsewhere.get(key).to_pybytes())
-        waiting.join(30)
-        assert found == [60], "the lease is still held"
+        assert len(waiting.result(30)) == 60, "the lease is still held"
 
 
 @pytest.mark.parametrize(
@@ -260,31 +228,15 @@ def test_where_nothing_may_be_written_a_dataset_that_is_there_is_opened(source, 
     object_server.fault("403", method="PUT", times=1000)
     assert len(snapshot(source, url)) == 60
     first_file(source).unlink()
-    with pytest.raises(
-        StorageError,
-        match="the dataset is not up to date with its sources, and cannot be made here",
-    ):
+    with pytest.raises(StorageError, match=r"is not up to date with its sources, and cannot be"):
         snapshot(source, url)
 
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(photos, bucket, tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "snapshot.md").read_text(encoding="utf-8")
-    (example,) = [
-        part.split("```")[0]
-        for part in page.split("```python\n")
-        if "s3://" in part.split("```")[0]
-    ]
+    (example,) = (each for each in snippets_of("snapshot.md", "python") if "s3://" in each)
     (tmp_path / "photos").symlink_to(photos)
-    script = (
-        textwrap.dedent(example)
-        .replace("s3://bucket", bucket)
-        .replace("/nvme/cache", str(tmp_path / "cache"))
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script + "\nprint(len(ds))"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    script = textwrap.dedent(example).replace("s3://bucket", bucket)
+    script = script.replace("/nvme/cache", str(tmp_path / "cache"))
+    ran = run_python(f"{script}\nprint(len(ds))", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (0, "60\n"), ran.stderr

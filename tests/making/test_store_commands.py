@@ -7,24 +7,25 @@ import contextlib
 import gc
 import json
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from conftest import CROP
-from damage import DAMAGE, SHARD, edit_manifest, flip, middle
+from damage import DAMAGE, SHARD, edit_manifest, flip
+from dataset_facts import expect_whole
 from in_this_process import convert, export, repair
 from object_server import ObjectServer
+from programs import run_command
 
 import shardctl
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
 from shardctl.format.dataset_location import open_location
+from shardctl.format.manifest import Manifest
 from shardctl.format.names import LEASE_KEY
 from shardctl.format.stretches import OpenFile, RemoteFile, footer_bytes, read_tail
 from shardctl.making.repair import Listener
@@ -54,22 +55,27 @@ def put(folder: Path, url: str, base: str = "") -> str:
 
 def with_base(folder: Path) -> None:
     """Make the manifest in a folder that of a dataset that lies below a folder of its own."""
-    from dataclasses import replace
-
-    from shardctl.format.manifest import Manifest
-
-    (folder / "manifest.json").write_text(
-        replace(Manifest.load(LocalFolder(folder)), base=BASE).to_json()
-    )
+    manifest = replace(Manifest.load(LocalFolder(folder)), base=BASE)
+    (folder / "manifest.json").write_text(manifest.to_json())
 
 
-@pytest.fixture(params=["plain", "base"])
-def placed(request: pytest.FixtureRequest, bucket: str, dataset: Path) -> tuple[str, str]:
-    """A URL for the dataset, and the folder below it that all files but the manifest belong in."""
-    if request.param == "plain":
-        return f"{bucket}/data/out", ""
-    with_base(dataset)
-    return f"{bucket}/out", BASE
+def put_at_base(dataset: Path, url: str, base: str) -> str:
+    """Put a dataset, with all but its manifest below `base`. Returns the URL."""
+    if base:
+        with_base(dataset)
+    return put(dataset, url, base)
+
+
+@pytest.fixture(params=["", BASE], ids=["plain", "base"])
+def base(request: pytest.FixtureRequest) -> str:
+    """The folder below a URL that all files of a dataset but the manifest belong in."""
+    return str(request.param)
+
+
+@pytest.fixture
+def url(bucket: str, dataset: Path, base: str) -> str:
+    """The dataset on a store."""
+    return put_at_base(dataset, f"{bucket}/data/out", base)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +111,7 @@ def gets(server: ObjectServer, *endings: str) -> list[dict[str, Any]]:
     ]
 
 
-def told(result: Any, url: str, base: str, folder: Path) -> list[tuple[Any, ...]]:
+def told(result: Any, url: str, base: str, folder: Path) -> list[Any]:
     """Return findings, with the places that a store has in the place of local ones.
 
     Of a manifest that cannot be read a store has another advice: what is between may have sent
@@ -116,18 +122,7 @@ def told(result: Any, url: str, base: str, folder: Path) -> list[tuple[Any, ...]
         message = each.message.replace(f"{folder}/manifest.json", f"{url}/manifest.json")
         message = message.replace(f"{folder}/", f"{url}/{base}").replace(str(folder), url)
         message = message.partition("; ")[0] if each.kind == "damaged-manifest" else message
-        found.append(
-            (
-                each.severity,
-                each.shard,
-                each.block,
-                each.row,
-                each.key,
-                each.kind,
-                message,
-                each.source,
-            )
-        )
+        found.append(replace(each, message=message))
     return found
 
 
@@ -145,10 +140,8 @@ def test_damage_is_found_as_in_a_folder(bucket, dataset, level, damage, base):
     if base:
         with_base(dataset)
     damage(dataset)
-    here, there = (
-        shardctl.verify(dataset, level),
-        shardctl.verify(put(dataset, bucket, base), level),
-    )
+    here = shardctl.verify(dataset, level)
+    there = shardctl.verify(put(dataset, bucket, base), level)
     assert told(there, bucket, base, dataset) == told(here, bucket, base, dataset)
     assert (there.ok, there.shards, there.samples) == (False, here.shards, here.samples)
     assert SCRATCH not in repr(there)
@@ -156,22 +149,17 @@ def test_damage_is_found_as_in_a_folder(bucket, dataset, level, damage, base):
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
-def test_a_whole_dataset_is_whole(placed, dataset, level):
-    url, base = placed
+def test_a_whole_dataset_is_whole(url, level):
     heard: list[tuple[int, int]] = []
-    result = shardctl.verify(
-        put(dataset, url, base), level, lambda done, total: heard.append((done, total))
-    )
+    result = shardctl.verify(url, level, lambda *done: heard.append(done))
     assert (result.ok, result.findings, result.samples) == (True, (), 60)
     assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
 
 
 @pytest.mark.thorough(after=1)
-def test_objects_that_do_not_belong_are_warnings(placed, dataset):
-    url, base = placed
-    put(dataset, url, base)
-    open_store(url).put(f"{base}notes.txt", b"mine")
-    open_store(url).put(f"{base}folder/notes.txt", b"mine")
+def test_objects_that_do_not_belong_are_warnings(url, base):
+    for name in ("notes.txt", "folder/notes.txt"):
+        open_store(url).put(base + name, b"mine")
     result = shardctl.verify(url, "quick")
     assert result.ok
     assert [each.message.partition(" ")[0] for each in result.findings] == ["folder", "notes.txt"]
@@ -183,32 +171,25 @@ def test_a_dataset_that_lost_its_manifest_is_damaged(bucket, dataset):
 
 
 @pytest.mark.thorough(after=1)
-def test_the_quick_check_reads_ends_and_lists_once(placed, dataset, object_server):
-    url, base = placed
-    put(dataset, url, base)
+def test_the_quick_check_reads_ends_and_lists_once(url, dataset, object_server):
     object_server.clear()
-    assert shardctl.verify(url, "quick").ok
-    shards = {path.name for path in dataset.glob("train-*")}
+    expect_whole(url, "quick")
+    shards = {path.name: path.stat().st_size for path in dataset.glob("train-*")}
     read = gets(object_server, *shards)
-    assert {each["key"].rpartition("/")[2] for each in read} == shards
-    assert len(read) == len(shards)
-    smallest = min((dataset / name).stat().st_size for name in shards)
+    assert sorted(each["key"].rpartition("/")[2] for each in read) == sorted(shards)
     for each in read:
         first, last = each["range"].removeprefix("bytes=").split("-")
-        assert int(last) - int(first) + 1 <= 16 << 10 < smallest
-    methods = [each["method"] for each in object_server.log() if each["key"] != "manifest.json"]
-    assert methods.count("LIST") == 1
-    assert "HEAD" not in [
-        each["method"] for each in object_server.log() if each["key"].endswith(".arrow")
-    ]
+        assert int(last) - int(first) + 1 <= 16 << 10 < min(shards.values())
+    log = object_server.log()
+    assert [each["method"] for each in log if each["key"] != "manifest.json"].count("LIST") == 1
+    assert "HEAD" not in [each["method"] for each in log if each["key"].endswith(".arrow")]
 
 
 def test_a_long_footer_takes_a_second_request():
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(
-        sink, pa.schema([("a", pa.int64())], metadata={"long": "x" * 100_000})
-    ) as writer:
-        writer.write_batch(pa.record_batch([pa.array(range(1000))], names=["a"]))
+    table = pa.table({"a": range(1000)}).replace_schema_metadata({"long": "x" * 100_000})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
     data = sink.getvalue().to_pybytes()
     asked: list[tuple[int, int]] = []
 
@@ -220,20 +201,14 @@ def test_a_long_footer_takes_a_second_request():
     assert data.endswith(tail)
     assert len(data) > len(tail) == footer_bytes(data) > 100_000
     assert len(asked) == 2
-    assert (
-        pa.ipc.open_file(
-            pa.PythonFile(OpenFile(RemoteFile(len(data), read_tail(len(data), get), get)))
-        )
-        .read_all()
-        .num_rows
-        == 1000
-    )
+    file = OpenFile(RemoteFile(len(data), tail, get))
+    assert pa.ipc.open_file(pa.PythonFile(file)).read_all().num_rows == 1000
 
 
 def test_the_full_check_reads_each_shard_once(bucket, dataset, object_server):
     put(dataset, bucket)
     object_server.clear()
-    assert shardctl.verify(bucket, "full").ok
+    expect_whole(bucket, "full")
     read = sorted(each["key"] for each in gets(object_server, ".arrow"))
     assert read == sorted(path.name for path in dataset.glob("*.arrow"))
 
@@ -255,110 +230,60 @@ VIEWS: list[tuple[str, ...]] = [
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
 def test_inspect_shows_what_it_does_of_a_folder(cli, bucket, raw_dataset, view):
-    put(raw_dataset, f"{bucket}/out")
-    here, there = cli("inspect", raw_dataset, *view), cli("inspect", f"{bucket}/out", *view)
-    assert (
-        (there.code, there.out)
-        == (here.code, here.out.replace(str(raw_dataset), f"{bucket}/out"))
-        == (0, there.out)
-    )
+    url = put(raw_dataset, f"{bucket}/out")
+    here, there = cli("inspect", raw_dataset, *view), cli("inspect", url, *view)
+    assert (there.code, there.out) == (0, here.out.replace(str(raw_dataset), url))
     assert (there.err, here.err) == ("", "")
 
 
 def test_one_sample_costs_one_block(cli, bucket, raw_dataset, object_server):
-    put(raw_dataset, f"{bucket}/out")
+    url = put(raw_dataset, bucket)
     key = shardctl.open(raw_dataset).take([31], columns=["key"])["key"][0]
     here = cli("inspect", raw_dataset, "--key", key, "--json").json
     object_server.clear()
-    there = cli("inspect", f"{bucket}/out", "--key", key, "--json").json
-    assert there == here
-    read = [each["key"] for each in gets(object_server, ".arrow")]
-    assert sorted(read) == sorted(
-        ["out/shards.arrow", "out/files.arrow", "out/plan.arrow", *[f"out/{here['shard']}"] * 2]
-    )
+    assert cli("inspect", url, "--key", key, "--json").json == here
+    read = sorted(each["key"] for each in gets(object_server, ".arrow"))
+    assert read == ["files.arrow", "plan.arrow", "shards.arrow", *[here["shard"]] * 2]
 
 
 def test_inspect_writes_the_same_files(cli, bucket, raw_dataset, tmp_path):
-    put(raw_dataset, f"{bucket}/out")
-    written = {}
-    for place, name in ((raw_dataset, "here"), (f"{bucket}/out", "there")):
-        folder = tmp_path / name
+    url, written = put(raw_dataset, f"{bucket}/out"), []
+    for number, place in enumerate((raw_dataset, url)):
+        folder = tmp_path / f"{number}"
         folder.mkdir()
-        assert (
-            cli(
-                "inspect",
-                place,
-                "--head",
-                "4",
-                "--save",
-                folder / "saved",
-                "--images",
-                folder / "sheet.png",
-            ).code
-            == 0
-        )
-        assert cli("inspect", place, "--html", folder / "page.html").code == 0
-        written[name] = {
-            path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()
-        }
-    here, there = written["here"], written["there"]
-    there["page.html"] = there["page.html"].replace(
-        f"{bucket}/out".encode(), str(raw_dataset).encode()
-    )
+        for words in (
+            ("--head", 4, "--save", folder / "saved", "--images", folder / "sheet.png"),
+            ("--html", folder / "page.html"),
+        ):
+            assert cli("inspect", place, *words).code == 0
+        written.append(files_in(folder))
+    here, there = written
+    there["page.html"] = there["page.html"].replace(url.encode(), str(raw_dataset).encode())
     assert there == here
 
 
 @pytest.mark.thorough
 def test_two_datasets_on_a_store_are_compared(cli, bucket, raw_dataset, dataset):
-    put(raw_dataset, f"{bucket}/a")
-    put(dataset, f"{bucket}/b")
+    one, other = put(raw_dataset, f"{bucket}/a"), put(dataset, f"{bucket}/b")
     here = cli("inspect", raw_dataset, "--diff", dataset, "--json")
-    command = [
-        sys.executable,
-        "-m",
-        "shardctl",
-        "inspect",
-        f"{bucket}/a",
-        "--diff",
-        f"{bucket}/b",
-        "--json",
-    ]
     # what it leaves to its end is to be gone, too
-    there = subprocess.run(command, capture_output=True, text=True)
+    there = run_command("inspect", one, "--diff", other, "--json")
     assert (there.returncode, json.loads(there.stdout)) == (here.code, here.json)
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_a_shard_on_its_own(cli, bucket, dataset, command):
-    put(dataset, f"{bucket}/out")
-    here, there = cli(command, dataset / SHARD), cli(command, f"{bucket}/out/{SHARD}")
-    assert (there.code, there.out) == (0, here.out.replace(str(dataset), f"{bucket}/out"))
-    ran = cli(command, f"{bucket}/out/train-00077.arrow")
-    assert (ran.code, ran.err.count("\n")) == (3, 1)
-    assert f"{bucket}/out/train-00077.arrow: there is no such object" in ran.err
-    ran = cli(command, f"{bucket}/out/plan.arrow")
-    assert (
-        f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the "
-        f"dataset, {bucket}/out" in ran.err
-    )
-
-
-@pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_a_shard_is_found_below_the_folder_that_the_manifest_names(cli, bucket, dataset, command):
-    with_base(dataset)
-    put(dataset, f"{bucket}/out", BASE)
-    ran, exact = cli(command, f"{bucket}/out/{SHARD}"), cli(command, f"{bucket}/out/{BASE}{SHARD}")
-    assert (ran.code, ran.out.replace(f"/{BASE}", "/")) == (0, exact.out.replace(f"/{BASE}", "/"))
-    ran = cli(command, f"{bucket}/out/train-00077.arrow")
+def test_a_shard_on_its_own(cli, url, base, dataset, command):
+    """It is found below the folder that the manifest names."""
+    exact = dataset / SHARD if not base else f"{url}/{base}{SHARD}"
+    here, there = cli(command, exact), cli(command, f"{url}/{SHARD}")
+    shown = [each.out.replace(str(dataset), url).replace(f"/{BASE}", "/") for each in (here, there)]
+    assert (there.code, shown[0]) == (0, shown[1])
+    ran = cli(command, f"{url}/train-00077.arrow")
     assert (ran.code, ran.err.count("\n")) == (3, 1)
     assert "train-00077.arrow: there is no such object" in ran.err
-    ran = cli(command, f"{bucket}/out/plan.arrow")
-    assert (
-        f"a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out"
-        in ran.err
-    )
+    said = f"a table of a dataset, not a shard; give the folder of the dataset, {url}"
+    assert said in cli(command, f"{url}/plan.arrow").err
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -371,38 +296,20 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("to", "workers", "base"), [("webdataset", 2, ""), ("files", 0, BASE)])
-def test_an_export_is_that_of_a_folder(
-    bucket,
-    dataset,
-    tmp_path,
-    to,
-    workers,
-    base,
-    object_server,
-):
-    if base:
-        with_base(dataset)
-    url = put(dataset, bucket, base)
+def test_an_export_is_that_of_a_folder(url, dataset, tmp_path, to, workers, object_server):
     here = shardctl.export(dataset, tmp_path / "here", to, workers=workers)
     object_server.clear()
     there = shardctl.export(url, tmp_path / "there", to, workers=workers)
     assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
     assert (there.samples, there.bytes, there.counts) == (here.samples, here.bytes, here.counts)
-    read = [
-        each["key"]
-        for each in gets(object_server, *(path.name for path in dataset.glob("train-*")))
-    ]
+    shards = [path.name for path in dataset.glob("train-*")]
+    read = [each["key"] for each in gets(object_server, *shards)]
     assert len(read) == len(set(read)) == 7
 
 
 @pytest.mark.thorough
 def test_an_export_that_was_stopped_goes_on(
-    bucket,
-    many_shards,
-    tmp_path,
-    out,
-    object_server,
-    monkeypatch,
+    bucket, many_shards, tmp_path, out, object_server, monkeypatch
 ):
     """There is so little room that shards are brought again for each look that the plan takes, and
     to be written."""
@@ -412,16 +319,12 @@ def test_an_export_that_was_stopped_goes_on(
     def break_off(plan: object) -> None:
         object_server.fault("403", method="GET", key="train-00015.arrow")
 
-    with pytest.raises(
-        StoreError,
-        match=r"train-00015.arrow: reading is not permitted .*\. 15 of 30 parts are done",
-    ):
+    with pytest.raises(StoreError, match=r"train-00015.arrow: .* 15 of 30 parts are done"):
         export(bucket, out, "mds", on_plan=break_off)
     object_server.clear()
     export(bucket, out, "mds")
-    assert len(gets(object_server, "train-00003.arrow")) < len(
-        gets(object_server, "train-00018.arrow")
-    )
+    early, late = (gets(object_server, f"train-000{n}.arrow") for n in ("03", "18"))
+    assert len(early) < len(late)
     export(many_shards, tmp_path / "here", "mds")
     assert files_in(out) == files_in(tmp_path / "here")
 
@@ -453,7 +356,7 @@ def test_what_is_not_done_on_a_store_is_said(cli, bucket, dataset):
 
 def lose_several(root: Path) -> None:
     for name in ("plan.arrow", SHARD):
-        flip(root / name, middle(root, name))
+        flip(root / name)
     (root / "train-00004.arrow").unlink()
 
 
@@ -471,24 +374,17 @@ REPAIRS: list[tuple[Callable[[Path], object], str]] = [
 def test_repair_brings_back_the_bytes(bucket, dataset, damage, base):
     if base:
         with_base(dataset)
-    before = {
-        name if name == "manifest.json" else base + name: data
-        for name, data in files_in(dataset).items()
-    }
+    before = {base + name: data for name, data in files_in(dataset).items()}
     damage(dataset)
     put(dataset, bucket, base)
     result = repair(bucket)
     assert (result.status, result.unrepaired) == ("repaired", ())
     store = open_store(bucket)
-    after = {
-        entry.name: store.get(entry.name).to_pybytes() for page in store.pages() for entry in page
-    }
+    names = [entry.name for page in store.pages() for entry in page]
+    after = {name: store.get(name).to_pybytes() for name in names}
+    del before[f"{base}manifest.json"], after["manifest.json"]
     after.pop("lost.arrow", None)
-    without = [
-        {key: data for key, data in found.items() if key != "manifest.json"}
-        for found in (before, after)
-    ]
-    assert without[1] == without[0]
+    assert after == before
     assert shardctl.verify(bucket).ok
     assert SCRATCH not in repr(result)
     assert repair(bucket).status == "whole"
@@ -504,7 +400,7 @@ def test_a_repair_that_is_not_needed_writes_nothing(bucket, dataset, object_serv
 
 @pytest.mark.thorough
 def test_repair_waits_for_who_writes(bucket, dataset):
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    flip(dataset / SHARD)
     store = open_store(put(dataset, bucket))
     heard: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -518,49 +414,36 @@ def test_repair_waits_for_who_writes(bucket, dataset):
     assert len(heard) == 1
 
 
-def test_what_is_lost_is_told_and_nothing_is_put(bucket, dataset, cli, photos, tmp_path):
-    shutil.copytree(photos, tmp_path / "moved")
+def test_what_is_lost_is_told_and_nothing_is_put(bucket, dataset, cli, source):
     victim = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
-    (tmp_path / "moved" / victim).unlink()
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    (source / victim).unlink()
+    flip(dataset / SHARD)
     put(dataset, bucket)
-    ran = cli("repair", bucket, "--source", tmp_path / "moved")
+    ran = cli("repair", bucket, "--source", source)
     assert ran.code == 1
     assert f"not repaired: {SHARD}" in ran.out
-    assert ran.out.endswith(f"{bucket} is still DAMAGED: 1 file could not be repaired\n")
+    assert f"{bucket} is still DAMAGED: 1 file could not be repaired\n" in ran.out
     assert open_store(bucket).get(SHARD).to_pybytes() == (dataset / SHARD).read_bytes()
 
 
-def test_what_is_no_dataset_is_said(cli, bucket, dataset):
-    for command in (("verify",), ("inspect",), ("repair",), ("export", "--to", "webdataset")):
-        rest = ["out"] if command[0] == "export" else []
-        ran = cli(command[0], f"{bucket}/none", *rest, *command[1:])
-        assert (ran.code, ran.out) == (3, "")
-        assert ran.err == (
-            f"shardctl: {bucket}/none: no dataset (there is no manifest.json); check the URL, and "
-            "that its conversion is done\n"
-        )
-        ran = cli(command[0], "s3://no-such-bucket-here/out", *rest, *command[1:])
-        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert "there is no such bucket" in ran.err
-        ran = cli(command[0], "s3://", *rest, *command[1:])
-        assert (ran.code, ran.err) == (
-            2,
-            "shardctl: s3://: names no bucket; write s3://bucket/prefix\n",
-        )
+def test_what_is_no_dataset_is_said(cli, bucket):
+    for command in ("verify", "inspect", "repair", "export"):
+        rest = ["out", "--to", "webdataset"] if command == "export" else []
+        for url, code, said in (
+            (f"{bucket}/none", 3, f"{bucket}/none: no dataset (there is no manifest.json)"),
+            ("s3://no-such-bucket-here/out", 3, "there is no such bucket"),
+            ("s3://", 2, "s3://: names no bucket"),
+        ):
+            ran = cli(command, url, *rest)
+            assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
+            assert said in ran.err
     open_store(bucket).put("begun/.shardctl/job/job.json", b"{}")
     assert "an unfinished conversion" in cli("verify", f"{bucket}/begun").err
 
 
 FAULTS = [
     ("quick", "403", "LIST", "*", "listing is not permitted (s3:ListBucket)"),
-    (
-        "full",
-        "403",
-        "GET",
-        "*train-00003.arrow",
-        "train-00003.arrow: reading is not permitted (s3:GetObject)",
-    ),
+    ("full", "403", "GET", "*train-00003.arrow", "train-00003.arrow: reading is not permitted"),
     ("quick", "expired", "GET", "*train-00003.arrow", "the credentials have expired"),
 ]
 
@@ -568,33 +451,25 @@ FAULTS = [
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("level", "kind", "method", "key", "said"), FAULTS)
 def test_a_store_that_refuses_ends_the_check(
-    cli,
-    bucket,
-    dataset,
-    object_server,
-    level,
-    kind,
-    method,
-    key,
-    said,
+    cli, bucket, dataset, object_server, level, kind, method, key, said
 ):
-    put(dataset, f"{bucket}/out")
+    url = put(dataset, f"{bucket}/out")
     object_server.fault(kind, method=method, key=key)
-    ran = cli("verify", f"{bucket}/out", "--level", level)
+    ran = cli("verify", url, "--level", level)
     assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
     assert said in ran.err
-    assert f"{bucket}/out" in ran.err
+    assert url in ran.err
 
 
 @pytest.mark.thorough
 def test_faults_that_pass_change_nothing(bucket, dataset, tmp_path, object_server):
-    flip(dataset / SHARD, middle(dataset, SHARD))
+    flip(dataset / SHARD)
     put(dataset, bucket)
     for kind in ("503", "cut", "reset"):
         object_server.fault(kind, method="GET", share=0.1, size=100)
     assert [each.kind for each in shardctl.verify(bucket, "full").findings] == ["wrong-checksum"]
     assert repair(bucket).status == "repaired"
-    assert shardctl.verify(bucket, "quick").ok
+    expect_whole(bucket, "quick")
     assert export(bucket, tmp_path / "tars", "webdataset").samples == 60
 
 
@@ -602,9 +477,7 @@ def test_a_shard_that_is_written_anew_after_it_was_listed(bucket, dataset):
     with open_location(put(dataset, bucket), listed=True) as place:
         flip(dataset / SHARD, -5)
         put(dataset, bucket)
-        with pytest.raises(
-            ObjectChangedError, match=f"{bucket}/{SHARD}: has changed since it was first read"
-        ):
+        with pytest.raises(ObjectChangedError, match=f"{bucket}/{SHARD}: has changed since"):
             hash_file(place.folder, SHARD)
 
 
@@ -612,14 +485,13 @@ def test_a_shard_that_is_written_anew_after_it_was_listed(bucket, dataset):
 def test_the_disk_that_is_used_is_bounded(bucket, many_shards, temporary, monkeypatch):
     put(many_shards, bucket)
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
-    most = 0
+    found = []
 
     def look(done: int, total: int) -> None:
-        nonlocal most
-        most = max(most, len(list(temporary.glob("*/files/cache/files/train-*"))))
+        found.append(len(list(temporary.glob("*/files/cache/files/train-*"))))
 
     assert shardctl.verify(bucket, "full", look).ok
-    assert 0 < most <= 4 * usable_cores() + 4 * usable_cores()
+    assert 0 < max(found) <= 8 * usable_cores()
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")
     with pytest.raises(UsageError, match="SHARDCTL_SCRATCH_LIMIT: 'much' is not a size"):
         shardctl.verify(bucket)
@@ -635,37 +507,26 @@ def test_a_wrong_answer_is_asked_for_once_more(
 ):
     url = put(dataset, f"{bucket}/out")
 
-    def once() -> None:
+    def once(call: Any, *given: Any) -> Any:
         object_server.clear()
         object_server.fault(kind, method="GET", key=what, times=1, size=7)
+        return call(*given)
 
     for level in ("quick", "full", "deep"):
-        once()
-        assert not shardctl.verify(url, level=level).findings
-    once()
-    shardctl.export(url, tmp_path / "exported", to="parquet")
-    shardctl.export(dataset, tmp_path / "expected", to="parquet")
-    for path in sorted((tmp_path / "expected").rglob("*.parquet")):
-        assert (
-            tmp_path / "exported" / path.relative_to(tmp_path / "expected")
-        ).read_bytes() == path.read_bytes()
-    once()
-    shardctl.inspect(url)
+        assert not once(shardctl.verify, url, level).findings
+    once(shardctl.export, url, tmp_path / "exported", "parquet")
+    shardctl.export(dataset, tmp_path / "expected", "parquet")
+    here, there = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.parquet")}
+        for name in ("expected", "exported")
+    )
+    assert here == there
+    once(shardctl.inspect, url)
 
 
 def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(object_server, bucket, dataset):
-    shard = dataset / "train-00001.arrow"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 4 : len(data) // 2 : 64] = bytes(
-        len(data[len(data) // 4 : len(data) // 2 : 64])
-    )
-    shard.write_bytes(data)
-    url = put(dataset, f"{bucket}/out")
+    flip(dataset / SHARD)
+    url = put(dataset, bucket)
     object_server.clear()
     assert not shardctl.verify(url).ok
-    taken = [
-        entry
-        for entry in object_server.log()
-        if entry["method"] == "GET" and entry["key"].endswith(shard.name)
-    ]
-    assert len(taken) <= 4
+    assert len(gets(object_server, SHARD)) <= 4

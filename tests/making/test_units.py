@@ -3,7 +3,6 @@ its own split."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import tempfile
@@ -12,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import examples
-from dataset_facts import rejects_of
+from dataset_facts import expect_whole, rejects_of, sums
+from followed_sources import write, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
@@ -29,18 +29,14 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
 from shardctl.making.convert import Listener, discover, table_writer
-from shardctl.making.plan.list_files import list_files
-from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards import builder, scan, task
+from shardctl.making.shards.engines import local
 from shardctl.making.shards.engines.local import Engine, OnFound
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
 from shardctl.making.shards.scan import PrePlanTask, run_task
-from shardctl.sources.files import SourceRoot
-from shardctl.sources.formats import Reading
 from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
-from shardctl.sources.kinds import KINDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
 
@@ -96,33 +92,19 @@ def settings_of(form: str) -> dict[str, Any]:
     }[form]
 
 
-def write_all(folder: Path, files: list[Content]) -> Path:
-    folder.mkdir()
-    for file in files:
-        data = gzip.compress(file.data, mtime=0) if file.name.endswith(".gz") else file.data
-        (folder / file.name).write_bytes(data)
-    return folder
-
-
 def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return of every sample, and of every rejected record, its split by its key, having checked
     all sums."""
-    manifest = Manifest.load(LocalFolder(dataset))
-    plan, shards = (
-        open_table(LocalFolder(dataset), PLAN).to_pylist(),
-        open_table(LocalFolder(dataset), SHARDS).to_pylist(),
-    )
+    folder = LocalFolder(dataset)
+    manifest = Manifest.load(folder)
+    plan, shards = (open_table(folder, name).to_pylist() for name in (PLAN, SHARDS))
     rejects = rejects_of(dataset)
     samples: list[tuple[str, str]] = []
     rejected: list[tuple[str, str]] = []
     left = iter(rejects)
     for number, shard in enumerate(shards):
         own = [row for row in plan if row["shard"] == number]
-        keys = [
-            key
-            for batch in pa.ipc.open_file(dataset / shard["path"]).read_all().to_batches()
-            for key in batch["key"].to_pylist()
-        ]
+        keys = pa.ipc.open_file(dataset / shard["path"]).read_all()["key"].to_pylist()
         samples += [(key, shard["split"]) for key in keys]
         assert len(keys) == shard["rows"] == sum(row["samples"] for row in own)
         assert shard["rejected"] == sum(row["rejected"] for row in own)
@@ -148,39 +130,29 @@ def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
 )
 @examples(8)
 def test_every_record_is_one_sample_or_one_reject_in_its_split(
-    given_files,
-    split,
-    samples_per_shard,
-    shuffle,
+    given_files, split, samples_per_shard, shuffle
 ):
     form, files = given_files
-    good = {
-        f"{file.name}#{number}"
-        for file in files
-        for number, kind in enumerate(file.records, 1)
-        if kind == GOOD
-    }
-    bad = {
-        f"{file.name}#{number}"
-        for file in files
-        for number, kind in enumerate(file.records, 1)
-        if kind == BAD
-    }
+    good, bad = (
+        {
+            f"{file.name}#{n}"
+            for file in files
+            for n, kind in enumerate(file.records, 1)
+            if kind == of
+        }
+        for of in (GOOD, BAD)
+    )
     if not good:
         return
     with tempfile.TemporaryDirectory() as scratch:
-        source = write_all(Path(scratch) / "in", files)
+        for file in files:
+            write(Path(scratch) / "in" / file.name, file.data)
         found = []
         for number, per_shard in enumerate((samples_per_shard, None)):
             out = Path(scratch) / f"out{number}"
-            options = {
-                "samples_per_shard": per_shard,
-                "shuffle": shuffle,
-                "split": split,
-                "workers": 0,
-                "max_rejects": "100%",
-            }
-            shardctl.convert(source, out, recipe=settings_of(form), **options)
+            options = {"samples_per_shard": per_shard, "shuffle": shuffle, "split": split}
+            recipe = settings_of(form)
+            convert(Path(scratch) / "in", out, recipe, max_rejects="100%", **options)
             assert number or shardctl.verify(out).findings == ()
             samples, rejected = splits_of(out)
             assert (samples.keys(), rejected.keys()) == (good, bad)
@@ -192,32 +164,21 @@ def test_every_record_is_one_sample_or_one_reject_in_its_split(
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_records_that_do_not_fit_a_given_schema_are_rejected_and_no_others(tmp_path, form):
     """Wherever they are in their unit, and however many shards share it."""
-    values = [
-        str(number) if number not in (5, 700, 701, 1500) else "word" for number in range(1, 1601)
-    ]
+    wrong = [5, 700, 701, 1500]
+    values: list[Any] = ["word" if number in wrong else number for number in range(1, 1601)]
     source = tmp_path / f"in.{form}"
     if form == "csv":
-        source.write_text("a,b\n" + "".join(f"{value},x\n" for value in values))
+        write(source, "a,b\n" + "".join(f"{value},x\n" for value in values))
     elif form == "jsonl":
-        source.write_text(
-            "".join(
-                json.dumps({"a": value if value == "word" else int(value), "b": "x"}) + "\n"
-                for value in values
-            )
-        )
+        write_lines(source, ({"a": value, "b": "x"} for value in values))
     else:
         numbers = [1.5 if value == "word" else float(value) for value in values]
         pq.write_table(pa.table({"a": numbers, "b": ["x"] * len(numbers)}), source)
-    for number, options in enumerate(({}, {"samples_per_shard": 100})):
-        out = tmp_path / f"out{number}"
-        convert(
-            source,
-            out,
-            recipe={"kind": "table", "schema": "a:int64,b:string"},
-            **options,
-        )
+    for options in ({}, {"samples_per_shard": 100}):
+        out = tmp_path / f"out{len(options)}"
+        convert(source, out, {"kind": "table", "schema": "a:int64,b:string"}, **options)
         samples, rejected = splits_of(out)
-        assert sorted(int(key.rpartition("#")[2]) for key in rejected) == [5, 700, 701, 1500]
+        assert sorted(int(key.rpartition("#")[2]) for key in rejected) == wrong
         assert len(samples) == 1596
 
 
@@ -225,11 +186,18 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path, out
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"a": ["x"] * 5000}), tmp_path / "in/bad.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "in/good.parquet")
-    options: dict[str, Any] = {"samples_per_shard": 10_000, "workers": 0, "max_rejects": "100%"}
-    shardctl.convert(tmp_path / "in", out, recipe={"kind": "table", "schema": "a:int64"}, **options)
+    recipe = {"kind": "table", "schema": "a:int64"}
+    convert(tmp_path / "in", out, recipe, samples_per_shard=10_000, max_rejects="100%")
     (reject,) = rejects_of(out)
     assert (reject.source, reject.error, reject.records) == ("bad.parquet", "other-type", 5000)
     assert "values of type string do not fit int64" in reject.message
+
+
+def with_a_word(path: Path) -> Path:
+    """Write 400 long records, of which number 381 has a word in the place of a number."""
+    return write_lines(
+        path, ({"n": "word" if n == 380 else n, "t": "x" * 7500} for n in range(400))
+    )
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -248,52 +216,26 @@ def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_f
         return read_unit(*arguments)
 
     monkeypatch.setattr(builder, "read_unit", read)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n' * 9 + "{broken\n" * 3)
-    rows = [
-        json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500})
-        for number in range(400)
-    ]
-    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
+    write(tmp_path / "in" / "a.jsonl", '{"n": 1}\n' * 9 + "{broken\n" * 3)
+    with_a_word(tmp_path / "in" / "b.jsonl.gz")
     told: list[WorkDone] = []
-    result = convert(
-        tmp_path / "in",
-        out,
+    recipe, listener = (
         {"kind": "table", "schema": "n:int64,t:string"},
         Listener(progress=told.append),
-        samples_per_shard=5000,
-        max_rejects="4",
     )
+    result = convert(tmp_path / "in", out, recipe, listener, samples_per_shard=5000, max_rejects=4)
     assert (result.samples, result.rejected) == (408, 4)
     assert any(progress.samples < 0 for progress in told), "rows were written before"
-    assert (
-        sum(progress.samples for progress in told),
-        sum(progress.rejected for progress in told),
-    ) == (408, 4)
+    sums = [sum(getattr(each, name) for each in told) for name in ("samples", "rejected")]
+    assert sums == [408, 4]
     assert memory or len(reads) < 40
-    assert sorted(splits_of(out)[1]) == [
-        *(f"a.jsonl#{n}" for n in (10, 11, 12)),
-        "b.jsonl.gz#381",
-    ]
+    bad = [*(f"a.jsonl#{n}" for n in (10, 11, 12)), "b.jsonl.gz#381"]
+    assert sorted(splits_of(out)[1]) == bad
 
 
-def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(
-    tmp_path, out, cli
-):
-    rows = [
-        json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500})
-        for number in range(400)
-    ]
-    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
-    ran = cli(
-        "convert",
-        tmp_path / "in.jsonl.gz",
-        out,
-        "--schema",
-        "n:int64,t:string",
-        "--dry-run",
-    )
-    assert ran.code == 0, ran.err
+def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(tmp_path, out):
+    source = with_a_word(tmp_path / "in.jsonl.gz")
+    assert convert(source, out, {"schema": "n:int64,t:string"}, dry_run=True).status == "planned"
 
 
 @pytest.mark.parametrize("sampled", [True, False])
@@ -303,12 +245,11 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
     """However many records their types are found in."""
     monkeypatch.setattr(discover, "FIRST_RECORDS", 10)
     monkeypatch.setattr(discover, "TYPED_RECORDS", 20)
-    (tmp_path / "in").mkdir()
     first = [{"c": n, "b": n} for n in range(30)] + [{"c": 1, "z": 1, "m": 2}]
-    later = [{"c": n, "m": 1, "z": 2} for n in range(30)] + ([] if sampled else [{"c": "word"}])
+    later: list[Any] = [{"c": n, "m": 1, "z": 2} for n in range(30)]
+    later += [] if sampled else [{"c": "word"}]
     for name, rows in (("a", first), ("b", later)):
-        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        (tmp_path / "in" / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines))
+        write_lines(tmp_path / "in" / f"{name}.jsonl.gz", rows)
     convert(tmp_path / "in", out, {"kind": "table"})
     schema = dict(Manifest.load(LocalFolder(out)).schema)
     assert list(schema) == ["key", "c", "b", "m", "z"]
@@ -322,10 +263,9 @@ def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
     """The types are taken from one unit of three, and the records that are tried come from all of
     them."""
     monkeypatch.setattr(discover, "TYPED_UNITS", 1)
-    (tmp_path / "in").mkdir()
     for number, label in enumerate(("cat", "dog", "bird")):
-        lines = (json.dumps({"text": f"{record}", "label": label}) for record in range(10))
-        (tmp_path / "in" / f"{number}.jsonl").write_text("\n".join(lines))
+        lines = ({"text": f"{record}", "label": label} for record in range(10))
+        write_lines(tmp_path / "in" / f"{number}.jsonl", lines)
     notices = convert(tmp_path / "in", tmp_path / "whole", dry_run=True).notices
     result = convert(tmp_path / "in", out, dry_run=dry_run)
     assert (result.samples, result.notices) == (30, notices)
@@ -333,91 +273,50 @@ def test_a_class_that_is_met_when_records_are_tried_beforehand_is_found(
         assert shardctl.open(out).classes == ("bird", "cat", "dog")
 
 
-CELLS = (
-    "",
-    "1",
-    "-7",
-    "0.5",
-    "0.50",
-    "1.25",
-    "007",
-    "nan",
-    "inf",
-    "a",
-    "9007199254740993",
-    "99999999999999999999",
-    "1e-05",
-)
-VALUES = (
-    None,
-    1,
-    0.5,
-    2**53 + 1,
-    2**70,
-    "a",
-    "1",
-    True,
-    [],
-    [1],
-    [0.5],
-    [[]],
-    {},
-    {"b": 1},
-    {"b": "c"},
-    {"d": None},
+CELLS = ",1,-7,0.5,0.50,1.25,007,nan,inf,a,9007199254740993,99999999999999999999,1e-05".split(",")
+
+
+VALUES = json.loads(
+    '[null, 1, 0.5, 9007199254740993, 1180591620717411303424, "a", "1", true, [], [1], [0.5], '
+    '[[]], {}, {"b": 1}, {"b": "c"}, {"d": null}]'
 )
 
 
-@examples(10)
-@given(
-    st.lists(st.lists(st.sampled_from(CELLS), min_size=1, max_size=3), min_size=2, max_size=4),
-    st.booleans(),
-)
-def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(files, mixed):
-    lines = [["c,d"] + [f"{cell},{cell if mixed else 'x'}" for cell in cells] for cells in files]
-    assert_types_may_be_sampled(
-        {f"{number}.csv": "\n".join(of_file) for number, of_file in enumerate(lines)}
+def files_of(values: Any) -> Any:
+    return st.lists(
+        st.lists(st.sampled_from(values), min_size=1, max_size=3), min_size=2, max_size=4
     )
 
 
 @examples(10)
-@given(
-    st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), min_size=2, max_size=4),
-    st.booleans(),
-)
+@given(files_of(CELLS), st.booleans())
+def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(files, mixed):
+    lines = [["c,d"] + [f"{cell},{cell if mixed else 'x'}" for cell in cells] for cells in files]
+    assert_types_may_be_sampled("csv", lines)
+
+
+@examples(10)
+@given(files_of(VALUES), st.booleans())
 def test_types_of_some_values_give_the_bytes_of_the_types_of_all(files, mixed):
     lines = [
         [json.dumps({"c": value, **({f"d{value}": 1} if mixed else {})}) for value in values]
         for values in files
     ]
-    assert_types_may_be_sampled(
-        {f"{number}.jsonl": "\n".join(of_file) for number, of_file in enumerate(lines)}
-    )
+    assert_types_may_be_sampled("jsonl", lines)
 
 
-def assert_types_may_be_sampled(files: dict[str, str]) -> None:
+def assert_types_may_be_sampled(form: str, files: list[list[str]]) -> None:
     """Convert files with the types of all records, and with those of one file, whatever is in the
     others."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        source = Path(folder) / "in"
-        source.mkdir()
-        for name, content in files.items():
-            (source / name).write_text(content)
-        sums = []
+    with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
+        folder, sums = Path(scratch), []
+        for number, lines in enumerate(files):
+            write(folder / "in" / f"{number}.{form}", "\n".join(lines))
         for units in (1000, 1):
             patch.setattr(discover, "TYPED_UNITS", units)
-            convert(
-                source,
-                Path(folder) / f"{units}",
-                recipe={"kind": "table"},
-                labels="none",
-            )
-            sums.append((Path(folder) / f"{units}" / "SHA256SUMS").read_text())
+            convert(folder / "in", folder / f"{units}", {"kind": "table"}, labels="none")
+            sums.append((folder / f"{units}" / "SHA256SUMS").read_text())
         assert sums[0] == sums[1]
-
-
-def gone(file: Path) -> None:
-    file.unlink()
 
 
 def shorter(file: Path) -> None:
@@ -429,70 +328,52 @@ def of_other_types(file: Path) -> None:
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("change", [gone, shorter, of_other_types])
+@pytest.mark.parametrize("change", [Path.unlink, shorter, of_other_types])
 @pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "parquet"])
 def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, out, form, change):
     """Its types and its units are known by then. Each split has the rejects that are its own."""
-    (tmp_path / "in").mkdir()
+    rows = [{"n": number} for number in range(100)]
     for name in "ab":
-        file = tmp_path / "in" / f"{name}.{form}"
-        rows = [{"n": number} for number in range(100)]
-        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file = write_lines(tmp_path / "in" / f"{name}.{form}", rows)
         if form == "parquet":
             pq.write_table(pa.Table.from_pylist(rows), file)
-        else:
-            file.write_bytes(gzip.compress(lines) if form == "jsonl.gz" else lines)
-    options: dict[str, Any] = {
-        "recipe": {"kind": "table"},
-        "split": "one=0.5,two=0.5",
-        "samples_per_shard": 20,
-        "workers": 0,
-    }
-    shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
+    options = {"split": "one=0.5,two=0.5", "samples_per_shard": 20}
+    convert(tmp_path / "in", tmp_path / "whole", {"kind": "table"}, **options)
     splits, _ = splits_of(tmp_path / "whole")
+    own, others = (
+        {key: split for key, split in splits.items() if key.startswith(name)} for name in "ab"
+    )
     listener = Listener(announce=lambda _: change(tmp_path / "in" / f"a.{form}"))
-    result = shardctl.convert(tmp_path / "in", out, listener=listener, **options)
-    samples, _ = splits_of(out)
-    assert samples == {key: split for key, split in splits.items() if key.startswith("b")}
+    result = convert(tmp_path / "in", out, {"kind": "table"}, listener=listener, **options)
+    assert splits_of(out)[0] == others
     rejects = rejects_of(out)
     assert (result.samples, result.rejected) == (100, 100)
     assert {reject.error for reject in rejects} <= {"changed", "vanished"}
-    assert Counter(
-        splits[reject.key] for reject in rejects for _ in range(reject.records)
-    ) == Counter(split for key, split in splits.items() if key.startswith("a"))
-    assert shardctl.verify(out).findings == ()
+    lost = Counter(splits[reject.key] for reject in rejects for _ in range(reject.records))
+    assert lost == Counter(own.values())
+    expect_whole(out)
 
 
-def test_types_that_differ_while_several_workers_build_shards_are_found_again(
-    tmp_path,
-    out,
-):
+def test_types_that_differ_while_several_workers_build_shards_are_found_again(tmp_path, out):
     """The other worker is in the middle of a shard then: what it answers is of the attempt that was
     given up."""
     odd = 40_011
-    with open(tmp_path / "in.jsonl", "w") as lines:
-        for number in range(60_000):
-            lines.write(
-                json.dumps(
-                    {"n": number + 0.5 if number == odd else number, "text": f"{number:>500}"}
-                )
-                + "\n"
-            )
-    shardctl.convert(tmp_path / "in.jsonl", out, workers=2, samples_per_shard=8000)
+    records = ({"n": n + 0.5 if n == odd else n, "text": f"{n:>500}"} for n in range(60_000))
+    source = write_lines(tmp_path / "in.jsonl", records)
+    shardctl.convert(source, out, workers=2, samples_per_shard=8000)
     dataset = shardctl.open(out)
     assert (len(dataset), dataset[odd]["n"], dataset[0]["n"]) == (60_000, odd + 0.5, 0.0)
 
 
 def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path, monkeypatch):
-    lines = (json.dumps({"text": f"{number}"}) if number % 5 else "" for number in range(40))
-    (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    sums = []
-    for name, shards in (("many", 1000), ("few", 2)):
+    lines = ({"text": f"{number}"} if number % 5 else "" for number in range(40))
+    source, sums = write_lines(tmp_path / "in.jsonl", lines), []
+    for shards in (1000, 2):
         monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
         monkeypatch.setattr(table_writer, "JOINED_SHARDS", shards)
-        result = convert(tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, labels="none")
-        assert result.shards > 10
-        sums.append((tmp_path / name / "SHA256SUMS").read_text())
+        out = tmp_path / f"{shards}"
+        assert convert(source, out, samples_per_shard=3, labels="none").shards > 10
+        sums.append((out / "SHA256SUMS").read_text())
     assert sums[0] == sums[1]
 
 
@@ -506,42 +387,24 @@ class LastFirst(Engine):
 
 
 def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at(
-    tmp_path, monkeypatch
+    tmp_path, out, monkeypatch
 ):
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
     without records."""
     for where in (discover, scan):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(Delimited(), 8, 16))
     monkeypatch.setattr(discover, "MOST_RANGES", 2)
-    (tmp_path / "in").mkdir()
-    contents = [
-        f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}"
-        for number in range(4)
-    ]
+    rows = range(9)
+    contents = ["b,a\n" + "".join(f"{row},x{row}{n}\n" for row in rows) for n in range(4)]
     contents += ['c,a\nx"y,"\n",",1\nab"c,2\n', "c,a\n", "d,a\n1,2\n", "\x1f\x8b\x08 not text"]
     for number, content in enumerate(contents):
-        (tmp_path / "in" / f"{number}.csv").write_bytes(content.encode("latin-1"))
-    reading = Reading()
-    listing = list_files(
-        [SourceRoot(str(tmp_path / "in"))],
-        KINDS["table"],
-        reading,
-        LabelRule.parse("none"),
-        tmp_path / "listing.arrow",
-        lambda count: None,
-    )
-    found = []
-    for engine in (Engine(), LastFirst()):
-        discovery = discover.Discovery(listing, reading, False, engine)
-        units = discovery.find_units()
-        columns = [units.file, units.offset, units.size, units.first, units.records]
-        faults = {number: str(fault) for number, fault in units.faults.items()}
-        types = discovery.find_types(units, True)
-        assert types is not None
-        found.append((np.array(columns).tolist(), faults, types.schema(), types.found().names))
-    assert found[0] == found[1]
-    (file, *_), faults, schema, _ = found[0]
-    assert sorted(set(file)) == [0, 1, 2, 3, 4, 6, 7]
-    assert file.count(0) > 2
-    assert [file[number] for number in faults] == [7]
-    assert schema.names[:2] == ["b", "a"]
+        write(tmp_path / "in" / f"{number}.csv", content.encode("latin-1"))
+    options = {"labels": "none", "max_rejects": "100%"}
+    for place, engine in ((out, Engine()), (tmp_path / "other", LastFirst())):
+        monkeypatch.setattr(local, "start", Mock(return_value=engine))
+        convert(tmp_path / "in", place, {"kind": "table"}, **options)
+    assert sums(out) == sums(tmp_path / "other")
+    units = open_table(LocalFolder(out), PLAN)["file"].to_pylist()
+    assert units.count(0) > 2 > units.count(4)
+    assert [reject.key for reject in rejects_of(out)] == ["4.csv#1", "7.csv"]
+    assert shardctl.open(out).schema.names[:3] == ["key", "b", "a"]

@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from dataset_facts import shards_of, sums
+from dataset_facts import expect_whole, shards_of, sums
+from doc_snippets import snippets_of
+from followed_sources import write
 from in_this_process import convert
 from PIL import Image
+from programs import run_python
+from snapshots import wait_until
 from written_samples import pixels, plain
 
 import shardctl
@@ -52,52 +53,45 @@ def expected(parts: range) -> list[Sample]:
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [{}, {"samples_per_shard": 40}, {"shard_size": 8192}])
-def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, limit):
+def test_the_order_is_that_of_the_parts_whoever_makes_them(tmp_path, out, limit):
     parts = range(25)
     here = shardctl.write(tmp_path / "here", rows, parts=parts, **limit)
-    there = shardctl.write(tmp_path / "there", rows, parts=parts, workers=3, **limit)
-    assert (
-        (here.samples, here.shards)
-        == (there.samples, there.shards)
-        == (len(expected(parts)), here.shards)
-    )
-    assert sums(tmp_path / "here") == sums(tmp_path / "there")
-    assert plain(shardctl.open(tmp_path / "there")) == expected(parts)
-    assert shardctl.verify(tmp_path / "there", "deep").findings == ()
-    assert not (tmp_path / "there" / ".shardctl").exists()
-    entries = shards_of(tmp_path / "there")
+    # processes are forked: it need not be a function that can be imported there
+    there = shardctl.write(out, lambda part: rows(part), parts=parts, workers=3, **limit)
+    assert here.samples == there.samples == len(expected(parts))
+    assert sums(tmp_path / "here") == sums(out)
+    assert plain(shardctl.open(out)) == expected(parts)
+    expect_whole(out, "deep")
+    assert not (out / ".shardctl").exists()
+    counts = [entry.rows for entry in shards_of(out)]
+    assert len(counts) == there.shards
     if "samples_per_shard" in limit:
-        assert [entry.rows for entry in list(entries)[:-1]] == [40] * (len(entries) - 1)
+        assert set(counts[:-1]) == {40}
     elif limit:
-        assert 5 < len(entries) < 15  # of 25 parts: what is left over of them is put together
+        assert 5 < len(counts) < 15  # of 25 parts: what is left over of them is put together
     else:
-        assert len(entries) == 1
-
-
-def test_any_function_will_do(out):
-    """Processes are forked: it need not be one that can be imported there."""
-    offset = 5
-    shardctl.write(out, lambda part: [{"n": part + offset}], parts=[1, 2], workers=2)
-    assert [sample["n"] for sample in shardctl.open(out)] == [6, 7]
+        assert len(counts) == 1
 
 
 def test_splits_are_given_by_name_or_drawn_by_key(tmp_path):
-    shardctl.write(
-        tmp_path / "named", rows, parts={"train": range(10), "val": range(10, 13)}, workers=2
-    )
-    assert {sample["part"] for sample in shardctl.open(tmp_path / "named", "val")} == {10, 11, 12}
-    shardctl.write(tmp_path / "drawn", rows, parts=range(25), split="train=0.8,val=0.2", workers=2)
-    ds = shardctl.open(tmp_path / "drawn")
+    named, drawn, stream = (tmp_path / name for name in ("named", "drawn", "stream"))
+    shardctl.write(named, rows, parts={"train": range(10), "val": range(10, 13)}, workers=2)
+    assert {sample["part"] for sample in shardctl.open(named, "val")} == {10, 11, 12}
+    shares = "train=0.8,val=0.2"
+    shardctl.write(drawn, rows, parts=range(25), split=shares, workers=2)
+    ds = shardctl.open(drawn)
     assert [facts.name for facts in ds.manifest.splits] == ["train", "val"]
     assert 0.1 < len(ds.in_split("val")) / len(ds) < 0.3
-    stream = ({"key": sample["key"]} for sample in expected(range(25)))
-    shardctl.write(tmp_path / "stream", stream, split="train=0.8,val=0.2")
-    keys = [
-        [sample["key"] for sample in shardctl.open(tmp_path / name, "val")]
-        for name in ("drawn", "stream")
-    ]
-    assert keys[0] == keys[1]
-    assert shardctl.verify(tmp_path / "drawn").findings == ()
+    shardctl.write(stream, ({"key": each["key"]} for each in expected(range(25))), split=shares)
+    one, other = ([each["key"] for each in shardctl.open(out, "val")] for out in (drawn, stream))
+    assert one == other
+    expect_whole(drawn)
+
+
+FAILS = r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame"
+
+
+MISFITS = r"^part 57 \(57\): sample 0 \(00057-000000000\): the field number is 1.5 \(float\)"
 
 
 def failing(part: int) -> Iterator[Sample]:
@@ -122,31 +116,11 @@ def ending(part: int) -> Iterator[Sample]:
 @pytest.mark.parametrize(
     ("make", "workers", "error", "message"),
     [
-        (
-            failing,
-            0,
-            InputError,
-            r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame",
-        ),
-        (
-            failing,
-            2,
-            InputError,
-            r"^part 57 \(57\): sample 3: making it raised ValueError: no such frame",
-        ),
-        (
-            misfit,
-            2,
-            InputError,
-            r"^part 57 \(57\): sample 0 \(00057-000000000\): the field number is 1.5 \(float\)",
-        ),
-        (ending, 2, WorkerError, "ended within a part"),
-        (
-            lambda part: [{"key": "same"}],
-            2,
-            InputError,
-            "the samples 0 and 1 have the key same",
-        ),
+        (failing, 0, InputError, FAILS),
+        (failing, 2, InputError, FAILS),
+        (misfit, 2, InputError, MISFITS),
+        (ending, 2, WorkerError, "ended in the middle of a part"),
+        (lambda part: [{"key": "a"}], 2, InputError, "the samples 0 and 1 have the key a"),
         (lambda part: [], 2, InputError, "there is no sample to write: no part has one"),
         (lambda part: 5, 0, UsageError, "samples are an iterable of dicts"),
     ],
@@ -154,7 +128,7 @@ def ending(part: int) -> Iterator[Sample]:
 def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, message, out):
     with pytest.raises(error, match=message) as raised:
         shardctl.write(out, make, parts=range(60), workers=workers)
-    if error is not UsageError and "key" not in message and "no part" not in message:
+    if make in (failing, misfit, ending):
         assert "of 60 parts done; the same call goes on with the others" in str(raised.value)
     with pytest.raises(DatasetError):
         shardctl.open(out)
@@ -169,6 +143,15 @@ def test_what_goes_wrong_is_named_and_nothing_is_there(make, workers, error, mes
         (rows, {"parts": [1], "workers": -1}, "workers must be 0 or more"),
         (rows(1), {"split": "train=0.5"}, "must be over 0 and add up to 1"),
         (7, {}, "samples are an iterable of dicts, or a dataset"),
+        ({"train": [{"n": 1}]}, {"split": "a=0.5,b=0.5"}, "."),
+        (rows, {"parts": {"train": [1]}, "split": "val"}, "."),
+        (rows, {"parts": 5}, "."),
+        (rows, {"parts": {"train": 5}}, "."),
+        (rows, {"parts": {1: [1]}}, "."),
+        (rows, {"parts": [1], "split": 5}, "."),
+        ([(1, 2)], {"fields": ("i", "i")}, "."),
+        ([{"a": 1}], {"schema": {"a": "int"}}, "."),
+        ([{"label": "a"}], {"classes": "ab"}, "."),
     ],
 )
 def test_arguments_that_do_not_fit_are_wrong_usage(samples, options, message, out):
@@ -196,31 +179,30 @@ MAKING = """
 def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, out, how):
     """Parts that were done are not made again, but for the first two, of which some samples are
     looked at; no process stays."""
-    (tmp_path / "make.py").write_text(textwrap.dedent(MAKING))
-    command = [sys.executable, "make.py"]
+    write(tmp_path / "make.py", textwrap.dedent(MAKING))
+    command, log = [sys.executable, "make.py"], tmp_path / "made.txt"
+
+    def done() -> set[int]:
+        return {int(path.stem) for path in out.glob(".shardctl/write-*/done/*.json")}
+
     with subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        until = time.monotonic() + 60
-        while sum(1 for _ in tmp_path.glob("out/.shardctl/write-*/done/*.json")) < 4:
-            assert time.monotonic() < until
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: len(done()) >= 4)
         process.send_signal(how)
         _, err = process.communicate(timeout=30)  # all that had its stderr are gone
-    if how is signal.SIGINT:
-        assert "interrupted; " in err
-    done = {int(path.stem) for path in tmp_path.glob("out/.shardctl/write-*/done/*.json")}
-    assert 4 <= len(done) < 12
-    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts of a call of shardctl\.write"):
+    assert how is signal.SIGKILL or "interrupted; " in err
+    left = set(range(12)) - done()
+    assert left
+    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts that an earlier call of"):
         shardctl.write(out, rows, parts=[1])
-    (tmp_path / "made.txt").unlink()
+    log.unlink()
     subprocess.run(command, cwd=tmp_path, check=True)
-    made = [int(line) for line in (tmp_path / "made.txt").read_text().splitlines()]
-    assert set(made) - {0, 1} == set(range(12)) - done - {0, 1}
+    made = {int(line) for line in log.read_text().splitlines()}
+    assert made - {0, 1} == left - {0, 1}
     samples = [(sample["part"], sample["number"]) for sample in shardctl.open(out)]
     assert samples == [(part, number) for part in range(12) for number in range(10)]
-    assert shardctl.verify(out).findings == ()
+    expect_whole(out)
 
 
 class Indexed:
@@ -241,12 +223,16 @@ def test_a_dataset_by_index_is_written(tmp_path, out, workers):
     ds = shardctl.open(out)
     assert (len(ds), ds.classes) == (30, ("cat", "dog"))
     assert all((sample["image"] == pixels(index)).all() for index, sample in enumerate(ds))
-    with pytest.raises(
-        InputError, match=r"sample 0 is a tuple of 2 values; name them, as in fields="
+
+
+def test_values_have_names_or_get_them(out):
+    for samples, fields, said in (
+        (Indexed(), None, "is a tuple of 2 values; name them, as in fields="),
+        (Indexed(), ["image"], "has 2 values, and fields= names 1"),
+        ([{"a": 1}], ["b"], "is a dict, so its values have names"),
     ):
-        shardctl.write(tmp_path / "other", Indexed())
-    with pytest.raises(InputError, match=r"sample 0 has 2 values, and fields= names 1"):
-        shardctl.write(tmp_path / "other", Indexed(), fields=["image"])
+        with pytest.raises(InputError, match=said):
+            shardctl.write(out, samples, fields=fields)
 
 
 def test_a_partial_with_other_arguments_is_another_call(out):
@@ -293,58 +279,45 @@ def test_datasets_of_hugging_face_are_written(tmp_path, out):
         for n in range(10)
     ]
     dataset = datasets.Dataset.from_list(made, features=features)
-    splits = datasets.DatasetDict({"train": dataset, "test": dataset.select(range(0))})
     shardctl.write(out, dataset)
     ds = shardctl.open(out)
-    assert (ds.classes, [sample["caption"] for sample in ds]) == (
-        ("cat", "dog"),
-        [f"photo {n}" for n in range(10)],
-    )
-    assert all((sample["image"] == pixels(index)).all() for index, sample in enumerate(ds))
-    raw = dataset.cast_column("image", datasets.Image(decode=False))
-    shardctl.write(tmp_path / "kept", raw)
+    assert ds.classes == ("cat", "dog")
+    for number, sample in enumerate(ds):
+        assert (sample["label"], sample["caption"]) == (number % 2, f"photo {number}")
+        assert (sample["image"] == pixels(number)).all()
+    shardctl.write(tmp_path / "kept", dataset.cast_column("image", datasets.Image(decode=False)))
     assert shardctl.open(tmp_path / "kept").manifest.fields["image"]["store"] == "source"
+    splits = datasets.DatasetDict({"train": dataset, "test": dataset.select(range(0))})
     with pytest.raises(InputError, match="the split test has no sample"):
         shardctl.write(tmp_path / "splits", splits)
 
 
 @pytest.mark.thorough
 def test_the_page_about_it_works_as_it_is_written(tmp_path, out):
-    page = (Path(__file__).parents[2] / "docs" / "write.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = snippets_of("write.md", "python")
     for name, numbers in (("a.txt", range(50)), ("b.txt", range(50, 80))):
-        (tmp_path / name).write_text("".join(f"{number}\n" for number in numbers))
-    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
-    ds = shardctl.open(out)
-    assert sorted((sample["number"], sample["square"]) for sample in ds) == [
-        (n, n * n) for n in range(80)
-    ]
+        write(tmp_path / name, "".join(f"{number}\n" for number in numbers))
+    run_python(example, cwd=tmp_path, check=True)
+    found = sorted((sample["number"], sample["square"]) for sample in shardctl.open(out))
+    assert found == [(n, n * n) for n in range(80)]
 
 
 @pytest.mark.thorough
 def test_calls_in_two_threads_do_not_meet(tmp_path):
-    def write(name: str) -> None:
+    def make(name: str) -> None:
         shardctl.write(tmp_path / name, rows, parts=range(20), samples_per_shard=30)
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(make, "abcd"))
     for name in "abcd":
         assert plain(shardctl.open(tmp_path / name)) == expected(range(20))
-        assert shardctl.verify(tmp_path / name).findings == ()
+        expect_whole(tmp_path / name)
 
 
 def test_the_function_is_called_in_other_processes_alone(out):
     """A library that has threads of its own does not work in a fork of a process that has used
     it."""
-    shardctl.write(
-        out,
-        lambda part: [{"part": part, "process": os.getpid()}],
-        parts=range(9),
-        workers=2,
-    )
+    shardctl.write(out, lambda part: [{"process": os.getpid()}], parts=range(9), workers=2)
     assert os.getpid() not in {sample["process"] for sample in shardctl.open(out)}
 
 
@@ -361,28 +334,23 @@ class Numbers:
 
 @pytest.mark.thorough
 def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path, out):
-    script = (
-        f"import shardctl, own_dataset; shardctl.write({str(out)!r}, "
-        "own_dataset.Numbers(), workers=1"
-    )
+    def run(more: str = "", **values: int) -> subprocess.CompletedProcess[str]:
+        write(tmp_path / "own_dataset.py", OWN_DATASET.format(**values))
+        call = f"shardctl.write('out', own_dataset.Numbers(), workers=1{more})"
+        return run_python(f"import shardctl, own_dataset; {call}", cwd=tmp_path)
 
-    def run(more: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", f"{script}{more})"], cwd=tmp_path, capture_output=True, text=True
-        )
-
-    (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=8500, n=1))
-    assert "sample 8,500: making it raised ValueError: no such number" in run().stderr
-    (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=-1, n=2))
-    assert "with other arguments or code; overwrite=True starts over" in run().stderr
-    assert run(", overwrite=True").returncode == 0
+    said = "sample 8,500: making it raised ValueError: no such number"
+    assert said in run(fails=8500, n=1).stderr
+    said = "made with other arguments or other code; overwrite=True starts over"
+    assert said in run(fails=-1, n=2).stderr
+    assert run(", overwrite=True", fails=-1, n=2).returncode == 0
     assert {sample["n"] for sample in shardctl.open(out)} == {2}
 
 
 @pytest.mark.thorough
 def test_a_call_that_nothing_can_recognise_begins_anew(out):
     for _ in range(2):
-        with pytest.raises(InputError, match="begins anew, as its code may differ"):
+        with pytest.raises(InputError, match="begins anew: nothing tells whether its code is"):
             shardctl.write(out, lambda part: failing(part), parts=range(60))
     shardctl.write(out, lambda part: rows(part), parts=range(60))
     assert plain(shardctl.open(out)) == expected(range(60))
@@ -390,60 +358,17 @@ def test_a_call_that_nothing_can_recognise_begins_anew(out):
 
 @pytest.mark.parametrize("mode", ["RGBA", "F", "I;16", "L", "P"])
 def test_pictures_become_what_a_conversion_makes_of_them(mode, tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
     if mode == "F":
-        picture = Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8))
+        picture = Image.fromarray(values[..., 0].astype(np.float32) / 255)
     elif mode == "I;16":
-        picture = Image.fromarray((np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8))
+        picture = Image.fromarray(values[..., 0].astype(np.uint16) * 250)
     else:
-        values = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
-        picture = (
-            Image.fromarray(values, "RGBA")
-            if mode == "RGBA"
-            else Image.fromarray(values[..., :3]).convert(mode)
-        )
-    (tmp_path / "in").mkdir()
-    picture.save(tmp_path / "in" / ("a.tiff" if mode == "F" else "a.png"))
-    convert(
-        tmp_path / "in",
-        tmp_path / "converted",
-        {"store": "raw", "transform": [{"name": "crop", "size": 8}]},
-    )
+        picture = Image.fromarray(values, "RGBA")
+        picture = picture if mode == "RGBA" else picture.convert("RGB").convert(mode)
+    picture.save(tmp_path / f"a.{'tiff' if mode == 'F' else 'png'}")
+    raw = {"store": "raw", "transform": [{"name": "crop", "size": 8}]}
+    convert(next(tmp_path.glob("a.*")), tmp_path / "converted", raw)
     shardctl.write(tmp_path / "written", [{"image": picture}])
     one, other = (shardctl.open(tmp_path / name)[0]["image"] for name in ("converted", "written"))
     assert (one == other).all()
-
-
-def test_keys_and_splits_do_not_depend_on_workers(tmp_path):
-    for workers in (0, 2):
-        shardctl.write(
-            tmp_path / str(workers),
-            Indexed(),
-            fields=("image", "label"),
-            workers=workers,
-            split="train=0.5,val=0.5",
-        )
-    one, other = (
-        [sample["key"] for sample in shardctl.open(tmp_path / name, "val")] for name in ("0", "2")
-    )
-    assert one == other
-
-
-@pytest.mark.parametrize(
-    ("samples", "options"),
-    [
-        ({"train": [{"n": 1}]}, {"split": "a=0.5,b=0.5"}),
-        (rows, {"parts": {"train": [1]}, "split": "val"}),
-        (rows, {"parts": 5}),
-        (rows, {"parts": {"train": 5}}),
-        (rows, {"parts": {1: [1]}}),
-        (rows, {"parts": [1], "split": 5}),
-        ([(1, 2)], {"fields": ("i", "i")}),
-        ([{"a": 1}], {"schema": {"a": "int"}}),
-        ([{"label": "a"}], {"classes": "ab"}),
-    ],
-)
-def test_what_contradicts_itself_is_wrong_usage(samples, options, out):
-    with pytest.raises(UsageError):
-        shardctl.write(out, samples, **options)
-    with pytest.raises(InputError, match="is a dict, so its values have names"):
-        shardctl.write(out, [{"a": 1}], fields=["b"])

@@ -27,46 +27,40 @@ def tree(root: Path, files: dict[str, object], membership: str) -> tuple[Path, P
     return root / "cgroup", root / "membership"
 
 
+FIRST = {
+    "cpu,cpuacct/job/cpu.cfs_quota_us": 150000,
+    "cpu,cpuacct/job/cpu.cfs_period_us": 100000,
+    "cpu,cpuacct/cpu.cfs_quota_us": -1,
+    "cpu,cpuacct/cpu.cfs_period_us": 100000,
+    "memory/job/memory.limit_in_bytes": 3 * GIB,
+    "memory/memory.limit_in_bytes": NO_LIMIT,
+}
+"""What version 1 has."""
+
+
 @pytest.mark.parametrize(
     ("files", "membership", "cores", "memory"),
     [
-        ({}, "0::/\n", None, None),
-        ({"cpu.max": "max 100000", "memory.max": "max"}, "0::/\n", None, None),
-        ({"cpu.max": "400000 100000", "memory.max": 2 * GIB}, "0::/\n", 4.0, 2 * GIB),
+        ({}, "0::/", None, None),
+        ({"cpu.max": "max 100000", "memory.max": "max"}, "0::/", None, None),
+        ({"cpu.max": "400000 100000", "memory.max": 2 * GIB}, "0::/", 4.0, 2 * GIB),
         (
             {"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000", "a/b/memory.max": GIB},
-            "0::/a/b\n",
+            "0::/a/b",
             0.5,
             GIB,
         ),
-        ({"a/cpu.max": "200000 100000", "a/b/cpu.max": "800000 100000"}, "0::/a/b\n", 2.0, None),
-        ({"cpu.max": "250000 100000"}, "0::/docker/0123/of-the-machine-outside\n", 2.5, None),
-        (
-            {
-                "cpu,cpuacct/job/cpu.cfs_quota_us": 150000,
-                "cpu,cpuacct/job/cpu.cfs_period_us": 100000,
-            }
-            | {"cpu,cpuacct/cpu.cfs_quota_us": -1, "cpu,cpuacct/cpu.cfs_period_us": 100000}
-            | {
-                "memory/job/memory.limit_in_bytes": 3 * GIB,
-                "memory/memory.limit_in_bytes": NO_LIMIT,
-            },
-            "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n0::/\n",
-            1.5,
-            3 * GIB,
-        ),
-        ({"unified/job/cpu.max": "100000 100000"}, "1:name=systemd:/\n0::/job\n", 1.0, None),
-        ({"cpu.max": "nonsense", "memory.max": ""}, "no line of this kind\n", None, None),
+        ({"a/cpu.max": "200000 100000", "a/b/cpu.max": "800000 100000"}, "0::/a/b", 2.0, None),
+        ({"cpu.max": "250000 100000"}, "0::/docker/0123/of-the-machine-outside", 2.5, None),
+        (FIRST, "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/\n0::/", 1.5, 3 * GIB),
+        ({"unified/job/cpu.max": "100000 100000"}, "1:name=systemd:/\n0::/job", 1.0, None),
+        ({"cpu.max": "nonsense", "memory.max": ""}, "no line of this kind", None, None),
     ],
 )
 def test_the_tightest_limit_of_the_control_groups_counts(
-    tmp_path,
-    files,
-    membership,
-    cores,
-    memory,
+    tmp_path, files, membership, cores, memory
 ):
-    where = tree(tmp_path, files, membership)
+    where = tree(tmp_path, files, f"{membership}\n")
     assert (cpu_share(*where), memory_limit(*where)) == (cores, memory)
 
 

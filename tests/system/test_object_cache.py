@@ -68,12 +68,15 @@ def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(tmp_path, mo
     assert not cache.is_held("a")
 
 
-def test_the_number_of_files_has_a_limit(tmp_path):
+def test_the_number_of_files_has_a_limit_and_what_is_forgotten_holds_nothing(tmp_path):
     cache = cache_in(tmp_path, Limits(1 << 30, 10, 1, 0, 1))
     for number in range(25):
         cache.hold(f"{number:02}", 0, bytes_of(1))
         assert len(names_in(tmp_path)) <= 10
     assert names_in(tmp_path)[-1] == "24"
+    del cache
+    cache_in(tmp_path, Limits(10, None, 1, 0, 1)).hold("b", 0, bytes_of(1000))
+    assert names_in(tmp_path) == ["b"]
 
 
 def test_files_that_are_held_stay_whatever_the_limit_is(tmp_path):
@@ -88,13 +91,6 @@ def test_files_that_are_held_stay_whatever_the_limit_is(tmp_path):
     other.hold_at_least(3)
     other.hold("g", 0, bytes_of(1000))
     assert names_in(tmp_path) == ["e", "f", "g"]
-
-
-def test_what_is_forgotten_holds_nothing(tmp_path):
-    cache_in(tmp_path).hold("a", 0, bytes_of(1000))
-    other = cache_in(tmp_path, Limits(10, None, 1, 0, 1))
-    other.hold("b", 0, bytes_of(1000))
-    assert names_in(tmp_path) == ["b"]
 
 
 def test_another_stamp_is_brought_anew(tmp_path):
@@ -138,10 +134,10 @@ def test_what_cannot_be_brought_leaves_nothing(tmp_path):
 
 
 def test_of_many_that_want_an_object_one_brings_it(tmp_path):
-    calls: list[str] = []
+    calls: list[None] = []
 
     def fill(new: NewFile) -> int:
-        calls.append("")
+        calls.append(None)
         return bytes_of(100)(new)
 
     caches = [cache_in(tmp_path) for _ in range(8)]

@@ -38,10 +38,11 @@ def said(folder: Path, extra: str, environment: Path | None) -> str:
         f"import sys; sys.path[:0] = {[str(environment)] if environment else []!r};"
         f"from shardctl.system.packages import to_install; print(to_install({extra!r}))"
     )
-    python = [sys.executable, "-S", "-c", code]  # -S: without the packages of the tests
-    where = {**os.environ, "PYTHONPATH": str(folder)}
+    where = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(folder)}}
+    # -S: without the packages of the tests
+    python = [sys.executable, "-S", "-c", code]
     return subprocess.run(
-        python, cwd=folder, env=where, capture_output=True, text=True, check=True
+        python, capture_output=True, text=True, check=True, **where
     ).stdout.strip()
 
 
@@ -62,10 +63,6 @@ def copy(tmp_path: Path) -> Path:
     return folder
 
 
-def came_from(environment: Path, record: dict[str, object]) -> None:
-    (environment / "shardctl-1.dist-info" / "direct_url.json").write_text(json.dumps(record))
-
-
 def test_from_an_index_it_is_an_extra_of_shardctl(copy, environment):
     assert said(copy, "s3", environment) == "'shardctl[s3]'"
 
@@ -80,10 +77,13 @@ def test_from_an_index_it_is_an_extra_of_shardctl(copy, environment):
     ],
 )
 def test_from_elsewhere_it_is_the_packages_themselves(copy, environment, record):
-    came_from(environment, record)
-    assert said(copy, "s3", environment) == "'obstore>=0.11' 'boto3>=1.34'"
-    assert said(copy, "all", environment) == "h5py 'always[fast]' 'obstore>=0.11' 'boto3>=1.34'"
-    assert said(copy, "newer", environment) == "'shardctl[newer]'"
+    (environment / "shardctl-1.dist-info" / "direct_url.json").write_text(json.dumps(record))
+    for extra, packages in (
+        ("s3", "'obstore>=0.11' 'boto3>=1.34'"),
+        ("all", "h5py 'always[fast]' 'obstore>=0.11' 'boto3>=1.34'"),
+        ("newer", "'shardctl[newer]'"),
+    ):
+        assert said(copy, extra, environment) == packages
 
 
 def test_in_a_clone_that_was_never_installed_it_is_the_clone(copy):

@@ -3,6 +3,7 @@ die, hang and fork."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import children_of, command_line
 from kept_servers import KeptServers
 from programs import run_python
 
@@ -112,21 +114,23 @@ EARLIER: set[int] = set()
 """Child processes that other tests have left, such as multiprocessing's resource tracker."""
 
 
-def all_children() -> list[int]:
-    return [
-        int(child)
-        for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    ]
-
-
 def children() -> list[int]:
-    return [child for child in all_children() if child not in EARLIER]
+    return [child for child in children_of(os.getpid()) if child not in EARLIER]
 
 
 @pytest.fixture(autouse=True)
 def earlier() -> None:
     EARLIER.clear()
-    EARLIER.update(all_children())
+    EARLIER.update(children_of(os.getpid()))
+
+
+@contextlib.contextmanager
+def ending(process: int) -> Iterator[None]:
+    """Fail unless a process ends after the block."""
+    ended = os.pidfd_open(process)
+    yield
+    assert select.select([ended], [], [], 20)[0]
+    os.close(ended)
 
 
 def alive(process: int) -> bool:
@@ -155,10 +159,8 @@ def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tas
 
 def test_workers_that_are_let_go_end_and_the_next_run_has_others(three):
     ((first, server, _),) = three.run({"do": "who"})
-    ended = os.pidfd_open(first)
-    three.pool.let_go()
-    assert select.select([ended], [], [], 20)[0]
-    os.close(ended)
+    with ending(first):
+        three.pool.let_go()
     ((second, same, _),) = three.run({"do": "who"})
     assert (second != first, same) == (True, server)
     three.pool.let_go()
@@ -264,10 +266,8 @@ def test_a_task_that_reads_the_standard_input_gets_nothing(three):
 @pytest.mark.thorough
 def test_workers_end_with_the_process_that_they_are_forked_from(three):
     ((worker, server, _),) = three.run({"do": "who"})
-    ended = os.pidfd_open(worker)
-    os.kill(server, signal.SIGKILL)
-    assert select.select([ended], [], [], 20)[0]
-    os.close(ended)
+    with ending(worker):
+        os.kill(server, signal.SIGKILL)
     assert three.run({"do": "double", "number": 4}) == []
     assert [death.code for death in three.deaths] == [-signal.SIGKILL]
     assert three.run({"do": "double", "number": 4}) == [8]
@@ -288,49 +288,38 @@ def test_a_converter_that_waits_for_another_one_holds_no_process(out, photos):
         shardctl.convert(photos, out, workers=2, listener=Listener(waiting=give_up))
 
 
-def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def limited(limit: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Run shardctl in a shell that has set a limit of open files: "-n 64" sets both limits, "-Sn
     64" the soft one."""
     shell = ["bash", "-c", f'ulimit {limit} && exec "$@"', "-"]
-    command = [*shell, sys.executable, "-m", "shardctl", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.thorough
-def test_many_workers_raise_the_soft_limit_of_open_files(out, photos):
-    """Each worker takes three descriptors of the command."""
-    many = ("--workers", "20", "--samples-per-shard", "3")
-    ran = limited("-Sn 64", "convert", photos, out, *many)
-    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
-    assert shardctl.open(out).manifest.shards == 20
-
-
-@pytest.mark.thorough
-def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(out, photos):
-    convert = ("convert", photos, out, "--samples-per-shard", "3", "--workers")
-    ran = limited("-n 64", *convert, "20")
-    said = re.search(r"^shardctl: .*enough files for 20 .* use --workers (\d+)", ran.stderr, re.M)
-    assert ran.returncode == 3
-    assert said, ran.stderr
-    again = limited("-n 64", *convert, said[1])
-    assert again.returncode == 0, again.stderr
-    assert limited("-n 64", "verify", out).returncode == 0
+    return subprocess.run(
+        [*shell, *command_line(*words)], capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.thorough
 def test_every_limit_of_open_files_works_or_is_said_with_what_helps(photos, raw_dataset, out):
-    """The command opens files between counting them and starting its last worker."""
+    """The command opens files between counting them and starting its last worker; each worker takes
+    three descriptors of it."""
     for words in (("verify", raw_dataset), ("convert", photos, out)):
         for limit in (24, 30):
             ran = limited(f"-n {limit}", *words)
             assert ran.returncode == 0 or "room for 0;" in ran.stderr, ran.stderr
-    ran = limited("-n 24", "convert", photos, out, "--workers", "0", "--overwrite")
-    assert ran.returncode == 0, ran.stderr
+    convert = ("convert", photos, out, "--overwrite", "--samples-per-shard", 3, "--workers")
+    refused = limited("-n 64", *convert, 20)
+    said = re.search(
+        r"^shardctl: .*enough files for 20 .* use --workers (\d+)", refused.stderr, re.M
+    )
+    assert refused.returncode == 3
+    assert said, refused.stderr
+    for limit, workers in (("-n 24", 0), ("-n 64", said[1]), ("-Sn 64", 20)):
+        ran = limited(limit, *convert, workers)
+        assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
+    assert shardctl.open(out).manifest.shards == 20
+    assert limited("-n 64", "verify", out).returncode == 0
 
 
-def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(
-    monkeypatch,
-):
+def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(monkeypatch):
     monkeypatch.setattr(pool, "usable_cores", lambda: 3)
     # only for the first worker
     monkeypatch.setattr(pool, "allow_open_files", lambda more: len(children()) == 0)
@@ -371,10 +360,7 @@ def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_
 def test_workers_that_cannot_be_started_are_one_sentence(raw_dataset, monkeypatch):
     """For instance because this user may not execute the Python that runs."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(
-        WorkerError,
-        match="no worker process can be started: /nowhere/python: No such file or directory",
-    ):
+    with pytest.raises(WorkerError, match="/nowhere/python: No such file"):
         shardctl.verify(raw_dataset)
 
 

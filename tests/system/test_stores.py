@@ -57,6 +57,11 @@ def store(request: pytest.FixtureRequest) -> Store:
     return open_store(f"{place}/data/set")
 
 
+@pytest.fixture
+def s3(bucket: str) -> Store:
+    return open_store(bucket)
+
+
 def listed(store: Store, *arguments: str) -> list[Entry]:
     return [entry for page in store.pages(*arguments) for entry in page]
 
@@ -74,15 +79,11 @@ def test_what_goes_in_comes_out(store):
 
 
 def test_a_stretch_is_what_is_there(store):
-    store.put("k", b"0123456789")
-    for stretch, data in (
-        ((3, 4), b"3456"),
-        ((8, 100), b"89"),
-        ((4,), b"456789"),
-        ((2, 0), b""),
-        ((10, 5), b""),
-    ):
-        assert store.get("k", *stretch).to_pybytes() == data
+    data = b"0123456789"
+    store.put("k", data)
+    for start, length in ((3, 4), (8, 100), (2, 0), (10, 5)):
+        assert store.get("k", start, length).to_pybytes() == data[start : start + length]
+    assert store.get("k", 4).to_pybytes() == data[4:]
 
 
 @pytest.mark.thorough(after=12)
@@ -96,19 +97,15 @@ def test_an_object_comes_in_pieces(store, monkeypatch, size, at_once):
         pieces = [piece.to_pybytes() for piece in store.pieces(found, start, at_once)]
         assert b"".join(pieces) == data[start:]
         assert [len(piece) for piece in pieces[:-1]] == [4] * (len(pieces) - 1)
-    with pytest.raises(
-        WrongAnswerError,
-        match=r"k: the store sent [0-3] bytes in place of [1-4], twice; the store, or a proxy",
-    ):
+    with pytest.raises(WrongAnswerError, match=r"[0-3] bytes in place of [1-4], twice"):
         list(store.pieces(Entry("k", size + 1, "")))
 
 
-def test_who_takes_no_more_pieces_asks_for_no_more(bucket, object_server, monkeypatch):
+def test_who_takes_no_more_pieces_asks_for_no_more(object_server, s3, monkeypatch):
     monkeypatch.setattr(objects, "PIECE", 4)
-    store = open_store(bucket)
-    found = Entry("k", 400, store.put("k", bytes(400)))
+    found = Entry("k", 400, s3.put("k", bytes(400)))
     object_server.clear()
-    pieces = store.pieces(found, at_once=3)
+    pieces = s3.pieces(found, at_once=3)
     assert next(pieces).size == 4
     pieces.close()  # type: ignore[attr-defined]
     assert len(object_server.log()) <= 3
@@ -120,8 +117,6 @@ def test_what_was_fetched_is_told(store):
         for length in (0, 4, 100):
             found, stored = store.fetch(key, length)
             assert (found.to_pybytes(), stored) == (data[:length], Entry(key, len(data), version))
-    with pytest.raises(NoSuchKeyError):
-        store.fetch("nothing", 1)
 
 
 def test_what_is_not_there(store):
@@ -130,6 +125,7 @@ def test_what_is_not_there(store):
         store.get,
         lambda key: list(store.pieces(Entry(key, 20 << 20, ""))),
         lambda key: store.copy(key, "k"),
+        lambda key: store.fetch(key, 1),
     ):
         with pytest.raises(NoSuchKeyError, match=r"/data/set/none|here/none"):
             read("none")
@@ -169,12 +165,12 @@ def test_of_many_that_create_at_once_one_does(store):
 
     def create(number: int) -> str | None:
         begin.wait()
-        return store.create("k", str(number).encode())
+        return store.create("k", b"%d" % number)
 
     with ThreadPoolExecutor(8) as threads:
         versions = list(threads.map(create, range(8)))
     (winner,) = (number for number, version in enumerate(versions) if version is not None)
-    assert store.get("k").to_pybytes() == str(winner).encode()
+    assert store.get("k").to_pybytes() == b"%d" % winner
 
 
 @pytest.mark.thorough
@@ -198,24 +194,20 @@ def test_listings(store):
         return [entry.name for entry in listed(store, *arguments)]
 
     assert names() == keys
-    assert names("a/") == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
+    assert names("a/") == keys[2:6]
     assert names("a") == keys[:-1], "a prefix may end within a name"
-    assert names("a/", "a/b-c") == ["a/b/c", "a/b/d"]
-    assert names("", "a/b/c") == ["a/b/d", "ab", "b/c"]
+    assert names("a/", "a/b-c") == keys[4:6]
+    assert names("", "a/b/c") == keys[5:]
     for folder, below, there in (
         ("", ["a", "a-b", "b"], ["a", "ab"]),
         ("a", ["b"], ["a/b", "a/b-c"]),
     ):
         folders, objects = store.children(folder)
         assert (folders, [entry.name for entry in objects]) == (below, there)
-    store.delete([*keys[1:4], "none", *keys[4:]])
+    store.copy("b/c", "to/there #1")
+    assert store.get("to/there #1").to_pybytes() == b"1"
+    store.delete([*keys[1:4], "none", *keys[4:], "to/there #1"])
     assert names() == ["a"]
-
-
-def test_a_copy(store):
-    store.put("from here", b"123")
-    store.copy("from here", "to/there #1")
-    assert store.get("to/there #1").to_pybytes() == b"123"
 
 
 def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(object_server, bucket):
@@ -243,14 +235,13 @@ def test_a_key_is_refused_or_kept_as_it_is(parts):
 
 
 @pytest.mark.thorough
-def test_pages_are_small_and_in_order(object_server, bucket):
-    store = open_store(bucket)
+def test_pages_are_small_and_in_order(object_server, s3, bucket):
     for number in range(1003):
         put_plainly(object_server, bucket, f"x/{number:04}", b"1")
-    pages = list(store.pages("x/"))
+    pages = list(s3.pages("x/"))
     assert [len(page) for page in pages] == [1000, 3]
-    store.delete(entry.name for page in pages for entry in page)
-    assert listed(store) == []
+    s3.delete(entry.name for page in pages for entry in page)
+    assert listed(s3) == []
     assert [request["method"] for request in object_server.log()].count("DELETE") == 2
 
 
@@ -271,14 +262,11 @@ def test_what_consoles_write_for_a_folder_is_no_object(object_server, bucket):
     assert [entry.name for entry in store.children()[1]] == ["empty", "sub-x"]
 
 
-def test_a_name_that_cannot_be_used_is_told(object_server, bucket):
+def test_a_name_that_cannot_be_used_is_told(object_server, bucket, s3):
     put_plainly(object_server, bucket, "in//1", b"1")
-    with pytest.raises(
-        StoreError, match=r"listing failed: the name of an object there cannot be used .*in//1"
-    ):
-        listed(open_store(bucket))
-    with pytest.raises(StoreError, match="in//1: has an empty part"):
-        open_store(bucket).get("in//1")
+    for call in (lambda: listed(open_store(f"{bucket}/in")), lambda: s3.get("in//1")):
+        with pytest.raises(StoreError, match="in//1"):
+            call()
 
 
 CALLS: dict[str, Callable[[Store], object]] = {
@@ -295,66 +283,39 @@ CALLS: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("action", CALLS)
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("403", "{action} is not permitted .s3:"),
-        ("expired", "{action} failed: the credentials have expired .ExpiredToken.; sign in again"),
-        ("redirect", "{action} failed: the bucket is elsewhere; set AWS_REGION"),
-    ],
-)
-def test_what_a_store_refuses_is_one_sentence(object_server, bucket, action, kind, message):
-    store = open_store(bucket)
-    store.put("k", b"1")
-    object_server.fault(kind)
-    with pytest.raises(StoreError, match=message.format(action=action.split()[0])) as caught:
-        CALLS[action](store)
-    assert str(caught.value).startswith(bucket)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_permission_that_is_missing_is_named(object_server, bucket):
-    store = open_store(bucket)
-    store.put("k", b"1")
-    object_server.fault("403", method="GET")
-    assert [entry.name for entry in listed(store)] == ["k"]
-    with pytest.raises(StoreError, match=f"^{bucket}/k: reading is not permitted .s3:GetObject."):
-        store.get("k")
-
-
-@pytest.mark.parametrize("action", CALLS)
-def test_a_bucket_that_is_not_there(object_server, action):
-    with pytest.raises(
-        StoreError, match=r"s3://no-such-bucket.*: there is no such bucket"
-    ) as caught:
+def test_what_a_store_refuses_is_one_sentence(object_server, bucket, s3, action):
+    s3.put("k", b"1")
+    for kind, said in (
+        ("403", "is not permitted .s3:"),
+        ("expired", "failed: the credentials have expired .*sign in again"),
+        ("redirect", "failed: .*set AWS_REGION"),
+    ):
+        object_server.clear()
+        object_server.fault(kind)
+        with pytest.raises(StoreError, match=f"^{bucket}.*{action.split()[0]} {said}") as caught:
+            CALLS[action](s3)
+        assert "\n" not in str(caught.value)
+    object_server.clear()
+    with pytest.raises(StoreError, match=r"s3://no-such-bucket.*: there is no such") as caught:
         CALLS[action](open_store("s3://no-such-bucket"))
     assert not isinstance(caught.value, NoSuchKeyError)
 
 
-@pytest.mark.parametrize("action", ["reading", "listing", "writing"])
 @pytest.mark.parametrize(
     ("address", "message"),
     [
         ("http://127.0.0.1:1", "the connection was refused"),
         ("http://no-such-host.invalid", "its host name is not known"),
-        ("{address}", "it does not speak TLS there"),
+        ("", "it does not speak TLS there"),
     ],
 )
-def test_an_address_where_no_store_answers(
-    object_server,
-    monkeypatch,
-    action,
-    address,
-    message,
-):
-    monkeypatch.setenv(
-        "AWS_ENDPOINT_URL", address.format(address=object_server.address.replace("http:", "https:"))
-    )
+def test_an_address_where_no_store_answers(object_server, monkeypatch, address, message):
+    address = address or object_server.address.replace("http:", "https:")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
-    with pytest.raises(
-        UnansweredError, match=f"no connection to S3, {message}; check the network and AWS_REGION"
-    ):
-        CALLS[action](open_store("s3://bucket"))
+    for action in ("reading", "listing", "writing"):
+        with pytest.raises(UnansweredError, match=f"no connection to S3, {message}"):
+            CALLS[action](open_store("s3://bucket"))
 
 
 def test_http_is_used_only_where_it_is_allowed(bucket, monkeypatch):
@@ -367,14 +328,13 @@ def test_http_is_used_only_where_it_is_allowed(bucket, monkeypatch):
 @pytest.mark.parametrize(
     "action", ["reading", "listing", "writing", "deleting", "copying", "reading facts"]
 )
-def test_faults_that_pass_are_not_noticed(object_server, bucket, action):
-    store = open_store(bucket)
-    store.put("k", b"1")
+def test_faults_that_pass_are_not_noticed(object_server, s3, action):
+    s3.put("k", b"1")
     # a delete is not safe to repeat for the client
     for kind in ("503", "reset") if action != "deleting" else ("503",):
         object_server.fault(kind, times=1)
-        CALLS[action](store)
-        store.put("k", b"1")
+        CALLS[action](s3)
+        s3.put("k", b"1")
 
 
 @pytest.mark.thorough
@@ -398,26 +358,22 @@ def test_the_end_of_an_upload_whose_answer_is_lost(object_server, bucket, tmp_pa
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("kind", "error"), [("404", NoSuchKeyError), ("412", ObjectChangedError)])
 def test_an_object_that_goes_or_changes_after_its_answer_broke_off(
-    object_server, bucket, kind, error
+    object_server, s3, bucket, kind, error
 ):
-    store = open_store(bucket)
-    version = store.put("k", b"content")
+    version = s3.put("k", b"content")
     object_server.fault("cut", method="GET", size=2, times=1)
     object_server.fault(kind, method="GET")
     with pytest.raises(error, match=f"^{bucket}/k: "):
-        store.get("k", version=version)
+        s3.get("k", version=version)
 
 
 def test_a_store_that_stays_out_of_order_is_told(object_server, bucket, monkeypatch):
     monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
-    store = open_store(bucket)
+    s3 = open_store(bucket)
     object_server.fault("503")
     for action, call in CALLS.items():
-        with pytest.raises(
-            UnansweredError,
-            match=f"{action.split()[0]} failed: S3 is overloaded .*503.*try again later",
-        ):
-            call(store)
+        with pytest.raises(UnansweredError, match=f"{action.split()[0]} failed: S3 is overloaded"):
+            call(s3)
 
 
 @pytest.mark.thorough
@@ -436,61 +392,52 @@ def test_connections_that_break_are_made_again_for_as_long_as_was_asked(
 def test_a_store_that_hangs_is_told_in_time(object_server, bucket, monkeypatch):
     monkeypatch.setenv(client.TIMEOUT, "0.2")
     monkeypatch.setenv(client.RETRY, "0")
-    store = open_store(bucket)
+    s3 = open_store(bucket)
     object_server.fault("slow", seconds=20)
     for action in ("reading", "listing", "writing"):
         with pytest.raises(
             UnansweredError,
             match=f"{action} failed: no answer from S3; .* set {client.TIMEOUT} to more seconds",
         ):
-            CALLS[action](store)
+            CALLS[action](s3)
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["lost", "conflict", "reset"])
-def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(object_server, bucket, kind):
-    store = open_store(bucket)
+def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(object_server, s3, kind):
     object_server.fault(kind, method="PUT", times=1)
-    version = store.create("k", b"mine")
-    assert version == store.stat("k").version  # type: ignore[union-attr]
+    version = s3.create("k", b"mine")
+    assert version == s3.stat("k").version
     object_server.fault(kind, method="PUT", times=1)
-    assert version is not None
-    assert store.replace("k", b"mine too", version) == store.stat("k").version  # type: ignore[union-attr]
-    assert store.get("k").to_pybytes() == b"mine too"
-    assert store.create("k", b"another's") is None
+    assert s3.replace("k", b"mine too", version) == s3.stat("k").version
+    assert s3.get("k").to_pybytes() == b"mine too"
+    assert s3.create("k", b"another's") is None
 
 
 @pytest.mark.thorough
-def test_an_upload_that_fails_leaves_nothing_to_see(object_server, bucket, tmp_path):
-    store = open_store(bucket)
+def test_an_upload_that_fails_leaves_nothing_to_see(object_server, s3, tmp_path):
     (tmp_path / "shard").write_bytes(bytes(3 * PART))
     for method in ("PART", "COMPLETE"):
         object_server.fault("403", method=method, times=1)
-        with pytest.raises(StoreError, match=r"writing is not permitted \(s3:PutObject"):
-            store.put("shard", tmp_path / "shard")
-        assert listed(store) == []
-    assert "ABORT" in {request["method"] for request in object_server.log()}, (
-        "its parts are not left to be paid for"
-    )
+        with pytest.raises(StoreError, match="s3:PutObject"):
+            s3.put("shard", tmp_path / "shard")
+        assert listed(s3) == []
+    # its parts are not left to be paid for
+    assert "ABORT" in {request["method"] for request in object_server.log()}
 
 
-def test_a_store_that_ignores_conditions_is_refused(object_server, bucket):
-    store = open_store(bucket)
+def test_a_store_that_ignores_conditions_is_refused(object_server, s3, bucket):
     object_server.fault("unconditional", key=f"{PROBES}*")
     with pytest.raises(StoreError, match=f"^{bucket}: this store ignores conditions"):
-        probe(store)
-    assert listed(store) == []
+        probe(s3)
+    assert listed(s3) == []
 
 
 def asking(call: str, bucket: str, **environment: str) -> subprocess.Popen[str]:
     """Start a process that does one thing with a store."""
-    program = (
-        f"import sys\nfrom shardctl.system.stores import open_store\nopen_store(sys.argv[1]).{call}"
-    )
-    command = [sys.executable, "-c", program, bucket]
-    return subprocess.Popen(
-        command, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True
-    )
+    program = f"from shardctl.system.stores import open_store\nopen_store({bucket!r}).{call}"
+    given = {"env": {**os.environ, **environment}, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], **given)
 
 
 @pytest.mark.thorough
@@ -515,9 +462,7 @@ def test_a_process_that_stood_still_asks_again(object_server, bucket, call):
 def test_ctrl_c_ends_a_request_that_hangs(object_server, bucket):
     object_server.fault("slow", key="hangs", seconds=300)
     with asking("get('hangs')", bucket, **{client.TIMEOUT: "200"}) as process:
-        while process.poll() is None and not any(
-            request["key"] == "hangs" for request in object_server.log()
-        ):
+        while process.poll() is None and "hangs" not in {r["key"] for r in object_server.log()}:
             pass
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=100)
@@ -558,30 +503,22 @@ def test_which_texts_are_urls():
     assert not any(map(is_url, ("/s3://a", "out", "s3:/bucket", "C:\\data", Path("s3/b"))))
     with pytest.raises(UsageError, match="a Path drops one / of a URL"):
         is_url(Path("s3://bucket/a"))
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
+    for url, message in (
         ("out", "begin with s3://, gs://, az://"),
         ("ftp://host/a", "begin with s3://, gs://, az://"),
         ("s3://", "names no bucket"),
         ("s3://b/a//c", "has an empty part"),
         ("s3://b/../c", "has an empty part, . or .."),
-    ],
-)
-def test_a_url_that_leads_nowhere(url, message):
-    with pytest.raises(UsageError, match=message):
-        open_store(url)
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_store(url)
 
 
-@pytest.mark.parametrize(
-    ("url", "extra"), [("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")]
-)
-def test_a_missing_package_is_named(monkeypatch, url, extra):
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(InstallError, match=re.escape(f"pip install {to_install(extra)}")):
-        open_store(url)
+    for url, extra in (("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")):
+        with pytest.raises(InstallError, match=re.escape(f"pip install {to_install(extra)}")):
+            open_store(url)
 
 
 def without_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -592,18 +529,15 @@ def without_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setenv("NO_GCE_CHECK", "true")
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("s3://b/c", "s3://b/c: no credentials were found .*AWS_PROFILE"),
-        ("gs://b/c", "gs://b/c: no credentials were found: sign in .gcloud"),
-        ("az://b/c", "az://b/c: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME"),
-    ],
-)
-def test_credentials_that_are_nowhere(monkeypatch, tmp_path, url, message):
+def test_credentials_that_are_nowhere(monkeypatch, tmp_path):
     without_credentials(monkeypatch, tmp_path)
-    with pytest.raises(StoreError, match=message):
-        open_store(url)
+    for url, message in (
+        ("s3://b/c", "no credentials were found .*AWS_PROFILE"),
+        ("gs://b/c", "no credentials were found: sign in .gcloud"),
+        ("az://b/c", "set AZURE_STORAGE_ACCOUNT_NAME"),
+    ):
+        with pytest.raises(StoreError, match=f"^{url}: .*{message}"):
+            open_store(url)
 
 
 def test_the_credentials_of_a_profile(object_server, bucket, monkeypatch, tmp_path):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from in_this_process import convert
+from dataset_facts import rejects_of
+from in_this_process import convert, repair
+from json_lines import json_lines, texts_in
 
 import shardctl
 from shardctl.errors import InputError, Rejection, ShardctlError, UsageError
-from shardctl.format.tables import read_rejects
-from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers.templates import Template
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -96,24 +95,16 @@ CALL = {
     "type": "function",
     "function": {"name": "f", "arguments": {"z": 2, "a": 1.0, "e": {}, "n": None, "l": [1, None]}},
 }
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}},
-    },
-}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+USER, YES = say("user", "hi"), say("assistant", "yes")
+PLAIN = [USER, YES, say("user", " what? "), say("assistant", "that")]
+
+
 TURNS_OF_TOOLS = [
-    say("user", "hi"),
+    USER,
     say("assistant", "", tool_calls=[CALL]),
     say("tool", "4"),
     say("assistant", "it is 4"),
-]
-PLAIN = [
-    say("user", "hi"),
-    say("assistant", "yes"),
-    say("user", " what? "),
-    say("assistant", "that"),
 ]
 
 
@@ -126,7 +117,7 @@ def model(folder: Path, template: str | None = None) -> Path:
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens(SPECIAL)
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     made.save(str(folder / "tokenizer.json"))
     config = {
         "bos_token": "<s>",
@@ -139,24 +130,21 @@ def model(folder: Path, template: str | None = None) -> Path:
     return folder
 
 
-def lines(path: Path, records: Sequence[Any]) -> Path:
-    path.write_text(
-        "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records),
-        encoding="utf-8",
-    )
-    return path
+def converted(
+    folder: Path, source: Path | list[Any], style: str | None = None, **settings: Any
+) -> Any:
+    """Convert chats, or the file of them, to folder/out: with this template of the tokenizer, or with
+    chatml."""
+    if style is None:
+        settings.setdefault("template", "chatml")
+    if isinstance(source, list):
+        source = json_lines(folder / "in.jsonl", source)
+    step = {"name": "tokenize_chat", "tokenizer": str(model(folder / "m", style)), **settings}
+    return convert(source, folder / "out", recipe={"transform": [step]}, max_rejects="100%")
 
 
-def converted(source: Path, out: Path, tokenizer: Path, **settings: Any) -> Any:
-    recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(tokenizer), **settings}]}
-    return convert(source, out, recipe=recipe)
-
-
-def chatml(source: Path, folder: Path) -> Any:
-    """Convert to folder/out what can be converted with the template chatml."""
-    step = {"name": "tokenize_chat", "tokenizer": str(model(folder / "m")), "template": "chatml"}
-    recipe = {"transform": [step]}
-    return convert(source, folder / "out", recipe, max_rejects="100%")
+def errors(out: Path) -> list[str]:
+    return [reject.error for reject in rejects_of(out)]
 
 
 def texts(out: Path) -> list[tuple[str, str]]:
@@ -194,13 +182,9 @@ FORMS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     ),
     "completion of messages": ({"prompt": PLAIN[:1], "completion": PLAIN[1:2]}, PLAIN[:2]),
     "list": (PLAIN, PLAIN),
-    "parts": ({"messages": [say("user", [{"type": "text", "text": "hi"}]), PLAIN[1]]}, PLAIN[:2]),
+    "parts": ({"messages": [say("user", [{"type": "text", "text": "hi"}]), YES]}, PLAIN[:2]),
     "text": ({"messages": json.dumps(PLAIN), "tools": ""}, PLAIN),
 }
-
-
-def _as_lines(path: Path, records: list[Any]) -> Path:
-    return lines(path / "in.jsonl", records)
 
 
 def _as_array(path: Path, records: list[Any]) -> Path:
@@ -209,65 +193,44 @@ def _as_array(path: Path, records: list[Any]) -> Path:
 
 
 def _as_gzip(path: Path, records: list[Any]) -> Path:
-    (path / "in.jsonl.gz").write_bytes(
-        gzip.compress("".join(json.dumps(each) + "\n" for each in records).encode())
-    )
+    file = json_lines(path / "in.jsonl", records)
+    (path / "in.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
     return path / "in.jsonl.gz"
 
 
-@pytest.mark.thorough(after=10)
-@pytest.mark.parametrize("write", [_as_lines, _as_array, _as_gzip])
-@pytest.mark.parametrize("form", list(FORMS))
+@pytest.mark.parametrize(
+    ("form", "write"),
+    [
+        *((form, lambda _, records: records) for form in FORMS),
+        *((form, _as_array) for form in ("openai", "list", "text")),
+        ("alpaca", _as_gzip),
+    ],
+)
 def test_every_form_of_a_chat_gives_the_tokens_of_its_messages(tmp_path, out, form, write):
     record, messages = FORMS[form]
-    converted(
-        write(tmp_path, [record, record]),
-        out,
-        model(tmp_path / "m"),
-        template="chatml",
-    )
+    converted(tmp_path, write(tmp_path, [record, record]))
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     counted = "".join(f"{m['content']}<|im_end|>" for m in messages if m["role"] == "assistant")
     assert texts(out) == [(text, counted)] * 2
 
 
-def test_records_that_are_no_chats_are_refused(tmp_path):
-    source = lines(tmp_path / "in.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
-    with pytest.raises(InputError, match="chats have messages, "):
-        converted(source, tmp_path / "out", model(tmp_path / "m"), template="chatml")
-
-
 STYLES = {"im": IM, "headers": HEADERS, "turns": TURNS, "channels": CHANNELS, "marked": MARKED}
+OTHER_CALL = {"function": {"name": "g", "arguments": '{"a": 1}'}}
+SPLIT = say("user", [{"type": "text", "text": " a "}, {"type": "text", "text": "b"}])
 CHATS: dict[str, dict[str, Any]] = {
     "plain": {"messages": PLAIN},
     "tools": {"messages": TURNS_OF_TOOLS, "tools": [TOOL]},
     "null": {
-        "messages": [
-            TURNS_OF_TOOLS[0],
-            {**TURNS_OF_TOOLS[1], "content": None},
-            *TURNS_OF_TOOLS[2:],
-        ],
+        "messages": [USER, {**TURNS_OF_TOOLS[1], "content": None}, *TURNS_OF_TOOLS[2:]],
         "tools": None,
     },
-    "text": {
-        "messages": [
-            PLAIN[0],
-            say(
-                "assistant", None, tool_calls=[{"function": {"name": "g", "arguments": '{"a": 1}'}}]
-            ),
-        ]
-    },
-    "reasoning": {"messages": [PLAIN[0], say("assistant", "yes", reasoning_content="because")]},
-    "parts": {
-        "messages": [
-            say("user", [{"type": "text", "text": " a "}, {"type": "text", "text": "b"}]),
-            PLAIN[1],
-        ]
-    },
+    "text": {"messages": [USER, say("assistant", None, tool_calls=[OTHER_CALL])]},
+    "reasoning": {"messages": [USER, {**YES, "reasoning_content": "because"}]},
+    "parts": {"messages": [SPLIT, YES]},
 }
 TAKEN = {
-    "im": {"plain", "tools", "null", "text", "reasoning", "parts"},
-    "headers": {"plain", "tools", "null", "text", "reasoning"},
+    "im": set(CHATS),
+    "headers": set(CHATS) - {"parts"},
     "turns": {"plain", "reasoning", "parts"},
     "channels": {"plain", "reasoning"},
     "marked": {"plain", "tools", "reasoning"},
@@ -287,8 +250,8 @@ def test_tokens_are_those_of_apply_chat_template(tmp_path, style):
     day = f"{datetime.now():%Y-%m-%d}"
     for name in sorted(TAKEN[style]):
         chat = CHATS[name]
-        converted(lines(tmp_path / f"{name}.jsonl", [chat]), tmp_path / name, folder, date=day)
-        (sample,) = shardctl.open(tmp_path / name)
+        converted(tmp_path / name, [chat], STYLES[style], date=day)
+        (sample,) = shardctl.open(tmp_path / name / "out")
         found = theirs.apply_chat_template(
             chat["messages"],
             tools=chat.get("tools"),
@@ -302,27 +265,88 @@ def test_tokens_are_those_of_apply_chat_template(tmp_path, style):
 
 @pytest.mark.parametrize("style", list(STYLES))
 def test_a_template_that_cannot_take_a_chat_refuses_it(style):
-    special = {"bos_token": "<s>"}
     for name in CHATS.keys() - TAKEN[style]:
         chat = CHATS[name]
+        messages = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in chat["messages"]
+        ]
         try:
-            written = Template(STYLES[style], special, "x").write(
-                _without_null(chat["messages"]), chat.get("tools")
+            written = Template(STYLES[style], {"bos_token": "<s>"}, "x").write(
+                messages, chat.get("tools")
             )
         except Rejection:
             continue
         assert "tool_calls" in written.unwritten, name
 
 
-def _without_null(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in message.items() if value is not None} for message in messages
-    ]
+GENERATION = "{{% generation %}}{}{{% endgeneration %}}"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% generation %}{{ x }", "line 1"),
+        (GENERATION.format("{{ messages|random }}"), "random"),
+        (GENERATION.format("") + "{% for m in messages %}" * 25 + "{% endfor %}" * 25, "nested"),
+        (GENERATION.format("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}"), "RecursionError"),
+        (GENERATION.format("{{ nothing.at.all }}"), "template"),
+        (GENERATION.format("{{ ''.__class__.__mro__ }}"), "template"),
+        (GENERATION.format("{{ strftime_now('%Y') }}"), "template"),
+        (GENERATION.format("{{ messages.append(1) }}"), "template"),
+        ("{% include 'x.jinja' %}" + GENERATION.format("a"), "template"),
+    ],
+)
+def test_a_template_that_cannot_be_used_or_asks_for_what_is_not_allowed(template, problem):
+    with pytest.raises(Rejection if problem == "template" else InputError, match=problem) as caught:
+        Template(template, {}, "x.jinja").write(PLAIN)
+    assert getattr(caught.value, "error", "template") == "template"
+
+
+def test_messages_may_have_values_that_are_no_text():
+    """As those of Parquet files have."""
+    message = say("user", "a", at=datetime(2026, 1, 2), weight=1.5, parts=[b"b"])
+    template = GENERATION.format("{{ messages[0].content }}") + " b"
+    written = Template(template, {}, "x.jinja").write([message])
+    assert (written.text, written.spans) == ("a b", ((0, 1),))
+
+
+def test_a_template_of_a_file_is_part_of_the_dataset(tmp_path, out):
+    template = tmp_path / "x.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.name or '' }}"
+        + GENERATION.format("{{ m.content }}")
+        + "{% endfor %}"
+    )
+    converted(tmp_path, [{"messages": PLAIN}], template=str(template), tokenizer="bytes")
+    assert texts(out) == [("hiyes what? that",) * 2]
+    before = (out / "chat_template.jinja").read_text(), (out / "SHA256SUMS").read_text()
+    template.unlink()
+    (out / "train-00000.arrow").unlink()
+    assert repair(out).status == "repaired"
+    assert ((out / "chat_template.jinja").read_text(), (out / "SHA256SUMS").read_text()) == before
+
+
+def test_chats_without_a_template_and_texts_that_are_chats_are_refused(tmp_path, out, cli):
+    json_lines(tmp_path / "chats.jsonl", [{"messages": PLAIN}])
+    json_lines(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    texts_in(tmp_path / "texts.jsonl", ["a"])
+    chatml = "--tokenizer bytes --chat-template chatml"
+    for name, options, problem in (
+        ("chats", f"--tokenizer {model(tmp_path / 'm')}", "use --chat-template"),
+        ("chats", f"--tokenizer {tmp_path / 'm'} --chat-template auto", "no chat template"),
+        ("chats", "--chat-template chatml", "give --tokenizer too"),
+        ("texts", chatml, "needs chats"),
+        ("pairs", chatml, "needs chats"),
+    ):
+        source = tmp_path / f"{name}.jsonl"
+        ran = cli("convert", source, out, *options.split(), "--workers", 0)
+        assert ran.code in (2, 3)
+        assert problem in ran.err
 
 
 def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path, out):
-    source = lines(tmp_path / "in.jsonl", [CHATS["tools"], CHATS["plain"]])
-    converted(source, out, model(tmp_path / "m", IM))
+    converted(tmp_path, [CHATS["tools"], CHATS["plain"]], IM)
     call = (
         '\n{"name": "f", "arguments": {"z": 2, "a": 1.0, "e": {}, "n": null, "l": [1, '
         "null]}}<|im_end|>\n"
@@ -340,54 +364,55 @@ def test_without_tags_the_loss_counts_what_each_answer_adds(tmp_path, out):
 
 @pytest.mark.parametrize("style", ["im", "marked"])
 def test_an_answer_of_weight_0_does_not_count(tmp_path, out, style):
-    chat = [PLAIN[0], {**PLAIN[1], "weight": 0}, PLAIN[2], {**PLAIN[3], "weight": 1}]
-    source = lines(tmp_path / "in.jsonl", [{"messages": chat}, {"messages": PLAIN}])
-    converted(source, out, model(tmp_path / "m", STYLES[style]))
+    chat = [USER, {**YES, "weight": 0}, PLAIN[2], {**PLAIN[3], "weight": 1}]
+    converted(tmp_path, [{"messages": chat}, {"messages": PLAIN}], STYLES[style])
     (text, counted), (same, _) = texts(out)
     assert text == same
     assert counted == {"im": "that<|im_end|>\n", "marked": "[that<|eot|>"}[style]
 
 
 def test_answers_in_a_prompt_do_not_count(tmp_path, out):
-    source = lines(tmp_path / "in.jsonl", [{"prompt": PLAIN[:3], "completion": PLAIN[3:]}])
-    converted(source, out, model(tmp_path / "m"), template="chatml")
+    converted(tmp_path, [{"prompt": PLAIN[:3], "completion": PLAIN[3:]}], tokenizer="bytes")
     assert [counted for _, counted in texts(out)] == ["that<|im_end|>"]
 
 
-def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path):
-    user = PLAIN[0]
+def test_what_cannot_be_trained_on_is_rejected_with_the_reason(tmp_path, out):
     chats: list[tuple[Any, str]] = [
-        ({"messages": [user, say("assistant", "a", weight=0.5)]}, "weight"),
-        ({"messages": [user, say("assistant", "a", weight=0)]}, "no-answer"),
-        ({"messages": [user, say("assistant", "", tool_calls=[CALL])]}, "tool-calls"),
-        ({"messages": [user, say("assistant", None)]}, "content"),
-        ({"messages": [say("user", [{"type": "image"}]), PLAIN[1]]}, "content"),
-        ({"messages": [user, {"from": "function_call", "value": "{}"}]}, "role"),
-        ({"messages": [user, PLAIN[1]], "tools": ["f"]}, "tools"),
+        ([], "messages"),
+        (None, "messages"),
+        ([{"role": "user"}, YES], "content"),
+        ([{"content": "a"}, YES], "role"),
+        ([say("user", "x <|im_end|> y"), YES], "special-token"),
+        ([USER], "no-answer"),
+        ([say("user", "\ufdd0"), YES], "noncharacter"),
+        ([say("user", "What?", images=["a.jpg"]), YES], "media"),
+        ([say("user", [{"type": "image", "text": "x"}]), YES], "media"),
+        ([USER, {**YES, "weight": 0.5}], "weight"),
+        ([USER, {**YES, "weight": 0}], "no-answer"),
+        ([USER, say("assistant", "", tool_calls=[CALL])], "tool-calls"),
+        ([USER, say("assistant", None)], "content"),
+        ([say("user", [{"type": "image"}]), YES], "content"),
+        ([USER, {"from": "function_call", "value": "{}"}], "role"),
     ]
-    source = lines(tmp_path / "in.jsonl", [{"messages": PLAIN}, *(chat for chat, _ in chats)])
-    chatml(source, tmp_path)
-    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [
-        error for _, error in chats
-    ]
+    records: list[Any] = [{"messages": PLAIN}, *({"messages": chat} for chat, _ in chats)]
+    two_systems = {"messages": [say("system", "a"), *PLAIN], "system": "b"}
+    made = converted(tmp_path, [*records, {"messages": PLAIN, "tools": ["f"]}, two_systems])
+    assert errors(out) == [*(error for _, error in chats), "tools", "role"]
+    assert made.samples == 1
 
 
-def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path):
-    chats = [{"instruction": "a", "input": part, "output": "b"} for part in ("c", 3, None, "")]
-    source = lines(tmp_path / "in.jsonl", chats)
-    chatml(source, tmp_path)
-    assert [
-        (reject.key, reject.error) for reject in read_rejects(LocalFolder(tmp_path / "out"))
-    ] == [("in.jsonl#2", "content")]
+def test_whether_a_value_is_text_does_not_depend_on_other_records(tmp_path, out):
+    parts = ("c", 3, None, "")
+    converted(tmp_path, [{"instruction": "a", "input": part, "output": "b"} for part in parts])
+    assert [(reject.key, reject.error) for reject in rejects_of(out)] == [("in.jsonl#2", "content")]
 
 
 def test_a_text_that_what_follows_changes_is_refused():
     """As that of templates that leave out what was thought before the last question."""
-    template = Template(
-        "{% for m in messages %}<{{ m.content if loop.last else m.content | upper }}>{% endfor %}",
-        {},
-        "x",
+    said = (
+        "{% for m in messages %}<{{ m.content if loop.last else m.content | upper }}>{% endfor %}"
     )
+    template = Template(said, {}, "x")
     assert template.write(PLAIN[1:2]).spans == ((0, 5),)
     with pytest.raises(Rejection) as caught:
         template.write(PLAIN)
@@ -404,14 +429,10 @@ NO_SYSTEM = (
 @pytest.mark.parametrize(
     ("template", "messages", "names"),
     [
-        (HEADERS, [PLAIN[0], CALLING, *TURNS_OF_TOOLS[2:]], {"content of assistant"}),
-        (
-            HEADERS,
-            [PLAIN[0], {**CALLING, "content": "", "tool_calls": [CALL, CALL]}],
-            {"tool_calls"},
-        ),
-        (NO_SYSTEM, [say("system", "user"), say("user", "user"), PLAIN[1]], {"content of system"}),
-        (NO_SYSTEM, [say("user", " a\n"), PLAIN[1]], set()),
+        (HEADERS, [USER, CALLING, *TURNS_OF_TOOLS[2:]], {"content of assistant"}),
+        (HEADERS, [USER, say("assistant", "", tool_calls=[CALL, CALL])], {"tool_calls"}),
+        (NO_SYSTEM, [say("system", "user"), say("user", "user"), YES], {"content of system"}),
+        (NO_SYSTEM, [say("user", " a\n"), YES], set()),
         (NO_SYSTEM, [say("system", " \n"), *PLAIN], set()),
         (
             IM,
@@ -421,8 +442,8 @@ NO_SYSTEM = (
             ],
             {"reasoning", "kept"},
         ),
-        (IM, [PLAIN[0], CALLING, say("tool", "4", tool_call_id="1"), *PLAIN[:2]], {"tool_call_id"}),
-        (CHANNELS, [PLAIN[0], say("assistant", "yes", thinking="hm", train=False)], {"train"}),
+        (IM, [USER, CALLING, say("tool", "4", tool_call_id="1"), *PLAIN[:2]], {"tool_call_id"}),
+        (CHANNELS, [USER, say("assistant", "yes", thinking="hm", train=False)], {"train"}),
         (
             "{% for m in messages %}{% if m.content not in ('a', 'b') %}{{ raise_exception('no') "
             "}}{% endif %}"
@@ -460,68 +481,32 @@ def test_each_value_that_can_be_another_one_in_the_same_text_is_named(template, 
         ({"q": "hi", "a": "yes"}, {"user": "q", "assistant": "a"}),
     ],
 )
-def test_system_and_tools_reach_the_template_in_every_form(tmp_path, record, settings):
-    chats = [{**record, "system": "be", "tools": [TOOL]}, {**record, "system": None, "tools": None}]
-    converted(
-        lines(tmp_path / "in.jsonl", chats), tmp_path / "out", model(tmp_path / "m", IM), **settings
-    )
+def test_system_and_tools_reach_the_template_in_every_form(tmp_path, out, record, settings):
+    more = ({"system": "be", "tools": [TOOL]}, {"system": None, "tools": None})
+    converted(tmp_path, [{**record, **each} for each in more], IM, **settings)
     tools, system = (
         f"<|im_start|>system\n{text}<|im_end|>\n" for text in (f"# Tools\n{json.dumps(TOOL)}", "be")
     )
     text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
-    assert [found for found, _ in texts(tmp_path / "out")] == [tools + system + text, text]
-    assert shardctl.open(tmp_path / "out").schema.names == ["key", "tokens", "loss_mask"]
+    assert [found for found, _ in texts(out)] == [tools + system + text, text]
+    assert shardctl.open(out).schema.names == ["key", "tokens", "loss_mask"]
 
 
-def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path):
-    html = {
-        "messages": [
-            say("user", "<img src=a> <image> <video>"),
-            say("assistant", "[IMG] <|image_1|>"),
-        ]
-    }
+def test_media_are_told_by_the_fields_of_a_record_and_not_by_its_texts(tmp_path, out):
+    texts = [say("user", "<img src=a> <image> <video>"), say("assistant", "[IMG] <|image_1|>")]
     none: list[dict[str, Any]] = [{"images": []}, {"image": None}, {"image": ""}]
     lost: list[dict[str, Any]] = [{"images": ["a.jpg"]}, {"image": "a.jpg"}, {"audios": ["a.wav"]}]
-    source = lines(
-        tmp_path / "in.jsonl",
-        [{**html, **more} for more in [*none, *lost]] + [{**html, "system": html["messages"]}],
-    )
-    made = chatml(source, tmp_path)
-    assert [reject.error for reject in read_rejects(LocalFolder(tmp_path / "out"))] == [
-        "media"
-    ] * 3 + ["content"]
-    assert made.samples == 3
+    more = [*none, *lost, {"system": texts}]
+    assert converted(tmp_path, [{"messages": texts, **each} for each in more]).samples == 3
+    assert errors(out) == ["media"] * 3 + ["content"]
 
 
-def test_two_system_prompts_are_rejected(tmp_path):
-    chats = [{"messages": PLAIN}, {"messages": [say("system", "a"), *PLAIN], "system": "b"}]
-    source = lines(tmp_path / "in.jsonl", chats)
-    chatml(source, tmp_path)
-    (reject,) = read_rejects(LocalFolder(tmp_path / "out"))
-    assert "keep one of them" in reject.message
-
-
-def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path, cli):
-    records = [
-        {"messages": [PLAIN[0], {**PLAIN[1], "reasoning_content": "x"}], "tools": [TOOL]}
-    ] * 3 + [{"messages": PLAIN}] * 2
-    source = lines(tmp_path / "in.jsonl", records)
-    folder = model(tmp_path / "m")
-    ran = cli(
-        "convert",
-        source,
-        tmp_path / "out",
-        "--tokenizer",
-        folder,
-        "--chat-template",
-        "chatml",
-        "--workers",
-        0,
-    )
-    assert (
-        "the chat template does not write reasoning_content (3 chats), tools (3 chats)"
-        in ran.out + ran.err
-    )
+def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path, out, cli):
+    records = [{"messages": [USER, {**YES, "reasoning_content": "x"}], "tools": [TOOL]}] * 3
+    source = json_lines(tmp_path / "in.jsonl", [*records, *[{"messages": PLAIN}] * 2])
+    options = f"--tokenizer {model(tmp_path / 'm')} --chat-template chatml --workers 0"
+    ran = cli("convert", source, out, *options.split())
+    assert "not write reasoning_content (3 chats), tools (3 chats)" in ran.out + ran.err
 
 
 # --- the JSON that a record has ---
@@ -529,23 +514,16 @@ def test_what_a_template_does_not_write_is_named_with_a_count(tmp_path, cli):
 
 def test_an_update_changes_no_old_chat(tmp_path, out):
     """Whatever the new one has: other types, other names, another order."""
-    folder, source = model(tmp_path / "m", IM), tmp_path / "in"
-    source.mkdir()
-    lines(source / "a.jsonl", [CHATS["tools"]] * 3)
-    converted(source, out, folder)
+    source = tmp_path / "in"
+    json_lines(source / "a.jsonl", [CHATS["tools"]] * 3)
+    converted(tmp_path, source, IM)
     before = texts(out)
     arguments = {"n": "text", "a": "b", "l": {"x": 1}, "z": 2.5, "new": 1}
-    other = [
-        PLAIN[0],
-        say(
-            "assistant",
-            "",
-            tool_calls=[{"function": {"arguments": arguments, "name": "f"}, "id": 7}],
-        ),
-    ]
-    lines(source / "b.jsonl", [{"messages": other, "tools": [{"type": 1}]}])
-    recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
-    made = convert(source, out, recipe=recipe, update=True)
+    call = {"function": {"arguments": arguments, "name": "f"}, "id": 7}
+    other = {"messages": [USER, say("assistant", "", tool_calls=[call])], "tools": [{"type": 1}]}
+    json_lines(source / "b.jsonl", [other])
+    step = {"name": "tokenize_chat", "tokenizer": str(tmp_path / "m")}
+    made = convert(source, out, recipe={"transform": [step]}, update=True)
     assert made.changes is not None
     assert not made.changes.anew
     assert texts(out)[:3] == before
@@ -555,48 +533,39 @@ def test_an_update_changes_no_old_chat(tmp_path, out):
 def test_chats_of_parquet_lack_what_is_null_in_other_records(tmp_path):
     """Arrow has the names of all records in each: their tokens are those of the JSON, but for
     values that are null there."""
-    folder = model(tmp_path / "m", IM)
     tool = {"type": "function", "function": {"name": "g", "strict": True}}
-    call = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "f", "arguments": {"z": 2, "a": 1.0, "n": None, "l": [1, None]}},
-    }
+    arguments = {"z": 2, "a": 1.0, "n": None, "l": [1, None]}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     records = [
         {"messages": PLAIN, "tools": [tool]},
-        {"messages": [*PLAIN[:1], say("assistant", None, tool_calls=[call])], "tools": [TOOL]},
+        {"messages": [USER, say("assistant", None, tool_calls=[call])], "tools": [TOOL]},
     ]
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "in.parquet")
-    del call["function"]["arguments"]["n"]  # type: ignore[attr-defined]
-    for path in (tmp_path / "in.parquet", lines(tmp_path / "in.jsonl", records)):
-        converted(path, tmp_path / path.suffix[1:], folder)
-    assert texts(tmp_path / "parquet") == texts(tmp_path / "jsonl")
+    del arguments["n"]
+    converted(tmp_path / "table", tmp_path / "in.parquet", IM)
+    converted(tmp_path / "lines", records, IM)
+    assert texts(tmp_path / "table" / "out") == texts(tmp_path / "lines" / "out")
 
 
 def test_chats_in_a_csv_are_json_text(tmp_path, out):
-    folder = model(tmp_path / "m", IM)
     cell = json.dumps(PLAIN[:2]).replace('"', '""')
     (tmp_path / "in.csv").write_text(f'id,messages\n1,"{cell}"\n')
-    converted(tmp_path / "in.csv", out, folder)
+    converted(tmp_path, tmp_path / "in.csv", IM)
     assert [counted for _, counted in texts(out)] == ["yes<|im_end|>\n"]
 
 
 def test_other_fields_keep_their_types_and_kept_messages_are_json(tmp_path, out):
-    folder = model(tmp_path / "m")
-    source = lines(
-        tmp_path / "in.jsonl", [{"messages": PLAIN, "prompt": "a", "input": 3, "n": 1.5}]
-    )
-    converted(source, out, folder, template="chatml", keep_messages=True)
+    more = {"prompt": "a", "input": 3, "n": 1.5}
+    converted(tmp_path, [{"messages": PLAIN, **more}], keep_messages=True)
     (sample,) = shardctl.open(out)
-    assert (sample["prompt"], sample["input"], sample["n"]) == ("a", 3, 1.5)
+    assert {name: sample[name] for name in more} == more
     assert json.loads(sample["messages"]) == PLAIN
 
 
 def test_a_template_that_writes_the_day_gets_it_from_the_step(tmp_path, out):
-    folder, source = model(tmp_path / "m", CHANNELS), lines(tmp_path / "in.jsonl", [CHATS["plain"]])
     with pytest.raises(ShardctlError, match="the setting date gives one"):
-        converted(source, tmp_path / "none", folder)
-    converted(source, out, folder, date="2026-01-31")
+        converted(tmp_path / "none", [CHATS["plain"]], CHANNELS)
+    converted(tmp_path, [CHATS["plain"]], CHANNELS, date="2026-01-31")
     assert texts(out)[0][0].startswith("[date 2026-01-31]")
     with pytest.raises(UsageError, match="must be a day such as 2026-01-31"):
-        converted(source, tmp_path / "wrong", folder, date="31.1.2026")
+        converted(tmp_path / "wrong", [CHATS["plain"]], CHANNELS, date="31.1.2026")

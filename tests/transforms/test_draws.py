@@ -153,11 +153,3 @@ def test_aug_mix_draws_weights_depths_and_weak_magnitudes(rng):
     assert_counts(turns, {0: 1 / 3, 1: 1 / 6, -1: 1 / 6, 2: 1 / 6, -2: 1 / 6})
     step = automatic.AugMix(severity=10, mixture_width=5, chain_depth=4, all_ops=False)
     assert {len(chain) for _, chain in step.drawn((9, 9), rng)[1]} == {4}
-
-
-def test_no_policy_names_an_operation_that_it_has_not():
-    for pairs in automatic.POLICIES.values():
-        assert len(pairs) == 25
-        for name, probability, index in itertools.chain(*pairs):
-            assert (automatic.AUTO_AUGMENT[name] is None) == (index is None)
-            assert 0 <= probability <= 1

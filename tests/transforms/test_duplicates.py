@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import pickle
 import shutil
 from functools import partial
@@ -18,11 +17,18 @@ from dataset_facts import dropped, keys, sums
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import saved
-from pictures import soft_shapes
+from in_this_process import convert
+from pictures import oriented, soft_shapes
 from PIL import Image
 
 import shardctl
-from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
+from shardctl.errors import (
+    DatasetError,
+    Rejection,
+    SourceGoneError,
+    TooManyRejectsError,
+    UsageError,
+)
 from shardctl.making.shards import hashes as image_hashes
 from shardctl.making.shards.hashes import hash_image
 from shardctl.making.shards.inputs import ReadRequest
@@ -55,6 +61,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+OF_BYTES = {"duplicates": "exact"}
 EXACT = {
     "b/3.png": "has the same bytes as a/copy_of_3.png, which is kept",
     "c/copy_of_3.png": "has the same bytes as a/copy_of_3.png, which is kept",
@@ -65,7 +72,7 @@ EXACT = {
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source, out, workers):
-    result = shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=workers)
+    result = shardctl.convert(source, out, recipe=OF_BYTES, workers=workers)
     assert dropped(out) == EXACT
     assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
     assert result.notices[-1].startswith("3 of 16 inputs are duplicates of others, and rejected")
@@ -90,53 +97,40 @@ def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(sou
         "c/worse.jpg": "looks like b/1.png",
         "c/squashed.png": "looks like b/2.png",
     }
-    assert found["c/copy_of_5.png"].endswith(
-        "which is kept (0 of 64 bits of their hashes differ, up to 7 may)"
-    )
+    assert "0 of 64 bits" in found["c/copy_of_5.png"]
 
 
 def test_the_upright_image_is_compared(tmp_path, out):
-    exif = Image.Exif()
-    exif[0x0112] = 6
     saved(soft_shapes(1), tmp_path / "in/a.png")
-    saved(
-        soft_shapes(1).transpose(Image.Transpose.ROTATE_90),
-        tmp_path / "in/b.jpg",
-        exif=exif,
-        quality=95,
-    )
-    saved(soft_shapes(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/c.png")
-    shardctl.convert(tmp_path / "in", out, recipe={"duplicates": "similar"}, workers=0)
+    turned = soft_shapes(1).transpose(Image.Transpose.ROTATE_90)
+    saved(turned, tmp_path / "in/b.jpg", exif=oriented(6), quality=95)
+    saved(turned, tmp_path / "in/c.png")
+    convert(tmp_path / "in", out, recipe={"duplicates": "similar"})
     assert list(dropped(out)) == ["b.jpg"]
 
 
 def test_images_without_contrast_are_all_kept_as_similar(tmp_path):
     for number, colour in enumerate(("white", "black", "#808080")):
         saved(Image.new("RGB", (64, 64), colour), tmp_path / f"in/{number}.png")
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:16"}, workers=0
-    )
+    result = convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:16"})
     assert (result.samples, result.rejected) == (3, 0)
 
 
 def test_keep_is_the_default_and_another_choice_is_another_dataset(source, out, cli):
-    first = shardctl.convert(source, out, workers=0)
-    again = shardctl.convert(source, out, recipe={"duplicates": "keep"}, workers=0)
+    first = convert(source, out)
+    again = convert(source, out, recipe={"duplicates": "keep"})
     assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
     with pytest.raises(DatasetError, match="differs in its recipe"):
-        shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=0)
-    ran = cli(
-        "convert", source, out, *"--duplicates similar:3 --overwrite --workers 0 --json".split()
-    )
+        convert(source, out, recipe=OF_BYTES)
+    given_ones = ("convert", source, out, *"--duplicates similar:3 --workers 0".split())
+    ran = cli(*given_ones, "--overwrite", "--json")
     assert ran.json["reject_reasons"]["plan: duplicate"] == len(dropped(out)) >= 3
-    assert json.loads((out / "manifest.json").read_text())["recipe"]["duplicates"] == "similar:3"
-    assert cli("convert", source, out, "--duplicates", "similar:3", "--workers", 0).out.startswith(
-        f"{out} is up to date"
-    )
+    assert shardctl.open(out).manifest.recipe["duplicates"] == "similar:3"
+    assert cli(*given_ones).out.startswith(f"{out} is up to date")
 
 
 def test_a_dry_run_counts_what_will_be_kept(source, out):
-    result = shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=0, dry_run=True)
+    result = convert(source, out, recipe=OF_BYTES, dry_run=True)
     assert result.estimate is not None
     assert (result.samples, result.estimate.inputs) == (13, 16)
     (notice,) = result.estimate.notices
@@ -151,30 +145,15 @@ def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path):
     for number in range(1, 101):
         shutil.copy(tmp_path / "in/000.png", tmp_path / f"in/{number:03d}.png")
     saved(soft_shapes(1), tmp_path / "in/050.png")
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True
-    )
+    result = convert(tmp_path / "in", tmp_path / "out", recipe=OF_BYTES, dry_run=True)
     assert result.estimate is not None
     assert (result.samples, result.shards, result.estimate.probe_rejects) == (2, 1, 0)
 
 
-def test_rejected_duplicates_count_for_max_rejects(source, out, cli):
-    ran = cli(
-        "convert",
-        source,
-        out,
-        *"--duplicates exact --workers 0 --max-rejects 4".split(),
-    )
-    assert (ran.code, "5 inputs of 16 rejected so far" in ran.err) == (1, True)
-    assert (
-        cli(
-            "convert",
-            source,
-            out,
-            *"--duplicates exact --workers 0 --max-rejects 5".split(),
-        ).code
-        == 0
-    )
+def test_rejected_duplicates_count_for_max_rejects(source, out):
+    with pytest.raises(TooManyRejectsError, match="5 inputs of 16 rejected so far"):
+        convert(source, out, recipe=OF_BYTES, max_rejects=4)
+    assert convert(source, out, recipe=OF_BYTES, max_rejects=5).rejected == 5
 
 
 @pytest.mark.thorough(after=1)
@@ -182,12 +161,12 @@ def test_rejected_duplicates_count_for_max_rejects(source, out, cli):
     "names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")]
 )
 def test_repair_brings_back_the_same_samples_and_rejects(source, out, names):
-    shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=0, samples_per_shard=4)
+    convert(source, out, recipe={"duplicates": "similar"}, samples_per_shard=4)
     before = sums(out)
     for name in names:
         for path in out.glob(name):
             path.unlink()
-    shardctl.repair(out, workers=0)
+    shardctl.repair(out)
     assert sums(out) == before
 
 
@@ -195,17 +174,14 @@ def test_repair_brings_back_the_same_samples_and_rejects(source, out, names):
     ("settings", "message"),
     [
         ({"duplicates": "same"}, "duplicates must be keep, exact, similar"),
-        ({"duplicates": "similar:17"}, r"0 to 16.* it is 'similar:17'"),
-        (
-            {"duplicates": "near", "kind": "image"},
-            "near:0.8 compares texts, and these inputs are images; use exact or similar",
-        ),
-        ({"duplicates": "exact", "image_field": "photo"}, "compares image files"),
+        ({"duplicates": "similar:17"}, r"with 0 to 16, .* it is 'similar:17'"),
+        ({"duplicates": "near", "kind": "image"}, "use exact or similar"),
+        ({"duplicates": "exact", "image_field": "photo"}, "compares images that are files"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(source, tmp_path, settings, message):
     with pytest.raises(UsageError, match=message):
-        shardctl.convert(source, tmp_path / "out", recipe=settings, workers=0)
+        convert(source, tmp_path / "out", recipe=settings)
     assert not (tmp_path / "out").exists()
 
 
@@ -223,16 +199,11 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
         return read(path, size)
 
     monkeypatch.setattr(image_hashes, "read_file", failing)
-    convert = lambda: shardctl.convert(  # noqa: E731 - short
-        tmp_path / "in", out, recipe={"duplicates": "exact"}, workers=0
-    )
     if refused:
-        with pytest.raises(
-            SourceGoneError, match=r"does not respond: 4 files cannot be read, among them 0\.png"
-        ):
-            convert()
+        with pytest.raises(SourceGoneError, match=r"4 files cannot be read, among them 0\.png"):
+            convert(tmp_path / "in", out, recipe=OF_BYTES)
     else:
-        convert()
+        convert(tmp_path / "in", out, recipe=OF_BYTES)
         assert dropped(out) == dict.fromkeys(
             ("4.png", "5.png"), "has the same bytes as 3.png, which is kept"
         )
@@ -313,7 +284,7 @@ def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path, out)
     (tmp_path / "in").mkdir()
     (tmp_path / "in/large.jpg").write_bytes(data.getvalue())
     saved(soft_shapes(4, (400, 300)), tmp_path / "in/small.png")
-    shardctl.convert(tmp_path / "in", out, recipe={"duplicates": "similar:2"}, workers=0)
+    convert(tmp_path / "in", out, recipe={"duplicates": "similar:2"})
     assert list(dropped(out)) == ["small.png"]
 
 
@@ -325,6 +296,6 @@ def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp
     (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 wide .1")
     (tmp_path / "labels" / "b.txt").write_text("0 .5 .5 .1 .1")
     labels = f"yolo:{tmp_path / 'labels'}"
-    shardctl.convert(tmp_path / "in", out, recipe={"duplicates": rule}, labels=labels, workers=0)
+    convert(tmp_path / "in", out, recipe={"duplicates": rule}, labels=labels)
     assert keys(out) == ["b.png"]
     assert dropped(out) == {}

@@ -3,8 +3,6 @@ not."""
 
 from __future__ import annotations
 
-import io
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dataset_facts import dropped, keys, sums
+from dataset_facts import dropped, keys, rejects_of, sums
 from image_files import saved
 from in_this_process import convert
-from pictures import soft_shapes
+from pictures import encoded, soft_shapes
 from PIL import Image, ImageFilter
 
 import shardctl
@@ -30,9 +28,7 @@ DATE_TIME, EXIF_BLOCK, DATE_TIME_ORIGINAL, ORIENTATION = 0x0132, 0x8769, 0x9003,
 
 
 def opened(picture: Image.Image, form: str = "PNG", **options: Any) -> Opened:
-    data = io.BytesIO()
-    picture.save(data, form, **options)
-    return open_image(data.getvalue())
+    return open_image(encoded(picture, form, **options))
 
 
 def dated(original: Any = None, changed: Any = None, orientation: int = 1) -> Image.Exif:
@@ -55,17 +51,15 @@ def flat(size: tuple[int, int], grey: int = 90) -> Image.Image:
     return Image.new("RGB", size, (grey, grey, grey))
 
 
-def verdict(given: Opened, **step: Any) -> str | None:
+def verdict(given: Opened, name: str, **settings: Any) -> str | None:
     """Return the message with which a filter rejects an image, None if it does not."""
-    one = parse_step(step)
+    one = parse_step({"name": name, **settings})
     assert settings_of(parse_step(settings_of(one))) == settings_of(one)
-    found: Rejection | None = None
     try:
         judge([one], given)
     except Rejection as rejection:
-        found = rejection
-    assert found is None or (found.stage, found.error) == ("filter", step["name"])
-    return found.message if found is not None else None
+        return rejection.message
+    return None
 
 
 SIZES = [
@@ -90,10 +84,7 @@ def test_limits_of_size_and_shape_belong_to_what_is_kept(name, settings, message
 def test_a_blurred_image_is_told_from_a_sharp_one():
     sharp, blurred = noise(), noise().filter(ImageFilter.GaussianBlur(3))
     assert verdict(opened(sharp), name="filter_blur") is None
-    message = verdict(opened(blurred), name="filter_blur", min=100)
-    assert message is not None
-    assert message.startswith("sharpness ")
-    assert message.endswith(" is under 100")
+    assert " is under 100" in str(verdict(opened(blurred), name="filter_blur", min=100))
     assert verdict(opened(flat((2, 2))), name="filter_blur", min=1) == "sharpness 0 is under 1"
 
 
@@ -102,13 +93,11 @@ def test_sharpness_is_measured_at_one_size():
     is decoded at 1/2 or less."""
     picture = noise((80, 60)).resize((800, 600), Image.Resampling.BICUBIC)
     score = blur_score(picture)
-    assert score == pytest.approx(
-        blur_score(picture.resize((1600, 1200), Image.Resampling.BICUBIC)), rel=0.05
+    twice, four_times = (
+        picture.resize((800 * by, 600 * by), Image.Resampling.BICUBIC) for by in (2, 4)
     )
-    large = upright(
-        opened(picture.resize((3200, 2400), Image.Resampling.BICUBIC), "JPEG", quality=95),
-        (512, 512),
-    )
+    assert score == pytest.approx(blur_score(twice), rel=0.05)
+    large = upright(opened(four_times, "JPEG", quality=95), (512, 512))
     assert large.size == (800, 600)
     assert blur_score(large) == pytest.approx(score, rel=0.1)
 
@@ -126,14 +115,8 @@ def test_an_image_of_one_brightness_is_told_from_others():
     assert uniformity(Image.fromarray(half)) == 12.0
     given = opened(Image.fromarray(half))
     assert verdict(given, name="filter_uniform", min=12) is None
-    assert (
-        verdict(given, name="filter_uniform", min=12.5)
-        == "standard deviation of grey 12 is under 12.5"
-    )
-    assert (
-        verdict(opened(flat((50, 50))), name="filter_uniform")
-        == "standard deviation of grey 0 is under 10"
-    )
+    assert "grey 12 is under 12.5" in str(verdict(given, name="filter_uniform", min=12.5))
+    assert "is under 10" in str(verdict(opened(flat((50, 50))), name="filter_uniform"))
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
@@ -164,69 +147,44 @@ def test_the_date_of_a_png_may_come_after_the_pixels():
     assert taken_at(open_image(moved)) == datetime(2019, 5, 4, 3, 2, 1)
 
 
-DATES = [
-    ({"after": "2019-05-04"}, None),
-    (
-        {"after": "2019-05-04T03:02:02"},
-        "taken 2019-05-04T03:02:01, which is before 2019-05-04T03:02:02",
-    ),
-    (
-        {"after": "2019-05-05", "before": "2020-01-01"},
-        "taken 2019-05-04T03:02:01, which is before 2019-05-05",
-    ),
-    ({"before": "2019-05-05"}, None),
-    ({"before": "2019-05-04"}, "taken 2019-05-04T03:02:01, which is not before 2019-05-04"),
-]
-
-
-@pytest.mark.parametrize(("settings", "message"), DATES)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"after": "2019-05-04"}, "None"),
+        ({"after": "2019-05-04T03:02:02"}, "which is before 2019-05-04T03:02:02"),
+        ({"after": "2019-05-05", "before": "2020-01-01"}, "which is before 2019-05-05"),
+        ({"before": "2019-05-05"}, "None"),
+        ({"before": "2019-05-04"}, "which is not before 2019-05-04"),
+    ],
+)
 def test_the_first_day_is_kept_and_the_last_is_not(settings, message):
     given = opened(soft_shapes(1), "JPEG", exif=dated("2019:05:04 03:02:01"))
-    assert verdict(given, name="filter_date", **settings) == message
+    assert str(verdict(given, name="filter_date", **settings)).endswith(message)
 
 
 def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected():
     given = opened(soft_shapes(1), "JPEG")
     assert verdict(given, name="filter_date", after="2000-01-01") is None
-    message = verdict(given, name="filter_date", after="2000-01-01", undated="reject")
-    assert message == "its EXIF block has no date, or it has none"
+    assert verdict(given, name="filter_date", after="2000-01-01", undated="reject") is not None
 
 
-WRONG = [
-    (
-        {"name": "filter_size"},
-        "filter_size: needs at least one of min_width, min_height, max_width, max_height",
-    ),
-    (
-        {"name": "filter_size", "min_width": 0},
-        "filter_size: min_width must be a whole number from 1",
-    ),
-    (
-        {"name": "filter_size", "min_width": 3, "max_width": 2},
-        "filter_size: max_width 2 is under min_width 3",
-    ),
-    ({"name": "filter_aspect", "min": 0}, "filter_aspect: min must be a number, over 0"),
-    ({"name": "filter_aspect", "min": 2, "max": 1.5}, "filter_aspect: max 1.5 is under min 2"),
-    (
-        {"name": "filter_uniform", "min": 128},
-        "filter_uniform: min must be a number from 0 to 127.5",
-    ),
-    ({"name": "filter_date"}, "filter_date: needs after or before, or both"),
-    (
-        {"name": "filter_date", "after": "last year"},
-        "filter_date: after must be a day such as 2020-12-31",
-    ),
-    (
-        {"name": "filter_date", "after": "2020-01-01", "before": "2020-01-01"},
-        "before must be later than after",
-    ),
-]
-
-
-@pytest.mark.parametrize(("step", "message"), WRONG)
-def test_limits_that_cannot_be_meant_are_refused(step, message):
-    with pytest.raises(UsageError, match=message):
-        parse_step(step)
+@pytest.mark.parametrize(
+    ("name", "settings", "word"),
+    [
+        ("filter_size", {}, "at least one"),
+        ("filter_size", {"min_width": 0}, "min_width must be"),
+        ("filter_size", {"min_width": 3, "max_width": 2}, "is under"),
+        ("filter_aspect", {"min": 0}, "min must be"),
+        ("filter_aspect", {"min": 2, "max": 1.5}, "is under"),
+        ("filter_uniform", {"min": 128}, "127.5"),
+        ("filter_date", {}, "after or before"),
+        ("filter_date", {"after": "last year"}, "after must be"),
+        ("filter_date", {"after": "2020-01-01", "before": "2020-01-01"}, "later than after"),
+    ],
+)
+def test_limits_that_cannot_be_meant_are_refused(name, settings, word):
+    with pytest.raises(UsageError, match=word):
+        parse_step({"name": name, **settings})
 
 
 @pytest.fixture
@@ -258,30 +216,28 @@ after = 2000-01-01
 @pytest.mark.parametrize("workers", [0, 2])
 def test_filtered_images_are_rejects_with_value_and_limit(source, tmp_path, out, workers, cli):
     (tmp_path / "recipe.toml").write_text(STEPS)
-    ran = cli(
-        "convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", workers, "--json"
+    given_ones = (
+        "convert",
+        source,
+        out,
+        "--recipe",
+        tmp_path / "recipe.toml",
+        "--workers",
+        workers,
     )
+    ran = cli(*given_ones, "--json")
     assert ran.code == 0
-    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
-    assert {
-        reject["key"]: (reject["stage"], reject["error"], reject["message"]) for reject in rejects
-    } == {
-        "blank.png": ("filter", "filter_uniform", "standard deviation of grey 0 is under 10"),
-        "broken.jpg": ("decode", "damaged", rejects[1]["message"]),
-        "narrow.png": ("filter", "filter_size", "width 20 is under 30"),
-        "old.jpg": (
-            "filter",
-            "filter_date",
-            "taken 1999-12-31T23:59:59, which is before 2000-01-01",
-        ),
+    assert {reject.key: (reject.stage, reject.error) for reject in rejects_of(out)} == {
+        "blank.png": ("filter", "filter_uniform"),
+        "broken.jpg": ("decode", "damaged"),
+        "narrow.png": ("filter", "filter_size"),
+        "old.jpg": ("filter", "filter_date"),
     }
+    assert rejects_of(out)[2].message == "width 20 is under 30"
     assert ran.json["reject_reasons"]["filter: filter_date"] == 1
-    dataset = shardctl.open(out)
-    assert dataset.manifest.recipe["store"] == "source"
-    assert [sample["key"] for sample in dataset] == ["good.jpg"]
-    assert cli(
-        "convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", 0
-    ).out.startswith(f"{out} is up")
+    assert shardctl.open(out).manifest.recipe["store"] == "source"
+    assert keys(out) == ["good.jpg"]
+    assert cli(*given_ones).out.startswith(f"{out} is up")
     assert cli("verify", out, "--level", "deep").code == 0
 
 
@@ -289,11 +245,8 @@ def test_filters_look_at_the_source_wherever_they_stand(source, tmp_path):
     steps = [{"name": "resize", "size": "10x10"}, {"name": "filter_size", "min_width": 30}]
     convert(source, tmp_path / "after", recipe={"store": "raw", "transform": steps})
     convert(source, tmp_path / "before", recipe={"store": "raw", "transform": steps[::-1]})
-    assert (
-        keys(tmp_path / "after")
-        == keys(tmp_path / "before")
-        == ["blank.png", "good.jpg", "old.jpg"]
-    )
+    for name in ("after", "before"):
+        assert keys(tmp_path / name) == ["blank.png", "good.jpg", "old.jpg"]
 
 
 def test_filtered_samples_come_back_by_repair(source, out):
@@ -322,10 +275,10 @@ def test_images_in_tables_are_filtered(source, tmp_path):
 def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path, mode):
     """The small image comes first, and would be kept: then the large one would be lost with it."""
     root = tmp_path / "in"
-    saved(soft_shapes(0).resize((32, 24)), root / "a/small.png")
-    saved(soft_shapes(0).resize((32, 24)), root / "a/small_too.png")
-    saved(soft_shapes(0), root / "b/large.png")
-    saved(soft_shapes(0), root / "c/large_too.png")
+    for name in ("a/small.png", "a/small_too.png"):
+        saved(soft_shapes(0).resize((32, 24)), root / name)
+    for name in ("b/large.png", "c/large_too.png"):
+        saved(soft_shapes(0), root / name)
     recipe = {"duplicates": mode, "transform": [{"name": "filter_size", "min_width": 64}]}
     for workers in (0, 2):
         out = tmp_path / f"out{workers}"
@@ -333,17 +286,6 @@ def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path, mode):
         assert result.reasons == {"filter: filter_size": 2, "plan: duplicate": 1}
         assert list(dropped(out)) == ["c/large_too.png"]
         assert keys(out) == ["b/large.png"]
-
-
-def test_hashes_stay_near_for_the_same_picture_only():
-    hashes = [phash(soft_shapes(seed)) for seed in range(12)]
-    others = [phash(soft_shapes(seed).resize((200, 100))) for seed in range(12)]
-    apart = np.array(
-        [[(one or 0) ^ (other or 0) for other in others] for one in hashes], dtype=object
-    )
-    bits = np.vectorize(lambda value: int(value).bit_count())(apart)
-    assert bits.diagonal().max() <= 7
-    assert bits[~np.eye(12, dtype=bool)].min() > 10
 
 
 def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image():

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import images
+from json_lines import json_lines
 
 import shardctl
 from shardctl.errors import InputError, UsageError
-from shardctl.format.tables import read_rejects
 from shardctl.making.convert import ConvertResult
-from shardctl.system.folders import LocalFolder
 from shardctl.transforms.values import UnfitValue, array_of, check_fit, plain_value
 
 STEPS = """
@@ -216,41 +216,31 @@ def source(tmp_path: Path) -> Path:
     return images(tmp_path / "in", "a/1.png", "b/2.png", "b/3.png")
 
 
+PNG = {"store": "png"}
+
+
 def convert(source: Path, out: Path, function: str, **options: Any) -> ConvertResult:
     recipe = {"transform": [{"name": "custom", "target": function}], **options.pop("recipe", {})}
     return shardctl.convert(source, out, recipe=recipe, workers=0, **options)
 
 
-def rejected(out: Path) -> tuple[str, str, str]:
-    (reject,) = read_rejects(LocalFolder(out))
-    return reject.stage, reject.error, reject.message
-
-
 def test_numbers_of_numpy_keep_their_type(source, out):
-    convert(source, out, "steps:typed", recipe={"store": "png"})
+    convert(source, out, "steps:typed", recipe=PNG)
     ds = shardctl.open(out)
-    types = {
-        name: type_ for name, type_ in ds.manifest.schema if name not in ("key", "image", "label")
-    }
-    assert types == {
-        "u16": "uint16",
-        "u64": "uint64",
-        "i8": "int8",
-        "f16": "halffloat",
-        "f32": "float",
-        "f64": "double",
-        "flag": "bool",
-        "matrix": "list<item: list<item: float>>",
-        "cube": "list<item: list<item: list<item: uint64>>>",
-        "inside": "struct<a: list<item: int16>, b: list<item: float>>",
-    }
+    types = dict(ds.manifest.schema)
+    names = "u16 u64 i8 f16 f32 f64 flag".split()
+    found = "uint16 uint64 int8 halffloat float double bool".split()
+    assert [types[name] for name in names] == found
+    assert types["matrix"] == "list<item: list<item: float>>"
+    assert types["cube"] == "list<item: list<item: list<item: uint64>>>"
+    assert types["inside"] == "struct<a: list<item: int16>, b: list<item: float>>"
     row = ds[0]
     assert (row["u16"], row["u64"], row["f32"]) == (3, 2**63 + 1, float(np.float32(0.1)))
     assert np.array(row["cube"]).tolist() == [[[2**63 + 1], [2**63 + 1]]]
 
 
 def test_numbers_of_different_types_get_a_column_that_holds_them_all(source, out):
-    assert convert(source, out, "steps:varying", recipe={"store": "png"}).rejected == 0
+    assert convert(source, out, "steps:varying", recipe=PNG).rejected == 0
     ds = shardctl.open(out)
     types = dict(ds.manifest.schema)
     assert [types[name] for name in ("wide", "mixed", "whole")] == ["int64", "double", "int64"]
@@ -273,9 +263,9 @@ def test_numbers_of_different_types_get_a_column_that_holds_them_all(source, out
     ],
 )
 def test_whatever_can_be_called_is_called(source, out, function, amount):
-    convert(source, out, f"steps:{function}", recipe={"store": "png"})
+    convert(source, out, f"steps:{function}", recipe=PNG)
     assert [sample["amount"] for sample in shardctl.open(out)] == [amount] * 3
-    again = convert(source, out, f"steps:{function}", recipe={"store": "png"})
+    again = convert(source, out, f"steps:{function}", recipe=PNG)
     assert again.status == "up-to-date"
 
 
@@ -283,26 +273,24 @@ def test_whatever_can_be_called_is_called(source, out, function, amount):
 def test_a_second_argument_without_a_default_or_called_rng_gets_the_generator(
     source, out, function
 ):
-    convert(source, out, function, recipe={"store": "png"})
+    convert(source, out, function, recipe=PNG)
     drawn = [sample["amount"] for sample in shardctl.open(out)]
     assert len(set(drawn)) == 3
     assert all(0 <= number < 1 for number in drawn)
 
 
 def test_a_builtin_is_called_with_the_sample(source, tmp_path):
-    assert convert(source, tmp_path / "out", "builtins:dict", recipe={"store": "png"}).samples == 3
-    with pytest.raises(
-        InputError, match=r"builtins:len returned 4 \(int\); it must return the sample"
-    ):
-        convert(source, tmp_path / "out2", "builtins:len", recipe={"store": "png"})
+    assert convert(source, tmp_path / "out", "builtins:dict", recipe=PNG).samples == 3
+    with pytest.raises(InputError, match=r"builtins:len returned 4 \(int\)"):
+        convert(source, tmp_path / "out2", "builtins:len", recipe=PNG)
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("steps:Adder", "steps:Adder: needs an ordinary method __call__"),
-        ("steps:later", "steps:later: is async"),
-        ("steps:three", r"steps:three: takes \(sample, rng, more\), not \(sample\)"),
+        ("steps:Adder", "an ordinary method __call__"),
+        ("steps:later", "is async"),
+        ("steps:three", r"takes \(sample, rng, more\)"),
         ("steps:STEPS", "steps has no STEPS"),
         ("steps:GOOD", "GOOD is not a function"),
         ("steps:an_object.amount", "an_object.amount is not a function"),
@@ -320,150 +308,110 @@ def test_what_cannot_be_called_is_refused_by_name(source, tmp_path, function, me
 
 def test_the_code_of_an_object_is_part_of_the_fingerprint(source, tmp_path):
     """What an object does is decided where its class is written, and where it is made."""
-    (tmp_path / "other.py").write_text(
-        "import functools, steps\nmine = functools.partial(steps.add, amount=1)\n"
-    )
-    first = convert(source, tmp_path / "out", "other:mine")
-    (tmp_path / "other.py").write_text(
-        "import functools, steps\nmine = functools.partial(steps.add, amount=2)\n"
-    )
-    sys.modules.pop("other")
-    second = convert(source, tmp_path / "out2", "other:mine")
-    (tmp_path / "steps.py").write_text(STEPS + "# changed\n")
-    third = convert(source, tmp_path / "out3", "other:mine")
-    assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+    found = set()
+    for amount, more in ((1, ""), (2, ""), (2, "# changed\n")):
+        (tmp_path / "other.py").write_text(
+            f"import functools, steps\nmine = functools.partial(steps.add, amount={amount})\n"
+        )
+        (tmp_path / "steps.py").write_text(STEPS + more)
+        sys.modules.pop("other", None)
+        found.add(convert(source, tmp_path / str(len(found)), "other:mine").fingerprint)
+    assert len(found) == 3
 
 
-@pytest.mark.parametrize("store", ["raw", None])
-def test_a_function_may_return_the_same_buffer_at_every_call(source, tmp_path, out, store):
+@pytest.mark.parametrize("of_images", [True, False])
+def test_a_function_may_return_the_same_buffer_at_every_call(source, tmp_path, out, of_images):
     """Samples are stored later than they are made, and keep the values that they had then."""
-    if store is None:
-        source = lines(tmp_path / "lines", 5)
-    convert(
-        source,
-        out,
-        "steps:buffered",
-        **({"recipe": {"store": store}} if store else {}),
-    )
+    inputs = source if of_images else lines(tmp_path / "lines", 5)
+    convert(inputs, out, "steps:buffered", recipe={"store": "raw"} if of_images else {})
     for number, sample in enumerate(shardctl.open(out)):
         assert sample["flat"].tolist() == [number, number]
         assert sample["nested"] == [{"n": [number]}]
-        if store:
-            assert (sample["image"] == number).all()
+        assert not of_images or (sample["image"] == number).all()
 
 
 def test_a_function_may_draw_into_the_image(source, out):
-    convert(source, out, "steps:draw", recipe={"store": "png"})
+    convert(source, out, "steps:draw", recipe=PNG)
     assert (shardctl.open(out)[0]["image"][:5] == 7).all()
 
 
 def test_values_come_out_as_they_went_in(source, out):
-    convert(source, out, "steps:good", recipe={"store": "png"})
+    convert(source, out, "steps:good", recipe=PNG)
     ds = shardctl.open(out)
-    types = {
-        name: str(ds.schema.field(name).type)
-        for name in ("array", "bytes", "date", "bool", "empty", "none")
-    }
-    assert types == {
-        "array": "list<item: int32>",
-        "bytes": "binary",
-        "date": "date32[day]",
-        "bool": "bool",
-        "empty": "list<item: string>",
-        "none": "string",
-    }
+    names = ("array", "bytes", "date", "bool", "empty", "none")
+    found = "list<item: int32>|binary|date32[day]|bool|list<item: string>|string"
+    assert [str(ds.schema.field(name).type) for name in names] == found.split("|")
     table = pa.ipc.open_file(next(out.glob("train-*"))).read_all()
     (row, *_) = table.to_pylist()
-    assert (row["tuple"], row["scalar"], row["array"], row["matrix"]) == (
-        [1, 2],
-        0.5,
-        [0, 1, 2],
-        [[1, 1], [1, 1]],
-    )
-    assert (row["bytes"], row["zero_d"], row["bool"], row["text"], row["_hidden"]) == (
-        b"\xff",
-        5,
-        True,
-        ["ab", "c"],
-        1,
-    )
+    expected = {
+        "tuple": [1, 2],
+        "scalar": 0.5,
+        "array": [0, 1, 2],
+        "matrix": [[1, 1], [1, 1]],
+        "bytes": b"\xff",
+        "zero_d": 5,
+        "bool": True,
+        "text": ["ab", "c"],
+        "_hidden": 1,
+        "empty": [],
+        "none": None,
+    }
+    assert {name: row[name] for name in expected} == expected
     assert np.isnan(row["nan"])
-    assert (row["empty"], row["none"]) == ([], None)
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("function", "reason", "says"),
     [
-        ("set_int_key", "transform: "
-                        "not-a-name", "steps:set_int_key set a field that is called 3 "
-                                                 "(int)"),
-        ("set_surrogate_name", "transform: "
-                               "not-a-name", "that is called '\\ud800' (str); that "
-                                                        "cannot be written as UTF-8"),
-        ("set_huge", "encode: other-type", "steps:set_huge set x to 9223372036854775813 (int)"),
-        ("set_larger", "encode: other-type", "set x to an int of 16,610 bits"),
-        ("set_surrogate", "encode: other-type", "set x to '\\ud800' (str)"),
-        ("set_object", "encode: other-type", "set x to an object of type steps.Own"),
-        ("set_set", "encode: "
-                    "other-type", "set x to a set of length 2 (it has no order: make it a "
-                                          "list); its"),
-        ("set_int_keys", "encode: other-type", "set x to a dict with the key 1 (int)"),
-        ("set_endless", "encode: other-type", "set x to a value that is nested too deeply"),
-        ("set_masked", "encode: "
-                       "other-type", "set x to a masked numpy array of shape (2,) and type "
-                                             "int64"),
-        ("set_key", "transform: "
-                    "key-changed", "steps:set_key changed the key to 'other' (str); it "
-                                              "names the input"),
-        ("set_variant", "transform: variant-changed", "changed variant to 3 (int)"),
-        ("set_no_image", "transform: "
-                         "not-an-image", "steps:set_no_image removed the image; it must "
-                                                    "be a numpy array"),
-        ("set_float_image", "transform: "
-                            "not-an-image", "a numpy array of shape (4, 4, 3) and type "
-                                                       "float64; it must"),
-        ("set_empty_image", "transform: "
-                            "not-an-image", "of shape (0, 4, 3) and type uint8; it must"),
-        ("label_7", "encode: "
-                    "no-such-class", "steps:label_7 set label to 7 (int); the classes have "
-                                             "the numbers 0 to 1"),
-        ("label_true", "encode: "
-                       "other-type", "set label to True (bool); it must be the number of a "
-                                             "class, 0 to 1"),
+        ("set_int_key", "transform: not-a-name", "called 3 (int)"),
+        ("set_surrogate_name", "transform: not-a-name", "UTF-8"),
+        ("set_huge", "encode: other-type", "9223372036854775813"),
+        ("set_larger", "encode: other-type", "16,610 bits"),
+        ("set_surrogate", "encode: other-type", "'\\ud800' (str)"),
+        ("set_object", "encode: other-type", "steps.Own"),
+        ("set_set", "encode: other-type", "make it a list"),
+        ("set_int_keys", "encode: other-type", "the key 1 (int)"),
+        ("set_endless", "encode: other-type", "nested too deeply"),
+        ("set_masked", "encode: other-type", "a masked numpy array"),
+        ("set_key", "transform: key-changed", "'other' (str)"),
+        ("set_variant", "transform: variant-changed", "to 3 (int)"),
+        ("set_no_image", "transform: not-an-image", "removed the image"),
+        ("set_float_image", "transform: not-an-image", "float64"),
+        ("set_empty_image", "transform: not-an-image", "(0, 4, 3)"),
+        ("label_7", "encode: no-such-class", "to 7 (int)"),
+        ("label_true", "encode: other-type", "True (bool)"),
     ],
-)  # fmt: skip
-@pytest.mark.thorough(after=1)
+)
 def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
     source, out, function, reason, says
 ):
-    result = convert(source, out, f"steps:{function}", recipe={"store": "png"})
+    result = convert(source, out, f"steps:{function}", recipe=PNG)
     assert (result.samples, result.reasons) == (2, {reason: 1})
-    message = rejected(out)[2]
-    assert says in message
-    assert f"steps:{function}" in message
+    (reject,) = rejects_of(out)
+    assert says in reject.message
+    assert f"steps:{function}" in reject.message
     assert shardctl.verify(out).ok
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("leave", "steps:leave raised SystemExit: enough"),
-        ("unprintable", "raised Fault: it cannot be shown"),
-        ("surrogate_fault", "raised ValueError: a\\ud800b"),
+        ("leave", "SystemExit: enough"),
+        ("unprintable", "Fault: it cannot be shown"),
+        ("surrogate_fault", r"ValueError: a\\ud800b"),
     ],
 )
-def test_an_exception_of_any_kind_is_a_reason(source, tmp_path, function, says):
-    with pytest.raises(InputError) as refused:
-        convert(source, tmp_path / "out", f"steps:{function}")
-    assert says in str(refused.value)
+def test_an_exception_of_any_kind_is_a_reason(source, out, function, says):
+    with pytest.raises(InputError, match=says):
+        convert(source, out, f"steps:{function}")
 
 
 def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_manifest(
     source, out, cli
 ):
     """The plan still has the labels of the sources, so that the shards must be read."""
-    convert(source, out, "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
+    convert(source, out, "steps:relabel", recipe=PNG, samples_per_shard=2)
     before = cli("inspect", out, "--json").json["classes"]
     (out / "manifest.json").unlink()
     assert shardctl.repair(out).repaired == ("manifest.json",)
@@ -475,7 +423,7 @@ def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_ma
 
 
 def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source, out):
-    convert(source, out, "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
+    convert(source, out, "steps:relabel", recipe=PNG, samples_per_shard=1)
     (out / "train-00001.arrow").unlink()
     (source / "b" / "2.png").unlink()
     shardctl.repair(out, transforms=["steps:relabel"], drop_lost=True, workers=0)
@@ -483,35 +431,29 @@ def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source, 
 
 
 def test_where_a_function_drops_all_labels_there_are_no_classes(source, out):
-    convert(source, out, "steps:no_label", recipe={"store": "png"})
+    convert(source, out, "steps:no_label", recipe=PNG)
     manifest = json.loads((out / "manifest.json").read_text())
     assert "label" not in manifest["fields"]
     assert manifest["class_counts"] is None
 
 
 def lines(folder: Path, count: int, **more: Any) -> Path:
-    folder.mkdir()
-    (folder / "a.jsonl").write_text(
-        "".join(json.dumps({"n": n, **more}) + "\n" for n in range(count))
-    )
+    json_lines(folder / "a.jsonl", ({"n": n, **more} for n in range(count)))
     return folder
 
 
 def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path, out):
     """The type of a column is found on 1,024 lines; Arrow would make 2 of a 2.7 that comes
     later."""
-    late = 1050
-    (tmp_path / "steps.py").write_text(f"{STEPS}\nLATE = {late}\n")
-    result = convert(lines(tmp_path / "in", 1100), out, "steps:late")
-    assert result.samples == 1099
-    assert rejected(out) == (
-        "encode", "other-type", "steps:late set x to 2.7 (float); its column is of type int64",
-    )  # fmt: skip
+    (tmp_path / "steps.py").write_text(f"{STEPS}\nLATE = 1050\n")
+    assert convert(lines(tmp_path / "in", 1100), out, "steps:late").samples == 1099
+    (reject,) = rejects_of(out)
+    assert (reject.key, reject.error) == ("a.jsonl#1051", "other-type")
+    assert "2.7 (float); its column is of type int64" in reject.message
 
 
 def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path):
-    message = r"steps:mixed set x to values of several types, such as .*3 \(int\)"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"several types, such as .*3 \(int\)"):
         convert(lines(tmp_path / "in", 4), tmp_path / "out", "steps:mixed")
 
 
@@ -532,24 +474,23 @@ def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_pat
 NOON = datetime.datetime(2020, 1, 1, 12, 30, 5, 678)
 
 
+WHOLE = pa.list_(pa.int64())
+
+
 @pytest.mark.parametrize(
     ("value", "type_"),
     [
-        (None, pa.int64()),
         (1, pa.float64()),
-        (float("nan"), pa.float32()),
-        ([1, None], pa.list_(pa.int64())),
+        ([1, None], WHOLE),
         (np.array([1, 2], np.int64), pa.list_(pa.uint8())),
         (np.array([0.5, np.nan]), pa.list_(pa.float32())),
         (np.array([2**53], np.uint64), pa.list_(pa.float64())),
-        (datetime.date(2020, 1, 1), pa.date32()),
         (NOON, pa.timestamp("ns")),
         (NOON.replace(microsecond=0), pa.timestamp("s")),
         (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us", "Europe/Berlin")),
-        (NOON.time(), pa.time64("us")),
         (np.timedelta64("NaT", "ns"), pa.duration("ns")),
         ({"a": 1}, pa.map_(pa.string(), pa.int64())),
-        ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.string())])),
+        ({"a": 1}, pa.struct({"a": pa.int64(), "b": pa.string()})),
     ],
 )
 def test_what_fits_a_column(value, type_):
@@ -566,28 +507,23 @@ def test_what_fits_a_column(value, type_):
         (b"a", pa.string()),
         ("aaa", pa.binary(3)),
         ("ab", pa.list_(pa.string())),
-        ([[1], [2.5]], pa.list_(pa.list_(pa.int64()))),
+        ([[1], [2.5]], pa.list_(WHOLE)),
         (np.array([300]), pa.list_(pa.uint8())),
         (np.array([0.1]), pa.list_(pa.float32())),
-        (np.array([True]), pa.list_(pa.int64())),
-        (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64())),
-        (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64())),
-        (np.array([-1]), pa.list_(pa.uint64())),
+        (np.array([True]), WHOLE),
+        (np.array([2**64 - 1], np.uint64), WHOLE),
         (NOON, pa.date32()),
         (NOON, pa.timestamp("ms")),
         (NOON, pa.timestamp("us", "UTC")),
         (NOON.replace(tzinfo=datetime.timezone.utc), pa.timestamp("us")),
         (NOON.time(), pa.time32("ms")),
         (datetime.timedelta(microseconds=1), pa.duration("ms")),
-        (np.datetime64("2020-01-01T00:00:00.5", "ms"), pa.timestamp("s")),
         (np.timedelta64(5, "ns"), pa.float64()),
         (5, pa.timestamp("s")),
-        ({"a": [NOON]}, pa.struct([("a", pa.list_(pa.timestamp("s"), 1))])),
-        ([2.7], pa.list_view(pa.int64())),
         ({"a": 2.7}, pa.map_(pa.string(), pa.int64())),
         (2.7, pa.dictionary(pa.int32(), pa.int64())),
-        ([{"b": 2}], pa.large_list(pa.struct([("a", pa.int64())]))),
-        ({"a": 1}, pa.list_(pa.int64())),
+        ([{"b": 2}], pa.large_list(pa.struct({"a": pa.int64()}))),
+        ({"a": 1}, WHOLE),
     ],
 )
 def test_what_does_not_fit_a_column_is_refused(value, type_):
@@ -595,10 +531,8 @@ def test_what_does_not_fit_a_column_is_refused(value, type_):
         check_fit(plain_value(value), type_)
 
 
-TYPES = [
-    pa.int64(), pa.uint8(), pa.int32(), pa.float64(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.date32(),
-    pa.list_(pa.int64()), pa.list_(pa.uint8()), pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.string()),
-]  # fmt: skip
+TYPES = [pa.int64(), pa.uint8(), pa.float64(), pa.float32(), pa.bool_(), pa.string(), pa.binary()]
+TYPES += [pa.date32(), *(pa.list_(type_) for type_ in TYPES[:4]), pa.list_(pa.string())]
 NUMBERS = st.sampled_from([0, 1, -1, 300, 2**31, 2**53 + 1, 2**63, 0.5, 0.1, 1e300, True])
 SCALARS = st.none() | NUMBERS | st.sampled_from(["", "a", "\ud800", b"a"])
 ARRAYS = st.builds(

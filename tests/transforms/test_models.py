@@ -3,7 +3,6 @@ however it was made."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
 from image_files import images
+from json_lines import json_lines
 
 import shardctl
 from shardctl.errors import InputError, UsageError, WorkerError
-from shardctl.format.tables import read_rejects
-from shardctl.system.folders import LocalFolder
 
 MODELS = """
 import ctypes, os, signal
@@ -167,10 +165,9 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    (tmp_path / "lines").mkdir()
     for name in "ab":
-        records = "".join(json.dumps({"n": n, "deep": [[n]]}) + "\n" for n in range(10))
-        (tmp_path / "lines" / f"{name}.jsonl").write_text(records)
+        records = ({"n": n, "deep": [[n]]} for n in range(10))
+        json_lines(tmp_path / "lines" / f"{name}.jsonl", records)
     return tmp_path / "lines"
 
 
@@ -197,7 +194,7 @@ def calls(out: Path, split: str = "train") -> dict[str, str]:
 
 
 def rejected(out: Path) -> list[tuple[str, str]]:
-    return [(reject.key, reject.error) for reject in read_rejects(LocalFolder(out))]
+    return [(reject.key, reject.error) for reject in rejects_of(out)]
 
 
 def slots(names: list[str], size: int, without: str = "never") -> dict[str, str]:
@@ -248,52 +245,37 @@ def test_with_workers_the_object_is_never_made_in_the_command(source, tmp_path, 
 
 
 def test_the_option_takes_a_class_and_the_dataset_says_model(source, tmp_path, out, cli):
-    ran = cli(
-        "convert",
-        source,
-        out,
-        *"--transform models:Recorder --store png --workers 0".split(),
-    )
+    given_ones = ("convert", source, out, "--workers", 0)
+    ran = cli(*given_ones, *"--transform models:Recorder --store png".split())
     assert ran.code == 0
-    assert json.loads((out / "manifest.json").read_text())["recipe"]["transform"] == [
+    assert shardctl.open(out).manifest.recipe["transform"] == [
         {"name": "model", "target": "models:Recorder", "batch": 32, "arguments": {}}
     ]
-    shown = cli("recipe", "show", out)
-    (tmp_path / "shown.toml").write_text(shown.out)
-    again = (
-        "convert",
-        source,
-        out,
-        "--recipe",
-        tmp_path / "shown.toml",
-        "--workers",
-        "0",
-    )
-    assert "up to date" in cli(*again).err + cli(*again).out
+    (tmp_path / "shown.toml").write_text(cli("recipe", "show", out).out)
+    assert "up to date" in cli(*given_ones, "--recipe", tmp_path / "shown.toml").out
     assert cli("recipe", "check", tmp_path / "shown.toml", "--import").code == 0
 
 
-@pytest.mark.thorough(after=2)
-@pytest.mark.parametrize("change", ["arguments", "version", "code"])
-def test_what_decides_the_values_is_part_of_the_fingerprint(source, tmp_path, models, change):
-    before = convert(source, tmp_path / "out", step("Recorder")).fingerprint
-    if change == "version":
-        models.Recorder.version = "2"
-    if change == "code":
-        (tmp_path / "models.py").write_text(MODELS + "# changed\n")
-    after = convert(
-        source,
-        tmp_path / "out2",
-        step("Recorder", **({"depth": 1} if change == "arguments" else {})),
-    )
-    assert after.fingerprint != before
+def test_what_decides_the_values_is_part_of_the_fingerprint(source, tmp_path, models):
+    found = {convert(source, tmp_path / "0", step("Recorder")).fingerprint}
+    found.add(convert(source, tmp_path / "1", step("Recorder", depth=1)).fingerprint)
+    models.Recorder.version = "2"
+    found.add(convert(source, tmp_path / "2", step("Recorder")).fingerprint)
+    (tmp_path / "models.py").write_text(MODELS + "# changed\n")
+    found.add(convert(source, tmp_path / "3", step("Recorder")).fingerprint)
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("Raises", "ValueError"), ("Drops", "left-out"), ("Unfit", "other-type"), ("Odd", "not-a-sample"),
-     ("NoMemory", "out-of-memory")],
-)  # fmt: skip
+    [
+        ("Raises", "ValueError"),
+        ("Drops", "left-out"),
+        ("Unfit", "other-type"),
+        ("Odd", "not-a-sample"),
+        ("NoMemory", "out-of-memory"),
+    ],
+)
 @pytest.mark.thorough(after=2)
 def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source, out, name, error):
     """So the same rows can be made again without it: a repair does not try it."""
@@ -305,15 +287,16 @@ def test_a_rejected_record_is_in_no_call_whose_rows_are_stored(source, out, name
 
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_functions_before_and_after_a_model_are_called_in_turn(source, out, place):
-    function = {"name": "custom", "target": "models:rejects"}
-    seen = {"name": "custom", "target": "models:seen"}
-    steps = (
-        [function, step("Recorder")] if place == "before" else [step("Recorder"), seen, function]
+    function, seen = (
+        {"name": "custom", "target": f"models:{name}"} for name in ("rejects", "seen")
     )
-    convert(source, out, *steps)
+    before = place == "before"
+    convert(
+        source, out, *([function] * before), step("Recorder"), *([seen, function] * (not before))
+    )
     assert calls(out) == slots(NAMES, 4, "05")
     assert rejected(out) == [("05.png", "ValueError")]
-    if place == "after":
+    if not before:
         assert all(sample["before"] == sample["call"] for sample in shardctl.open(out))
 
 
@@ -348,31 +331,22 @@ def test_records_of_a_file_are_called_by_their_numbers(lines, out):
 
 def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(lines, out):
     convert(lines, out, step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
-    found = {split: calls(out, split) for split in ("train", "val")}
+    found = [calls(out, split) for split in ("train", "val")]
     numbered = [f"a.jsonl#{n}" for n in range(1, 11)]
-    assert min(map(len, found.values())) > 3
-    for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
+    assert min(map(len, found)) > 3
+    for of_split, others in (found, found[::-1]):
         own = [key for key in numbered if key in of_split]
-        with_rejected = [key for key in numbered if key not in others]
-        assert {key: of_split[key] for key in own} in (
-            slots(own, 3),
-            slots(with_rejected, 3, "a.jsonl#3"),
-        )
+        with_rejected = slots([key for key in numbered if key not in others], 3, "a.jsonl#3")
+        assert {key: of_split[key] for key in own} in (slots(own, 3), with_rejected)
     repaired(out, "Raises")
 
 
 def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lines, out):
-    own_keys = {"key_field": "n", "kind": "table"}
-    convert(
-        lines / "a.jsonl",
-        out,
-        step("Raises", 3, bad="7"),
-        recipe=own_keys,
-        split="train=0.5,val=0.5",
-    )
-    found = {split: calls(out, split) for split in ("train", "val")}
-    assert sorted([*found["train"], *found["val"]]) == sorted(set("0123456789") - {"7"})
-    for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
+    options: Any = {"recipe": {"key_field": "n", "kind": "table"}, "split": "train=0.5,val=0.5"}
+    convert(lines / "a.jsonl", out, step("Raises", 3, bad="7"), **options)
+    found = [calls(out, split) for split in ("train", "val")]
+    assert sorted([*found[0], *found[1]]) == sorted(set("0123456789") - {"7"})
+    for of_split, others in (found, found[::-1]):
         with_rejected = [key for key in "0123456789" if key not in others]
         assert of_split in (slots(list(of_split), 3), slots(with_rejected, 3, "7"))
     repaired(out, "Raises")
@@ -381,9 +355,7 @@ def test_records_with_keys_of_their_own_are_called_with_those_of_their_split(lin
 def test_records_that_are_shuffled_are_called_as_they_come(lines, out):
     convert(lines, out, step("Raises", bad="a.jsonl#3"), shuffle=1)
     found = calls(out)
-    assert {key: call for key, call in found.items() if key[0] == "b"} == slots(
-        [f"b.jsonl#{n}" for n in range(1, 11)], 4
-    )
+    assert slots([f"b.jsonl#{n}" for n in range(1, 11)], 4).items() <= found.items()
     assert list(found) != sorted(found)
     repaired(out, "Raises")
 
@@ -398,64 +370,41 @@ def repaired(out: Path, name: str) -> None:
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize(
-    ("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")]
-)
-def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
-    request, out, name, error, kind
-):
-    inputs = request.getfixturevalue(kind)
-    bad = "05" if kind == "source" else "a.jsonl#5"
-    result = convert(inputs, out, step(name, bad=bad), workers=1)
-    keys = NAMES if kind == "source" else [f"a.jsonl#{n}" for n in range(1, 11)]
-    assert rejected(out) == [(next(key for key in keys if bad in key), error)]
-    assert {key: call for key, call in calls(out).items() if key[0] != "b"} == slots(keys, 4, bad)
-    assert result.rejected == 1
+@pytest.mark.parametrize(("name", "error"), [("Leaves", "exited"), ("Segfaults", "crashed")])
+def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(lines, out, name, error):
+    result = convert(lines, out, step(name, bad="a.jsonl#5"), workers=1)
+    assert rejected(out) == [("a.jsonl#5", error)]
+    assert (
+        slots([f"a.jsonl#{n}" for n in range(1, 11)], 4, "a.jsonl#5").items() <= calls(out).items()
+    )
+    assert (result.samples, result.rejected) == (19, 1)
     repaired(out, name)
 
 
 @pytest.mark.thorough
 def test_a_model_that_dies_of_no_single_record_ends_the_conversion(source, tmp_path):
-    with pytest.raises(
-        WorkerError,
-        match=r"models:LeavesInCompany was called with several inputs, from 00\.png on.*batch "
-        r"lower",
-    ):
+    with pytest.raises(WorkerError, match=r"several inputs, from 00\.png on.*batch lower"):
         convert(source, tmp_path / "out", step("LeavesInCompany"), workers=1)
 
 
-def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source, tmp_path):
-    with pytest.raises(
-        InputError,
-        match=r"models:FailsInCompany raised ValueError: .* in a call with 4 inputs, not with each",
-    ):
-        convert(source, tmp_path / "out", step("FailsInCompany"))
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("FailsInCompany", "4 inputs, not with each"), ("Short", "a list of length 0")],
+)
+def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source, out, name, says):
+    with pytest.raises(InputError, match=says):
+        convert(source, out, step(name))
 
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("name", "arguments", "workers", "says"),
     [
-        ("NoCall", {}, 0, "models:NoCall: needs an ordinary method __call__"),
-        ("OddVersion", {}, 0, r"its version must be a string; it is 3 \(int\)"),
-        (
-            "NeedsMore",
-            {},
-            0,
-            "models:NeedsMore: making it failed: models:NeedsMore raised TypeError: .*'weights'",
-        ),
-        (
-            "NeedsMore",
-            {"depth": 3},
-            1,
-            r'models:NeedsMore: making it with arguments \{"depth": 3\} failed: .*',
-        ),
-        (
-            "seen",
-            {},
-            0,
-            "models:seen: is not a class, which model needs; custom takes functions",
-        ),
+        ("NoCall", {}, 0, "an ordinary method __call__"),
+        ("OddVersion", {}, 0, r"it is 3 \(int\)"),
+        ("NeedsMore", {}, 0, "making it failed: .* TypeError: .*'weights'"),
+        ("NeedsMore", {"depth": 3}, 1, r'with arguments \{"depth": 3\} failed'),
+        ("seen", {}, 0, "not a class"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_refused(source, tmp_path, name, arguments, workers, says):
@@ -463,29 +412,25 @@ def test_a_class_that_cannot_be_used_is_refused(source, tmp_path, name, argument
         convert(source, tmp_path / "out", step(name, **arguments), workers=workers)
 
 
-def test_a_model_that_returns_too_few_is_told_what_to_return(source, tmp_path):
-    with pytest.raises(
-        InputError,
-        match=r"Short returned a list of length 0 for a list of 1; it must return a list of the "
-        r"same",
-    ):
-        convert(source, tmp_path / "out", step("Short"))
-
-
 @pytest.mark.parametrize("arguments", [3, {"a": None}, {"a": float("nan")}])
 def test_arguments_are_a_table_of_what_a_file_can_say(source, tmp_path, arguments):
-    with pytest.raises(UsageError, match="arguments must be a table of plain values"):
+    with pytest.raises(UsageError, match="arguments must be a table"):
         convert(source, tmp_path / "out", {**step("Recorder"), "arguments": arguments})
 
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_features_without_images_are_a_dataset_that_everything_reads(source, out, dtype, cli):
+    labels = source / "labels.csv"
+    rows = "".join(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))
+    labels.write_text("file_name,label,weight\n" + rows)
     steps = ({"name": "resize", "size": "8x8"}, step("Features", dtype=dtype))
-    convert(source, out, *steps, recipe={"store": "none"}, samples_per_shard=6)
+    options: Any = {"labels": str(labels), "samples_per_shard": 6}
+    convert(source, out, *steps, recipe={"store": "none"}, **options)
     ds = shardctl.open(out)
-    assert ds.schema.names == ["key", "features", "grid"]
+    assert set(ds.schema.names) == {"key", "features", "grid", "label", "weight"}
     assert ds.schema.field("features").type == pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), 6)
+    assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
     batch = next(iter(ds.loader(batch_size=5, shuffle=False)))
     assert (batch["features"].shape, batch["features"].dtype) == ((5, 6), np.dtype(dtype))
     assert batch["grid"].shape == (5, 2, 3)
@@ -503,8 +448,8 @@ def test_an_interrupted_conversion_ends_with_the_same_bytes(source, tmp_path, ou
     monkeypatch.setenv("STOPPED", str(tmp_path / "stopped"))
     with pytest.raises(KeyboardInterrupt):
         convert(source, out, step("StopsOnce", bad="12"), samples_per_shard=3)
-    convert(source, out, step("StopsOnce", bad="12"), samples_per_shard=3)
-    convert(source, tmp_path / "whole", step("StopsOnce", bad="12"), samples_per_shard=3)
+    for made in (out, tmp_path / "whole"):
+        convert(source, made, step("StopsOnce", bad="12"), samples_per_shard=3)
     assert sums(out) == sums(tmp_path / "whole")
 
 
@@ -539,14 +484,9 @@ def test_whole_texts_are_called_together_too(tmp_path, out):
 
 def test_images_of_a_table_are_called_by_their_rows(source, out):
     (source / "05.png").write_bytes(b"broken")
-    rows = [{"image": name, "n": number} for number, name in enumerate(NAMES)]
-    (source / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    convert(
-        source / "table.jsonl",
-        out,
-        step("Raises", bad="#9"),
-        recipe={"kind": "image", "store": "png"},
-    )
+    table = json_lines(source / "table.jsonl", ({"image": name} for name in NAMES))
+    recipe = {"kind": "image", "store": "png"}
+    convert(table, out, step("Raises", bad="#9"), recipe=recipe)
     keys = [f"table.jsonl#{n}" for n in range(1, 15)]
     assert calls(out) == {
         key: " ".join(each for each in call.split() if each != keys[5])
@@ -574,36 +514,11 @@ def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source,
     )
     ran = cli("preview", source, *recipe)
     assert ran.code == 0
-    assert "the images are shown as your functions get them" in ran.out + ran.err
-    assert (
-        "8x8" in (tmp_path / "p.html").read_text() or "8 x 8" in (tmp_path / "p.html").read_text()
-    )
+    assert "as your functions get them" in ran.out + ran.err
+    assert "8x8" in (tmp_path / "p.html").read_text().replace(" x ", "x")
 
 
-def test_without_images_the_annotations_stay(source, out):
-    """A dataset of features is read by the loader, whatever else is in it."""
-    (source / "labels.csv").write_text(
-        "".join(
-            [
-                "file_name,label,weight\n",
-                *(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES)),
-            ]
-        )
-    )
-    resize = {"name": "resize", "size": "8x8"}
-    convert(
-        source,
-        out,
-        resize,
-        step("Features"),
-        recipe={"store": "none"},
-        labels=str(source / "labels.csv"),
-    )
-    ds = shardctl.open(out)
-    assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
-    assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
-
-
+@pytest.mark.thorough
 def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source, tmp_path, out):
     pytest.importorskip("torch")
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")

@@ -47,7 +47,7 @@ SCHEMA = jsonschema.Draft7Validator(recipe_schema())
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "recipe.toml"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
     return path
 
 
@@ -109,57 +109,39 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "key", "sentence"),
     [
-        (
-            'kind = "text"\n\n[[transform]]\nname = "hflip"\n',
-            3,
-            "transform[0]",
-            "hflip is for images, and these inputs are text",
-        ),
-        ('kind = "text"\nstore = "png"\n', 2, "store", "store is for images"),
+        ('kind = "text"\n\n[[transform]]\nname = "hflip"\n', 3, "transform[0]", "is for images"),
+        ('kind = "text"\nstore = "png"\n', 2, "store", "is for images"),
         ("variants = 2\n", 1, "variants", "no step is random"),
         ('\nstore = "raw"\n', 2, "store", "store raw needs"),
-        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "without hflip"),
-        ('encoding = "klingon"', 1, "encoding", "there is no such encoding"),
-        ('schema = "a:b"', 1, "schema", "is not of the form name:type"),
-        (
-            'text_field = "a"\nlabel_field = "a"',
-            2,
-            "label_field",
-            "cannot be the text and the label",
-        ),
-        ('[transform]\nname = "hflip"', 1, "transform", "transform must be a list of steps"),
+        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "hflip cannot apply"),
+        ('encoding = "klingon"', 1, "encoding", "no such encoding"),
+        ('schema = "a:b"', 1, "schema", "name:type"),
+        ('text_field = "a"\nlabel_field = "a"', 2, "label_field", "the text and the label"),
+        ('[transform]\nname = "hflip"', 1, "transform", "must be a list of steps"),
         (
             '[[transform]]\nname = "choice"\nsteps = [{name = "hflip"}]\nweights = [1, 2]',
             4,
             "transform[0].weights",
             "of the 1 steps",
         ),
-        (
-            '[[transform]]\nname = "maybe"\nsteps = []',
-            3,
-            "transform[0].steps",
-            "must have at least one step",
-        ),
+        ('[[transform]]\nname = "maybe"\nsteps = []', 3, "transform[0].steps", "at least one step"),
         (
             '[[transform]]\nname = "maybe"\nsteps = [{name = "ten_crop", size = 3}]',
             3,
             "transform[0].steps[0]",
             "cannot be inside",
         ),
-        (
-            '[[transform]]\nname = "hflip"\np = nan',
-            3,
-            "transform[0].p",
-            "must be a number from 0 to 1",
-        ),
-        ("a = 1\na = 2", 2, "", "not a TOML file: Cannot overwrite a value"),
+        ('[[transform]]\nname = "hflip"\np = nan', 3, "transform[0].p", "from 0 to 1"),
+        ("a = 1\na = 2", 2, "", "Cannot overwrite a value"),
         ('seed = 1\nkind = "im', 2, "", "not a TOML file"),
-        ("x = " + "[" * 3000, None, "", "too deep to be read"),
+        ('seed = 1\n# caf\udce9\nstore = "png"\n', 2, "", "not UTF-8"),
+        ("\ufeffseed = 3\r\nvariants = 0\r\n", 2, "variants", "must be"),
+        ("x = " + "[" * 3000, None, "", "too deep"),
         (
             "transform = [" + '{name = "maybe", steps = [' * 120 + "]}" * 120 + "]",
             1,
             "transform",
-            "steps in steps, deeper than 16",
+            "deeper than 16",
         ),
     ],
 )
@@ -168,20 +150,6 @@ def test_a_problem_is_told_with_its_line_and_key(tmp_path, text, line, key, sent
     assert (problem.line, problem.key) == (line, key)
     assert sentence in problem.message
     assert "\n" not in str(problem)
-
-
-def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
-    (tmp_path / "recipe.toml").write_bytes(b'seed = 1\n# caf\xe9\nstore = "png"\n')
-    (problem,) = check_recipe(tmp_path / "recipe.toml").problems
-    assert (problem.line, problem.message) == (
-        2,
-        "not a TOML file: there are bytes that are not UTF-8",
-    )
-
-
-def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
-    (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbfseed = 3\r\nvariants = 0\r\n")
-    assert [problem.line for problem in check_recipe(tmp_path / "recipe.toml").problems] == [2]
 
 
 WRONG_VALUES = {
@@ -238,11 +206,7 @@ def test_a_function_is_imported_only_when_that_is_asked_for(tmp_path, monkeypatc
 
 def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path, photos):
     recipe = written(tmp_path, '[[transform]]\nname = "crop"\nsize = -1\nsiz = 3\n')
-    with pytest.raises(
-        UsageError,
-        match=r"recipe\.toml:4: step 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe "
-        r"check",
-    ):
+    with pytest.raises(UsageError, match=r"recipe\.toml:4: step 1 .*'siz' .*and 1 more"):
         shardctl.convert(photos, tmp_path / "out", recipe=recipe)
 
 
@@ -273,27 +237,25 @@ def toml_values(draw: st.DrawFn, depth: int = 2) -> str:
     form = draw(st.sampled_from(["scalar", "list", "table"] if depth else ["scalar"]))
     if form == "scalar":
         return draw(st.sampled_from(scalars))
+    items = draw(st.lists(toml_values(depth - 1), max_size=3))
     if form == "list":
-        items = draw(st.lists(toml_values(depth - 1), max_size=3))
         between = draw(st.sampled_from([", ", " ,\n  ", ", # a comment, ] }\n"]))
-        return f"[{draw(st.sampled_from(['', ' ', chr(10)]))}{between.join(items)}{draw(st.sampled_from(['', chr(10)]))}]"
-    names = draw(st.lists(NAMES, max_size=3, unique=True))
-    return (
-        "{ "
-        + ", ".join(f"{toml_key(name)} = {draw(toml_values(depth - 1))}" for name in names)
-        + " }"
-    )
+        begin, end = (draw(st.sampled_from(["", " ", "\n"])) for _ in range(2))
+        return f"[{begin}{between.join(items)}{end}]"
+    names = draw(st.lists(NAMES, min_size=3, max_size=3, unique=True))
+    pairs = (f"{toml_key(name)} = {item}" for name, item in zip(names, items, strict=False))
+    return "{ " + ", ".join(pairs) + " }"
 
 
 @st.composite
 def toml_pairs(draw: st.DrawFn) -> str:
     lines = []
     for name in draw(st.lists(NAMES, max_size=3, unique=True)):
-        dotted = toml_key(name) + draw(st.sampled_from(["", "", ".x", ' . "y z"']))
-        lines.append(
-            f"{draw(st.sampled_from(['', '  ']))}{dotted} = "
-            f"{draw(toml_values())}{draw(st.sampled_from(['', ' # [c]']))}"
+        begin, dots, end = (
+            draw(st.sampled_from(each))
+            for each in (("", "  "), ("", "", ".x", ' . "y z"'), ("", " # [c]"))
         )
+        lines.append(f"{begin}{toml_key(name)}{dots} = {draw(toml_values())}{end}")
         lines += draw(st.sampled_from([[], [""], ["# a = 1"]]))
     return "".join(f"{line}\n" for line in lines)
 
@@ -301,14 +263,8 @@ def toml_pairs(draw: st.DrawFn) -> str:
 @st.composite
 def toml_documents(draw: st.DrawFn) -> str:
     text = draw(toml_pairs())
-    for number, form in enumerate(
-        draw(
-            st.lists(
-                st.sampled_from(["[t{}]", "[[list]]", "[[list.inner]]", "[ 'list' . more{} ]"]),
-                max_size=5,
-            )
-        )
-    ):
+    forms = st.sampled_from(["[t{}]", "[[list]]", "[[list.inner]]", "[ 'list' . more{} ]"])
+    for number, form in enumerate(draw(st.lists(forms, max_size=5))):
         if form.startswith(("[[list.", "[ '")) and "[[list]]" not in text:
             continue
         text += f"{form.format(number)}\n{draw(toml_pairs())}"
@@ -316,19 +272,15 @@ def toml_documents(draw: st.DrawFn) -> str:
 
 
 def keys_in(value: Any, key: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return {
-        found for name, item in items for found in ({(*key, name)} | keys_in(item, (*key, name)))
-    }
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found = set()
+    for name, item in items:
+        within = keys_in(item, (*key, name)) if isinstance(item, dict | list) else set()
+        found |= {(*key, name)} | within
+    return found
 
 
-@examples(90)
+@examples(60)
 @given(toml_documents())
 def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text):
     try:
@@ -342,16 +294,10 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text):
         rest = lines[place[0] - 1][place[1] - 1 :]
         last = key[-1]
         if isinstance(last, int):
-            assert rest
-            assert not rest.startswith((",", "]", " ")), (
-                "an item begins with its value, a table of a list with [["
-            )
+            # an item begins with its value, a table of a list with [[
+            assert rest[:1] not in ("", ",", "]", " ")
         else:
-            assert (
-                rest.startswith(("[", toml_key(last)))
-                or json.dumps(last) in rest
-                or str(last) in rest
-            )
+            assert any(part in rest for part in (toml_key(last), json.dumps(last), last))
 
 
 # Writing
@@ -359,16 +305,16 @@ def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text):
 TEXTS = st.text(min_size=1, max_size=8).filter(
     lambda text: text.encode("utf-8", "ignore").decode() == text
 )
+WITHIN: list[dict[str, Any]] = [
+    {"name": "vflip"},
+    {"name": "maybe", "p": 0.3, "steps": [{"name": "hflip", "p": 1}]},
+]
 STEPS = st.sampled_from(
     [
         {"name": "hflip", "p": 0.25},
         {"name": "resize", "size": "40x30"},
         {"name": "random_affine", "degrees": 10, "scale": [0.5, 2], "fill": [1, 2, 3]},
-        {
-            "name": "choice",
-            "steps": [{"name": "vflip"}, {"name": "maybe", "steps": [{"name": "hflip", "p": 1}]}],
-            "weights": [1, 3],
-        },
+        {"name": "choice", "steps": WITHIN, "weights": [1, 3]},
     ]
 )
 RECIPES = st.one_of(
@@ -422,10 +368,7 @@ NESTED = {
     "variants": 2,
     "transform": [
         {"name": "resize", "size": 24},
-        {
-            "name": "choice",
-            "steps": [{"name": "hflip"}, {"name": "maybe", "p": 0.3, "steps": [{"name": "vflip"}]}],
-        },
+        {"name": "choice", "steps": WITHIN},
         {"name": "random_resized_crop", "size": "16x12", "scale": [0.5, 1.0]},
     ],
 }
@@ -436,15 +379,8 @@ NESTED = {
 def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path, photos, form):
     source, recipe = photos, NESTED
     if form == "csv":
-        source, recipe = (
-            tmp_path / "t.csv",
-            {
-                "columns": ["a", "b"],
-                "delimiter": "tab",
-                "schema": "a:int64,b:string",
-                "label_field": "b",
-            },
-        )
+        source, recipe = tmp_path / "t.csv", {"columns": ["a", "b"], "delimiter": "tab"}
+        recipe |= {"schema": "a:int64,b:string", "label_field": "b"}
         source.write_text("1\tx\n2\ty\n")
     if form == "lines":
         source, recipe = tmp_path / "t.txt", {"record": "line", "encoding": "latin-1"}
@@ -467,9 +403,8 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path, photos, 
 def test_the_schema_of_recipes_is_one_and_is_up_to_date():
     jsonschema.Draft7Validator.check_schema(recipe_schema())
     page = (ROOT / "docs" / "recipe.schema.json").read_text(encoding="utf-8")
-    assert (
-        page == runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))["schema"]()
-    ), "run `make docs`"
+    script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_recipe_docs.py"))
+    assert page == script["schema"](), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -478,14 +413,8 @@ def test_the_schema_describes_every_setting_of_a_step_and_its_default_is_allowed
     for setting in declared_in(TRANSFORMS[name]):
         assert described[setting]["description"], f"{name}: {setting} has no description"
         if "default" in described[setting]:
-            assert (
-                list(
-                    SCHEMA.evolve(schema=described[setting]).iter_errors(
-                        described[setting]["default"]
-                    )
-                )
-                == []
-            )
+            schema = SCHEMA.evolve(schema=described[setting])
+            assert list(schema.iter_errors(described[setting]["default"])) == []
 
 
 @pytest.mark.parametrize(
@@ -518,34 +447,7 @@ def test_every_key_of_a_recipe_is_an_option_of_convert():
             assert words is None or tuple(options[key].type.choices) == words
 
 
-@pytest.mark.parametrize("step", [*(TRANSFORMS), "choice"])
-def test_any_step_may_be_written_as_an_option(step):
-    settings = {
-        name: value
-        for name, value in EXAMPLES_OF_VALUES.items()
-        if name in declared_in(TRANSFORMS[step])
-    }
-    text = " ".join(
-        [
-            step,
-            *(
-                f"{name} = {recipe_toml({'value': value})[8:].strip()}"
-                for name, value in settings.items()
-            ),
-        ]
-    )
-    assert parse_step_option(text) == {"name": step, **settings}
-
-
-EXAMPLES_OF_VALUES = {
-    "size": "32x24",
-    "side": "long",
-    "p": 1e-07,
-    "fill": [0, 1, 2],
-    "expand": True,
-    "target": "a:b",
-    "steps": [{"name": "hflip", "p": 0.5}, {"name": "crop", "size": "two words"}],
-}
+CHOICE = {"name": "choice", "steps": [{"name": "hflip", "p": 1e-7}]}
 
 
 @pytest.mark.parametrize(
@@ -553,12 +455,9 @@ EXAMPLES_OF_VALUES = {
     [
         ("hflip", {"name": "hflip"}),
         ("  hflip   p=1 ", {"name": "hflip", "p": 1}),
-        ("resize size=320x240 side=long", {"name": "resize", "size": "320x240", "side": "long"}),
-        (
-            "random_rotation degrees=[-5, 5]  expand=true",
-            {"name": "random_rotation", "degrees": [-5, 5], "expand": True},
-        ),
-        ("custom target='a:b c'", {"name": "custom", "target": "a:b c"}),
+        ("resize size=320x240", {"name": "resize", "size": "320x240"}),
+        ("random_rotation  degrees=[-5, 5]", {"name": "random_rotation", "degrees": [-5, 5]}),
+        ("choice steps=[{name = 'hflip', p = 1e-7}]", CHOICE),
         ("custom target=my.module:function", {"name": "custom", "target": "my.module:function"}),
     ],
 )
@@ -569,11 +468,9 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text, step):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "write a step and its settings"),
-        ("p=1", "write a step and its settings"),
+        ("p=1", "write the name of a step"),
         ("hflop p=1", "step 'hflop' is not known; did you mean hflip?"),
         ("hflip 0.5", "'0.5' is not of the form setting=value"),
-        ("hflip p=", "the value of p is not as TOML writes it"),
         ("hflip p=1,2", "the value of p is not as TOML writes it"),
         ("hflip p=" + "[" * 3000 + "]" * 3000, "the value of p is not as TOML writes it"),
         ("hflip p=1 p=2", "p is given twice"),

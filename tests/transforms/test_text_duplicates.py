@@ -4,42 +4,34 @@ work is divided."""
 from __future__ import annotations
 
 import errno
-import json
 import random
 import re
 import shutil
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 import xxhash
 from conftest import examples
-from dataset_facts import sums
+from dataset_facts import rejects_of, sums
 from hypothesis import given
 from hypothesis import strategies as st
-from in_this_process import repair
+from in_this_process import convert, repair
+from json_lines import json_lines, texts_in
 from stopping import stopped_at
 
 import shardctl
-from shardctl.errors import DatasetError, DiskFullError, Rejection, UsageError, WorkerError
-from shardctl.format.tables import read_rejects
+from shardctl.errors import DiskFullError, UsageError, WorkerError
 from shardctl.making.convert import Listener, discover
 from shardctl.making.shards import hashes as text_hashes
 from shardctl.making.shards import task
 from shardctl.system.files import naming_the_path
-from shardctl.system.folders import LocalFolder
-from shardctl.transforms.base import Records
 from shardctl.transforms.duplicates import exact, near
-from shardctl.transforms.duplicates.exact import SCHEMA
 from shardctl.transforms.duplicates.pieces import pieces_of, without_pieces
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.table import TRANSFORMS
-from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
-from shardctl.transforms.text.deduplicate import Deduplicate
 
 # --- pieces ---
 
@@ -62,20 +54,19 @@ def paragraphs_of(text: str) -> list[str]:
     return ["\n".join(lines).removesuffix("\r") for lines in found if lines]
 
 
-@pytest.mark.parametrize(
-    ("unit", "reference"),
-    [("document", lambda text: [text]), ("line", lines_of), ("paragraph", paragraphs_of)],
-)
+CUTS = {"document": lambda text: [text], "line": lines_of, "paragraph": paragraphs_of}
+
+
+@pytest.mark.parametrize("unit", CUTS)
 @examples(150)
 @given(TEXTS)
-def test_texts_are_cut_as_the_plain_rule_says(unit, reference, texts):
-    assert callable(reference)
+def test_texts_are_cut_as_the_plain_rule_says(unit, texts):
     # a slice of an array begins anywhere in its buffers
     found = pieces_of(pa.array(["x", *texts], pa.string())[1:], unit)
     expected = [
         (row, number, piece)
         for row, text in enumerate(texts)
-        for number, piece in enumerate(reference(text))
+        for number, piece in enumerate(CUTS[unit](text))
     ]
     cut = [found.data[a:b].tobytes().decode() for a, b in zip(found.start, found.end, strict=True)]
     assert list(zip(found.row.tolist(), found.number.tolist(), cut, strict=True)) == expected
@@ -95,15 +86,11 @@ def test_what_is_left_of_texts_are_the_other_pieces_in_their_order(unit, texts, 
     dropped = np.array([draw.random() < 0.5 for _ in range(len(cut))], bool)
     left = without_pieces(array, cut, dropped)
     left.validate(full=True)
-    reference = {"line": lines_of, "paragraph": paragraphs_of}[unit]
+    reference = CUTS[unit]
     for row, (before, after) in enumerate(zip(texts, left.to_pylist(), strict=True)):
         of_text = np.flatnonzero(cut.row == row)
-        expected = [
-            piece
-            for piece, gone in zip(reference(before), dropped[of_text], strict=True)
-            if not gone
-        ]
-        assert reference(after) == expected
+        pieces = zip(reference(before), dropped[of_text], strict=True)
+        assert reference(after) == [piece for piece, gone in pieces if not gone]
         if not dropped[of_text].any():
             assert after == before
 
@@ -115,13 +102,9 @@ def test_a_line_goes_with_its_line_end():
         ("a", ["b\nc\n", "b\r\n", "\n\nb", "b"]),
     ):
         cut = pieces_of(texts, "line")
-        gone = np.array(
-            [
-                cut.data[a:b].tobytes().decode() == drop
-                for a, b in zip(cut.start, cut.end, strict=True)
-            ]
-        )
-        assert without_pieces(texts, cut, gone).to_pylist() == expected
+        places = zip(cut.start, cut.end, strict=True)
+        gone = [cut.data[a:b].tobytes().decode() == drop for a, b in places]
+        assert without_pieces(texts, cut, np.array(gone)).to_pylist() == expected
 
 
 # --- equal hashes ---
@@ -167,16 +150,10 @@ def test_the_first_of_equal_hashes_is_kept_in_whichever_order_they_come(
 def shingles(text: str) -> set[tuple[str, ...]]:
     """Return the shingles of a text as plain Python finds them."""
     between = "\u0000-/:-@\\[-`{-\u007f\u0080-\u00bf\u2000-\u207f"
-    words = re.findall(
-        f"[\u3000-\u9fff]|[^{between}\u3000-\u9fff]+",
-        re.sub("[A-Z]", lambda found: found[0].lower(), text),
-    )
-    count = max(1, len(words) - near.SHINGLE + 1)
-    return (
-        {tuple(words[place : place + near.SHINGLE]) for place in range(count)}
-        if words
-        else {(text,)}
-    )
+    lower = re.sub("[A-Z]", lambda found: found[0].lower(), text)
+    words = re.findall(f"[\u3000-\u9fff]|[^{between}\u3000-\u9fff]+", lower)
+    places = range(max(1, len(words) - near.SHINGLE + 1))
+    return {tuple(words[at : at + near.SHINGLE]) for at in places} if words else {(text,)}
 
 
 @examples(150)
@@ -195,20 +172,16 @@ def test_shingles_are_words_that_follow_each_other(texts, stretch):
         near._powers.cache_clear()
     parts = np.split(found, starts[1:]) if texts else []
     for text, hashes in zip(texts, parts, strict=True):
-        expected = shingles(text)
-        assert len(set(hashes.tolist())) == len(expected)
         for other, others in zip(texts, parts, strict=True):
-            assert len(set(hashes.tolist()) & set(others.tolist())) == len(
-                expected & shingles(other)
-            )
+            shared = set(hashes.tolist()) & set(others.tolist())
+            assert len(shared) == len(shingles(text) & shingles(other))
 
 
 def pair(draw: random.Random, words: int, changed: float) -> tuple[str, str]:
     """Return a text of random words, and the same with some of them changed."""
     one = [f"w{draw.randrange(10**6)}" for _ in range(words)]
-    return " ".join(one), " ".join(
-        f"x{draw.randrange(10**6)}" if draw.random() < changed else word for word in one
-    )
+    other = [f"x{word}" if draw.random() < changed else word for word in one]
+    return " ".join(one), " ".join(other)
 
 
 def jaccard(one: str, other: str) -> float:
@@ -219,11 +192,8 @@ def compared(
     texts: list[str], threshold: float, folder: Path
 ) -> tuple[near.Components, near.Sketches]:
     shingles, starts = near.shingles_of(pa.array(texts))
-    found, sketches, held = (
-        near.Components(len(texts)),
-        near.Sketches(folder / "s", len(texts)),
-        exact.Runs(folder / "r", near.BANDED),
-    )
+    found, sketches = near.Components(len(texts)), near.Sketches(folder / "s", len(texts))
+    held = exact.Runs(folder / "r", near.BANDED)
     sketches.add(np.arange(len(texts)), *near.sketches_of(shingles, starts))
     sketches.finish()
     near.add_bands(held, near.signatures_of(shingles, starts), np.arange(len(texts)), threshold)
@@ -232,29 +202,14 @@ def compared(
     return found, sketches
 
 
-def test_signatures_agree_as_often_as_texts_are_alike():
-    draw = random.Random(3)
-    pairs = [pair(draw, draw.choice([30, 100, 400]), draw.random() * 0.1) for _ in range(400)]
-    one, other = (
-        near.signatures_of(*near.shingles_of(pa.array(texts))) for texts in zip(*pairs, strict=True)
-    )
-    errors = (one == other).mean(axis=1) - np.array([jaccard(*each) for each in pairs])
-    assert abs(errors.mean()) < 0.01
-    assert errors.std() < 0.045  # sqrt(J (1 - J) / 128) is 0.044 at most
-
-
 @pytest.mark.thorough
 def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path):
     draw = random.Random(4)
-    pairs = [
-        pair(draw, words, draw.random() * 0.2)
-        for words in [1, 4, 7, 30, 100, 400] * 20 + [3000] * 20
-    ]
+    sizes = [1, 4, 7, 30, 100, 400] * 20 + [3000] * 20
+    pairs = [pair(draw, words, draw.random() * 0.2) for words in sizes]
     _, sketches = compared([text for each in pairs for text in each], 0.8, tmp_path)
     places = np.arange(len(pairs)) * 2
-    errors = sketches.similarities(places, places + 1) - np.array(
-        [jaccard(*each) for each in pairs]
-    )
+    errors = sketches.similarities(places, places + 1) - [jaccard(*each) for each in pairs]
     assert not errors[:120].any()
     assert errors[120:].any()
     assert np.abs(errors).max() < 0.07  # sqrt(J (1 - J) / 512) is 0.022 at most
@@ -262,7 +217,7 @@ def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path
 
 def test_pairs_above_the_threshold_are_found_and_others_are_not(tmp_path):
     draw = random.Random(5)
-    pairs = [pair(draw, 150, draw.random() * 0.08) for _ in range(1500)]
+    pairs = [pair(draw, 150, draw.random() * 0.08) for _ in range(800)]
     alike = np.array([jaccard(*each) for each in pairs])
     found, _ = compared([text for each in pairs for text in each], 0.8, tmp_path)
     dropped = np.isin(np.arange(len(pairs)) * 2 + 1, found.dropped())
@@ -290,60 +245,39 @@ def test_what_is_connected_has_the_lowest_rank_of_all(edges, together):
 # --- whole conversions ---
 
 
-class Lower(TextTransform, step="lower"):
-    """Makes all letters small."""
-
-    def changed(self, texts: pa.Array) -> pa.Array:
-        return pc.utf8_lower(texts)
-
-
-class NoB(TextFilter, step="no_b"):
-    """Rejects texts that have a b."""
-
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        return [
-            (row, Rejection("filter", "letter-b", "has a b"))
-            for row, text in enumerate(texts.to_pylist())
-            if "b" in text
-        ]
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRANSFORMS, "lower", Lower)
-    monkeypatch.setitem(TRANSFORMS, "no_b", NoB)
-
-
 def write(folder: Path, files: dict[str, list[str | None]]) -> Path:
     """Write texts as records of JSON lines, by the path of their file."""
     for name, texts in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        texts_in(folder / name, texts)
     return folder
 
 
 EXACT = {"duplicates": "exact"}
 
 
-def exactly(folder: Path) -> Any:
-    return shardctl.convert(folder / "in", folder / "out", recipe=EXACT, workers=0)
+def exactly(folder: Path, **options: Any) -> Any:
+    return convert(folder / "in", folder / "out", recipe=EXACT, **options)
 
 
 def deduplicated(
-    source: Path, out: Path, workers: int = 0, **options: Any
-) -> dict[str, str | None]:
-    """Convert, and return the texts by their keys."""
-    shardctl.convert(source, out, workers=workers, **options)
-    return {sample["key"]: sample["text"] for sample in shardctl.open(out)}
+    folder: Path, out: str = "out", workers: int = 0, **options: Any
+) -> dict[str, Any]:
+    """Convert what is in folder/in, and return the texts by their keys."""
+    shardctl.convert(folder / "in", folder / out, workers=workers, **options)
+    return {sample["key"]: sample["text"] for sample in shardctl.open(folder / out)}
 
 
-def why(out: Path) -> dict[str, tuple[str, str]]:
-    """Return the error and the message of every reject of a filter, by its key."""
+def why(out: Path) -> dict[str, str]:
+    """Return the message of every reject of a filter, by its key."""
     return {
-        reject.key: (reject.error, reject.message)
-        for reject in read_rejects(LocalFolder(out))
+        reject.key: f"{reject.error}: {reject.message}"
+        for reject in rejects_of(out)
         if reject.stage == "filter"
     }
+
+
+def like(key: str) -> str:
+    return f"duplicate: has the same text as {key}, which is kept"
 
 
 DOCUMENTS: dict[str, list[str | None]] = {
@@ -355,29 +289,21 @@ DOCUMENTS: dict[str, list[str | None]] = {
 
 def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, out, cli):
     write(tmp_path / "in", DOCUMENTS)
-    texts = deduplicated(tmp_path / "in", out, recipe=EXACT)
+    texts = deduplicated(tmp_path, recipe=EXACT)
     assert why(out) == {
-        "a/1.jsonl#3": ("duplicate", "has the same text as a/1.jsonl#1, which is kept"),
-        "a/2.jsonl#1": ("duplicate", "has the same text as a/1.jsonl#6, which is kept"),
-        "b/1.jsonl#2": ("duplicate", "has the same text as a/1.jsonl#5, which is kept"),
-        "b/1.jsonl#3": ("duplicate", "has the same text as a/1.jsonl#2, which is kept"),
+        "a/1.jsonl#3": like("a/1.jsonl#1"),
+        "a/2.jsonl#1": like("a/1.jsonl#6"),
+        "b/1.jsonl#2": like("a/1.jsonl#5"),
+        "b/1.jsonl#3": like("a/1.jsonl#2"),
     }
-    given_texts = {
+    assert texts == {
         f"{name}#{number}": text
         for name, given in DOCUMENTS.items()
         for number, text in enumerate(given, 1)
+        if f"{name}#{number}" not in why(out)
     }
-    assert texts == {key: text for key, text in given_texts.items() if key not in why(out)}
-    ran = cli(
-        "convert",
-        tmp_path / "in",
-        out,
-        "--duplicates",
-        "exact",
-        "--workers",
-        0,
-        "--json",
-    )
+    options = "--duplicates exact --workers 0 --json".split()
+    ran = cli("convert", tmp_path / "in", out, *options)
     assert ran.json["status"] == "up-to-date"
     assert ran.json["steps"] == [
         {"name": "deduplicate", "records": 14, "bytes": 54, "rejected": {"duplicate": [4, 16]}}
@@ -388,17 +314,12 @@ def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path, 
 @pytest.mark.thorough
 def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path, out):
     write(tmp_path / "in", DOCUMENTS)
-    said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
-    tried = shardctl.convert(
-        tmp_path / "in", out, recipe={"duplicates": "exact"}, workers=0, dry_run=True
-    )
-    assert tried.estimate is not None
-    assert said in tried.estimate.notices
+    said = "4 of 12 texts are duplicates of others"
+    assert said in str(exactly(tmp_path, dry_run=True).estimate.notices)
     assert not out.exists()
     heard: list[int] = []
-    listener = Listener(comparing=heard.append)
-    made = shardctl.convert(tmp_path / "in", out, {"duplicates": "exact"}, listener, workers=0)
-    assert said in made.notices
+    made = exactly(tmp_path, listener=Listener(comparing=heard.append))
+    assert said in str(made.notices)
     assert (made.samples, made.reasons) == (10, {"filter: duplicate": 4})
     assert heard == [14]
 
@@ -407,34 +328,26 @@ def random_texts(seed: int) -> dict[str, list[str | None]]:
     """Return texts of few different lines, some of them like others, in several files."""
     draw = random.Random(seed)
     lines = [f"line {number} has these words" for number in range(60)] + ["", " ", "\t"]
-    files: dict[str, list[str | None]] = {}
-    for number in range(9):
-        files[f"{'ab'[number % 2]}/{number}.jsonl"] = [
+    return {
+        f"{'ab'[number % 2]}/{number}.jsonl": [
             "\n".join(draw.choices(lines, k=draw.randint(0, 6))) for _ in range(40)
         ]
-    return files
+        for number in range(9)
+    }
 
 
-def without_repeats(files: dict[str, list[str | None]], unit: str) -> dict[str, str]:
-    """Return what is kept of texts, by their keys, as plain Python finds it."""
+def without_repeats(files: dict[str, list[Any]], unit: str) -> dict[str, list[str]]:
+    """Return the pieces that are kept of texts, by their keys, as plain Python finds them."""
     seen: set[str] = set()
     kept = {}
     for name in sorted(files):
         for number, text in enumerate(files[name], 1):
-            assert text is not None
-            pieces = {
-                "document": lambda text: [text],
-                "line": lines_of,
-                "paragraph": paragraphs_of,
-            }[unit](text)
-            new = []
-            for piece in pieces:
-                if piece not in seen:
-                    new.append(piece)
-                seen.add(piece)
+            pieces = CUTS[unit](text)
+            new = [piece for piece in dict.fromkeys(pieces) if piece not in seen]
+            seen.update(pieces)
             if new or not pieces:
                 kept[f"{name}#{number}"] = new
-    return kept  # type: ignore[return-value]  # lists of pieces
+    return kept
 
 
 @pytest.mark.thorough
@@ -447,11 +360,11 @@ def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path, o
     write(tmp_path / "in", files)
     recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
     options: dict[str, Any] = {"recipe": recipe, "split": split, "samples_per_shard": 50}
-    texts = deduplicated(tmp_path / "in", out, **options)
-    cut = {"document": lambda text: [text], "line": lines_of, "paragraph": paragraphs_of}[unit]
-    assert {key: cut(text or "") for key, text in texts.items()} == without_repeats(files, unit)
+    texts = deduplicated(tmp_path, **options)
+    found = {key: CUTS[unit](text) for key, text in texts.items()}
+    assert found == without_repeats(files, unit)
     for workers in (1, 2):
-        deduplicated(tmp_path / "in", tmp_path / str(workers), workers, **options)
+        deduplicated(tmp_path, str(workers), workers, **options)
         assert sums(tmp_path / str(workers)) == sums(out)
 
 
@@ -459,98 +372,69 @@ def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path, o
 def test_near_duplicates_are_rejected_whoever_converts(tmp_path, out):
     draw = random.Random(8)
     pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
-    write(
-        tmp_path / "in",
-        {"a.jsonl": [one for one, _ in pairs], "b.jsonl": [other.upper() for _, other in pairs]},
-    )
+    texts_in(tmp_path / "in" / "a.jsonl", [one for one, _ in pairs])
+    texts_in(tmp_path / "in" / "b.jsonl", [other.upper() for _, other in pairs])
     options: dict[str, Any] = {"recipe": {"duplicates": "near:0.7"}, "shuffle": 1}
-    deduplicated(tmp_path / "in", out, **options)
-    expected = {
-        f"b.jsonl#{number}" for number in range(1, 61) if jaccard(*pairs[number - 1]) >= 0.7
-    }
+    deduplicated(tmp_path, **options)
+    expected = {f"b.jsonl#{n}" for n, each in enumerate(pairs, 1) if jaccard(*each) >= 0.7}
     rejects = why(out)
     assert set(rejects) == expected
     assert len(expected) > 30
-    assert rejects["b.jsonl#1"] == (
-        "near-duplicate",
-        "has nearly the same text as a.jsonl#1, which is kept (their similarity is 1.00)",
-    )
-    deduplicated(tmp_path / "in", tmp_path / "2", 2, **options)
+    assert rejects["b.jsonl#1"].startswith("near-duplicate: has nearly the same text as a.jsonl#1")
+    assert "1.00" in rejects["b.jsonl#1"]
+    deduplicated(tmp_path, "2", 2, **options)
     assert sums(tmp_path / "2") == sums(out)
 
 
-@pytest.mark.parametrize("form", ["files", "lines"])
-def test_files_of_text_are_compared_too(tmp_path, out, form):
+def test_files_of_text_are_compared_too(tmp_path, out):
     (tmp_path / "in").mkdir()
-    if form == "files":
-        for name, text in {"a": "x", "b": "y", "c": "x", "d": ""}.items():
-            (tmp_path / "in" / f"{name}.txt").write_text(text)
-        texts = deduplicated(tmp_path / "in", out, recipe=EXACT)
-        assert list(texts) == ["a.txt", "b.txt", "d.txt"]
-        assert why(out)["c.txt"] == (
-            "duplicate",
-            "has the same text as a.txt, which is kept",
-        )
-    else:
-        (tmp_path / "in/a.txt").write_text("x\ny\n\nx\n")
-        texts = deduplicated(tmp_path / "in", out, recipe={"duplicates": "exact", "record": "line"})
-        assert "a.txt#4" not in texts
-        assert why(out)["a.txt#4"] == (
-            "duplicate",
-            "has the same text as a.txt#1, which is kept",
-        )
+    for name, text in {"a": "x", "b": "y", "c": "x", "d": ""}.items():
+        (tmp_path / "in" / f"{name}.txt").write_text(text)
+    assert list(deduplicated(tmp_path, recipe=EXACT)) == ["a.txt", "b.txt", "d.txt"]
+    assert why(out) == {"c.txt": like("a.txt")}
 
 
-@pytest.mark.usefixtures("steps")
+def test_lines_of_text_are_compared_too(tmp_path, out):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.txt").write_text("x\ny\n\nx\n")
+    deduplicated(tmp_path, recipe={**EXACT, "record": "line"})
+    assert why(out)["a.txt#4"] == like("a.txt#1")
+
+
 def test_texts_are_compared_as_the_steps_before_make_them(tmp_path):
-    write(tmp_path / "in", {"a.jsonl": ["ab", "x", "X", "AB", "y"], "b.jsonl": ["Y", "x"]})
-    lower, no_b, step = {"name": "lower"}, {"name": "no_b"}, {"name": "deduplicate"}
-    convert = lambda out, *steps: deduplicated(  # noqa: E731 - short
-        tmp_path / "in", tmp_path / out, recipe={"transform": list(steps)}
-    )
-    assert list(convert("after", lower, step)) == ["a.jsonl#1", "a.jsonl#2", "a.jsonl#5"]
-    assert list(convert("before", step, lower)) == [
-        "a.jsonl#1",
-        "a.jsonl#2",
-        "a.jsonl#3",
-        "a.jsonl#4",
-        "a.jsonl#5",
-        "b.jsonl#1",
-    ]
+    texts_in(tmp_path / "in/a.jsonl", ["a  b", "x", "x ", "a b", "y"])
+    texts_in(tmp_path / "in/b.jsonl", ["y ", "x"])
+    tidy, step = {"name": "whitespace"}, {"name": "deduplicate"}
+    of_3, of_1 = ({"name": "filter_length", "max_chars": most} for most in (3, 1))
+
+    def kept(out: str, *steps: Any) -> str:
+        texts = deduplicated(tmp_path, out, recipe={"transform": list(steps)})
+        return " ".join(texts).replace(".jsonl#", "")
+
+    assert kept("after", tidy, step) == "a1 a2 a5"
+    assert kept("before", step, tidy) == "a1 a2 a3 a4 a5 b1"
     # What a filter before it rejects is compared with nothing; what one after it rejects was
     # compared.
-    assert list(convert("filtered", no_b, lower, step)) == ["a.jsonl#2", "a.jsonl#4", "a.jsonl#5"]
-    assert why(tmp_path / "filtered")["a.jsonl#3"] == (
-        "duplicate",
-        "has the same text as a.jsonl#2, which is kept",
-    )
-    assert list(convert("late", lower, step, no_b)) == ["a.jsonl#2", "a.jsonl#5"]
+    assert kept("filtered", of_3, tidy, step) == "a2 a4 a5"
+    assert why(tmp_path / "filtered")["a.jsonl#3"] == like("a.jsonl#2")
+    assert kept("late", tidy, step, of_1) == "a2 a5"
 
 
 @pytest.mark.thorough
 def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(tmp_path):
-    write(tmp_path / "in", {"a.jsonl": ["Some  words\nline", "some words\nline ", "other"]})
-    recipe = {"transform": [{"name": "whitespace"}, {"name": "lower_case"}], "duplicates": "exact"}
-    packed = [
-        {"name": "tokenize", "tokenizer": "bytes"},
-        {"name": "pack", "method": "concat", "length": 8},
-    ]
+    texts_in(tmp_path / "in/a.jsonl", ["Some  words\nline", "some words\nline ", "other"])
+    recipe = {**EXACT, "transform": [{"name": "whitespace"}, {"name": "lower_case"}]}
     for workers in (0, 2):
-        texts = deduplicated(tmp_path / "in", tmp_path / f"out{workers}", workers, recipe=recipe)
+        texts = deduplicated(tmp_path, str(workers), workers, recipe=recipe)
         assert texts == {"a.jsonl#1": "some words\nline", "a.jsonl#3": "other"}
-    assert sums(tmp_path / "out0") == sums(tmp_path / "out2")
-    recipe["transform"] = [*recipe["transform"], *packed]
-    shardctl.convert(tmp_path / "in", tmp_path / "blocks", recipe=recipe, workers=0)
-    assert [sample["document_keys"] for sample in shardctl.open(tmp_path / "blocks")][-1] == [
-        "a.jsonl#3"
-    ]
+    assert sums(tmp_path / "0") == sums(tmp_path / "2")
 
 
-@pytest.mark.usefixtures("steps")
-def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path):
-    steps = [{"name": "no_b"}, {"name": "lower"}, {"name": "no_b"}]
+def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts():
+    steps = [{"name": name} for name in ("filter_c4", "lower_case", "filter_fineweb")]
     recipe = Recipe.from_json({"kind": "text", "duplicates": "near", "transform": steps})
-    assert [step.name for step in recipe.transform] == ["no_b", "lower", "deduplicate", "no_b"]
+    names = [step.name for step in recipe.transform]
+    assert names == ["filter_c4", "lower_case", "deduplicate", "filter_fineweb"]
     assert recipe.to_json()["transform"][2] == {
         "name": "deduplicate",
         "unit": "document",
@@ -559,40 +443,28 @@ def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_
     }
     assert "duplicates" not in recipe.to_json()
     assert Recipe.from_json(recipe.to_json()) == recipe
-    steps = [{"name": "lower"}, {"name": "replace", "pattern": "x"}, {"name": "no_b"}]
-    recipe = Recipe.from_json({"kind": "text", "duplicates": "exact", "transform": steps})
-    assert [step.name for step in recipe.transform] == ["lower", "replace", "deduplicate", "no_b"]
 
 
 def test_several_units_are_compared_one_after_the_other(tmp_path):
-    write(tmp_path / "in", {"a.jsonl": ["x\ny", "z\nx", "z", "y\nz\nw"]})
+    texts_in(tmp_path / "in/a.jsonl", ["x\ny", "z\nx", "z", "y\nz\nw"])
     steps = [{"name": "deduplicate", "unit": "line"}, {"name": "deduplicate", "unit": "document"}]
-    assert deduplicated(tmp_path / "in", tmp_path / "lines", recipe={"transform": steps}) == {
-        "a.jsonl#1": "x\ny",
-        "a.jsonl#2": "z",
-        "a.jsonl#4": "w",
+    texts = deduplicated(tmp_path, "lines", recipe={"transform": steps})
+    assert texts == {"a.jsonl#1": "x\ny", "a.jsonl#2": "z", "a.jsonl#4": "w"}
+    texts_in(tmp_path / "in/a.jsonl", ["x\ny", "z", "x\ny", "z\nz"])
+    deduplicated(tmp_path, "both", recipe={"transform": steps[::-1]})
+    assert why(tmp_path / "both") == {
+        "a.jsonl#3": like("a.jsonl#1"),
+        "a.jsonl#4": "duplicate: all its lines are in texts before it too",
     }
-    steps.reverse()
-    write(tmp_path / "in", {"a.jsonl": ["x\ny", "z", "x\ny", "z\nz"]})
-    assert list(deduplicated(tmp_path / "in", tmp_path / "both", recipe={"transform": steps})) == [
-        "a.jsonl#1",
-        "a.jsonl#2",
-    ]
-    assert [why(tmp_path / "both")[f"a.jsonl#{number}"][1] for number in (3, 4)] == [
-        "has the same text as a.jsonl#1, which is kept",
-        "all its lines are in texts before it too",
-    ]
 
 
 def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_because_of_them(
-    tmp_path,
-    out,
+    tmp_path, out
 ):
-    write(tmp_path / "in", {"b.jsonl": ["x", "y"]})
+    texts_in(tmp_path / "in/b.jsonl", ["x", "y"])
     (tmp_path / "in/a.jsonl").write_bytes(b'{"text": "x"\n{"text": "y"}\n')
     (tmp_path / "in/c.jsonl").write_bytes(b"\xff\xfe nothing")
-    texts = deduplicated(tmp_path / "in", out, recipe=EXACT)
-    assert texts == {"a.jsonl#2": "y", "b.jsonl#1": "x"}
+    assert deduplicated(tmp_path, recipe=EXACT) == {"a.jsonl#2": "y", "b.jsonl#1": "x"}
     assert set(why(out)) == {"b.jsonl#2"}
 
 
@@ -615,56 +487,26 @@ def test_records_that_could_not_be_compared_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(text_hashes.TextHashTask, "look", fail)
     made = exactly(tmp_path)
     assert made.samples == 14
-    assert (
-        "14 records could not be compared with others (deduplicate): needs more memory than there "
-        "is" in "".join(made.notices)
-    )
-
-
-def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path):
-    write(tmp_path / "in", {"a.jsonl": ["x\ny"]})
-    columns: dict[str, list[int]] = {name: [0] for name in SCHEMA.names} | {
-        "record": [1],
-        "piece": [7],
-    }
-    with pa.ipc.new_file(tmp_path / "duplicates-line.arrow", SCHEMA) as writer:
-        writer.write_table(pa.table(columns, SCHEMA))
-    with pa.ipc.new_file(tmp_path / "files.arrow", pa.schema([("path", pa.string())])) as writer:
-        writer.write_table(pa.table({"path": ["a.jsonl"]}))
-    run = Deduplicate("line").begin(tmp_path, {})
-    records = Records(0, np.array([1]), pa.record_batch({"key": ["a.jsonl#1"], "text": ["x\ny"]}))
-    with pytest.raises(DatasetError, match=r"duplicates-line.arrow: contradicts the texts"):
-        list(run.apply(records, lambda row, rejection: None))
+    assert "14 records could not be compared" in str(made.notices)
 
 
 def test_with_given_types_the_records_that_fit_are_compared(tmp_path, out):
-    (tmp_path / "in").mkdir()
-    lines = [
-        {"text": "x", "n": 1},
-        {"text": "x", "n": "no number"},
-        {"text": "x", "n": 2},
-        {"text": "y", "n": 3},
-    ]
-    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
-    assert list(deduplicated(tmp_path / "in", out, recipe=recipe)) == [
-        "a.jsonl#1",
-        "a.jsonl#4",
-    ]
+    records = [("x", 1), ("x", "no number"), ("x", 2), ("y", 3)]
+    json_lines(tmp_path / "in/a.jsonl", [{"text": text, "n": n} for text, n in records])
+    recipe = {**EXACT, "schema": "text:string,n:int64"}
+    assert list(deduplicated(tmp_path, recipe=recipe)) == ["a.jsonl#1", "a.jsonl#4"]
     assert set(why(out)) == {"a.jsonl#3"}
 
 
 @pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("rule", ["exact", "near"])
+@pytest.mark.parametrize(("rule", "name"), [("exact", "_write_hashes"), ("near", "signatures_of")])
 def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
-    tmp_path, monkeypatch, rule
+    tmp_path, out, monkeypatch, rule, name
 ):
     (tmp_path / "in").mkdir()
     for number in range(12):
-        (tmp_path / f"in/{number:02d}.txt").write_text(
-            "the same words in each of them" if number % 2 else f"other {number}"
-        )
-    name = "_write_hashes" if rule == "exact" else "signatures_of"
+        text = "the same words in each of them" if number % 2 else f"other {number}"
+        (tmp_path / f"in/{number:02d}.txt").write_text(text)
     write = getattr(text_hashes, name)
 
     def refuse(*args: Any) -> Any:
@@ -673,26 +515,18 @@ def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
         return write(*args)
 
     monkeypatch.setattr(text_hashes, name, refuse)
-    result = shardctl.convert(
-        tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, workers=0
-    )
+    result = convert(tmp_path / "in", out, recipe={"duplicates": rule})
     assert (result.samples, result.rejected) == (7, 5)
+    if rule == "near":
+        return
 
-
-def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_ends(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "in").mkdir()
-    for number in range(12):
-        (tmp_path / f"in/{number:02d}.txt").write_text(f"text {number % 6}")
-
-    def refuse(*args: Any) -> Any:
+    def never(*args: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(text_hashes, "_write_hashes", refuse)
+    monkeypatch.setattr(text_hashes, name, never)
     monkeypatch.setattr(text_hashes, "HELD_BYTES", 20)
     with pytest.raises(WorkerError, match="too little memory to compare texts"):
-        exactly(tmp_path)
+        exactly(tmp_path, overwrite=True)
 
 
 def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_compared(
@@ -700,12 +534,10 @@ def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_
 ):
     for most in ("TYPED_RECORDS", "FIRST_RECORDS"):
         monkeypatch.setattr(discover, most, 5)
-    (tmp_path / "in").mkdir()
-    numbers = [*map(str, range(50)), '"one"']
-    lines = [f'{{"text": "{place % 40}", "n": {number}}}\n' for place, number in enumerate(numbers)]
-    (tmp_path / "in/a.jsonl").write_text("".join(lines))
-    result = exactly(tmp_path)
-    assert result.reasons == {"filter: duplicate": 11}
+    numbers = enumerate([*range(50), "one"])
+    records = [{"text": str(place % 40), "n": number} for place, number in numbers]
+    json_lines(tmp_path / "in/a.jsonl", records)
+    assert exactly(tmp_path).reasons == {"filter: duplicate": 11}
 
 
 @pytest.mark.thorough
@@ -715,11 +547,11 @@ def test_a_killed_conversion_goes_on_with_the_same_duplicates(
 ):
     write(tmp_path / "in", random_texts(4))
     recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
-    options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 40}
-    shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
-    convert = lambda: shardctl.convert(tmp_path / "in", out, **options)  # noqa: E731 - two calls of the same
-    assert stopped_at(change, "kill", task, "build_shard", convert, monkeypatch)
-    assert convert().status == "resumed"
+    make = partial(convert, tmp_path / "in", recipe=recipe, samples_per_shard=40)
+    make(tmp_path / "whole")
+    again = partial(make, out)
+    assert stopped_at(change, "kill", task, "build_shard", again, monkeypatch)
+    assert again().status == "resumed"
     assert sums(out) == sums(tmp_path / "whole")
 
 
@@ -732,7 +564,7 @@ def without_duplicates(
     write(folder / "in", random_texts(5))
     recipe = {"transform": [{"name": "deduplicate", "unit": request.param}]}
     options: dict[str, Any] = {"samples_per_shard": 120, "split": "train=0.8,val=0.2", "shuffle": 2}
-    shardctl.convert(folder / "in", folder / "out", recipe=recipe, workers=0, **options)
+    convert(folder / "in", folder / "out", recipe=recipe, **options)
     return folder / "out"
 
 
@@ -740,17 +572,17 @@ def without_duplicates(
 @pytest.mark.parametrize(
     "names",
     [
-        ("train-*",),
-        ("duplicates-*",),
-        ("train-*", "duplicates-*"),
-        ("plan.arrow", "train-*"),
-        ("rejects.jsonl", "duplicates-*"),
+        "train-*",
+        "duplicates-*",
+        "train-* duplicates-*",
+        "plan.arrow train-*",
+        "rejects* duplicates-*",
     ],
 )
 def test_repair_makes_the_same_shards_and_tables(without_duplicates, tmp_path, names):
     out = Path(shutil.copytree(without_duplicates, tmp_path / "out"))
     before = sums(out)
-    for path in [path for name in names for path in out.glob(name)]:
+    for path in [path for name in names.split() for path in out.glob(name)]:
         path.write_bytes(b"damaged")
     assert repair(out).status == "repaired"
     assert sums(out) == before
@@ -761,46 +593,31 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
     write(tmp_path / "in", DOCUMENTS)
     exactly(tmp_path)
     (tmp_path / "out/duplicates-document.arrow").unlink()
-    write(tmp_path / "in", {"a/1.jsonl": ["one two", "three", "one two", None, "", "other"]})
+    texts_in(tmp_path / "in/a/1.jsonl", ["one two", "three", "one two", None, "", "other"])
     result = repair(tmp_path / "out")
     assert result.status == "damaged"
     assert "give other duplicates" in result.unrepaired[0].message
 
 
 @pytest.mark.parametrize(
-    ("recipe", "message"),
+    ("steps", "options", "word"),
     [
-        (
-            {"duplicates": "similar"},
-            "duplicates similar:7 compares images, and these inputs are text; use exact or near",
-        ),
-        (
-            {"duplicates": "near:0.2"},
-            "near:SHARE (0.3 to 1), line or paragraph; it is 'near:0.2'",
-        ),
-        (
-            {"transform": [{"name": "deduplicate", "unit": "line", "method": "near"}]},
-            "near compares documents, and a line",
-        ),
-        (
-            {"transform": [{"name": "deduplicate", "unit": "word"}]},
-            "unit must be document, line or paragraph",
-        ),
-        (
-            {"transform": [{"name": "deduplicate"}] * 2},
-            "deduplicate of the same unit is given twice",
-        ),
-        (
-            {"transform": [{"name": "deduplicate"}], "kind": "image"},
-            "deduplicate is for text and tables",
-        ),
-        (
-            {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "deduplicate"}]},
-            "deduplicate must come before tokenize",
-        ),
+        ("", {"duplicates": "similar"}, "use exact or near"),
+        ("", {"duplicates": "near:0.2"}, "'near:0.2'"),
+        ("lines", {}, "near compares documents"),
+        ("words", {}, "unit must be"),
+        ("deduplicate deduplicate", {}, "twice"),
+        ("deduplicate", {"kind": "image"}, "text and tables"),
+        ("tokenize deduplicate", {}, "before tokenize"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path, recipe, message):
+def test_what_cannot_be_meant_is_refused(tmp_path, steps, options, word):
     write(tmp_path / "in", DOCUMENTS)
-    with pytest.raises(UsageError, match=re.escape(message)):
-        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0)
+    settings = {
+        "lines": {"name": "deduplicate", "unit": "line", "method": "near"},
+        "words": {"name": "deduplicate", "unit": "word"},
+        "tokenize": {"name": "tokenize", "tokenizer": "bytes"},
+    }
+    transform = [settings.get(name, {"name": name}) for name in steps.split()]
+    with pytest.raises(UsageError, match=word):
+        convert(tmp_path / "in", tmp_path / "out", recipe={"transform": transform, **options})

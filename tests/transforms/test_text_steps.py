@@ -3,7 +3,6 @@ rule, and in conversions."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import unicodedata
@@ -15,9 +14,11 @@ import plain_text_steps as plain
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
+from json_lines import json_lines, texts_in
 
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
@@ -117,35 +118,16 @@ def test_every_step_of_text_is_in_the_suite():
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_makes_the_same_whatever_the_size_of_batches(name):
     step = step_of(name, **STEPS[name])
-    whole = apply(step, records_of([*TEXTS]))
+    whole = records_of([*TEXTS])
     for size in (1, 3):
         rows: list[tuple[str, str | None]] = []
         rejected: list[tuple[int, str, str]] = []
         for first in range(0, len(TEXTS), size):
-            made = apply(step, records_of([*TEXTS[first : first + size]], first))
+            part = whole.batch.slice(first, size)  # which begins anywhere in its buffers
+            made = apply(step, Records(0, whole.numbers[first : first + size], part))
             rows += made[0]
             rejected += made[1]
-        assert (rows, rejected) == whole
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_a_step_takes_a_part_of_a_larger_array(name):
-    step, all_records = step_of(name, **STEPS[name]), records_of([*TEXTS])
-    part = Records(0, all_records.numbers[2:7], all_records.batch.slice(2, 5))
-    assert apply(step, part) == apply(step, records_of([*TEXTS[2:7]], 2))
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_the_order_of_records_does_not_matter_and_is_kept(name):
-    step = step_of(name, **STEPS[name])
-    rows, rejected = apply(step, records_of([*TEXTS]))
-    assert [int(key[1:]) for key, _ in rows] == sorted(
-        {*range(len(TEXTS))} - {row for row, *_ in rejected}
-    )
-    backwards, rejected_backwards = apply(step, records_of([*reversed(TEXTS)]))
-    assert [text for _, text in reversed(backwards)] == [text for _, text in rows]
-    last = len(TEXTS) - 1
-    assert sorted((last - row, rule, why) for row, rule, why in rejected_backwards) == rejected
+        assert (rows, rejected) == apply(step, whole)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -180,14 +162,15 @@ def test_a_step_survives_its_recipe_and_names_what_decides(name):
 
 def test_steps_name_the_versions_that_decide_what_they_make():
     unidata = f"unidata {unicodedata.unidata_version}"
-    assert step_of("normalize").versions() == (unidata,)
-    assert step_of("lower_case").versions() == (unidata,)
-    assert [
-        version.split(" ")[0] for version in step_of("stop_words", language="en").versions()
-    ] == ["stopwordsiso", "unidata"]
-    assert step_of("segment").versions()[0].startswith("rjieba ")
-    assert step_of("html").versions()[0].startswith("selectolax ")
-    assert step_of("replace", pattern="(?<=a)b").versions()[0].startswith("regex ")
+    assert step_of("normalize").versions() == step_of("lower_case").versions() == (unidata,)
+    assert step_of("stop_words", language="en").versions()[1:] == (unidata,)
+    for package, step in {
+        "stopwordsiso": step_of("stop_words", language="en"),
+        "rjieba": step_of("segment"),
+        "selectolax": step_of("html"),
+        "regex": step_of("replace", pattern="(?<=a)b"),
+    }.items():
+        assert step.versions()[0].startswith(f"{package} ")
     assert step_of("replace", pattern="b").versions() == (), (
         "pyarrow has RE2, and is in the fingerprint already"
     )
@@ -196,64 +179,12 @@ def test_steps_name_the_versions_that_decide_what_they_make():
 # Against plain Python
 
 PIECES = st.sampled_from(
-    [
-        "the",
-        "of",
-        "and",
-        "cat",
-        "dog",
-        "a",
-        "été",
-        "中国",
-        "我们",
-        "...",
-        "…",
-        "•",
-        "-",
-        "#",
-        "{",
-        "[1]",
-        "don't",
-        "it’s",
-        "1",
-    ]
-    + [
-        "lorem ipsum",
-        "Javascript",
-        "word.",
-        'say"',
-        "yes!",
-        "WITH",
-        "\u0301x",
-        "\x85y",
-        "…z",
-        "'tis",
-        "e\u0301",
-        "ﬁ",
-        "İ",
-        "ΣΑΣ",
-    ]
-    + ["\x00", "\x1c", "\u200b", "\u2028", "🙂", "x" * 1001, "\U0001d400", "use cookies"]
+    "the|of|and|cat|dog|a|été|中国|我们|...|…|•|-|#|{|[1]|don't|it’s|1|lorem ipsum|Javascript|word."
+    "|say\"|yes!|WITH|\u0301x|\x85y|…z|'tis|e\u0301|ﬁ|İ|ΣΑΣ|\x00|\x1c|\u200b|\u2028|🙂|\U0001d400"
+    "|use cookies".split("|")
+    + ["x" * 1001]
 )
-GAPS = st.sampled_from(
-    [
-        " ",
-        " ",
-        " ",
-        " ",
-        "\n",
-        "\n",
-        "\n\n",
-        "  ",
-        "\t",
-        "\r\n",
-        "\r",
-        "\u2003",
-        "\n \n",
-        "\u3000",
-        "",
-    ]
-)
+GAPS = st.sampled_from(" | | | |\n|\n|\n\n|  |\t|\r\n|\r|\u2003|\n \n|\u3000|".split("|"))
 MIXED = st.lists(st.tuples(PIECES, GAPS), max_size=60).map(
     lambda parts: "".join(piece + gap for piece, gap in parts)
 )
@@ -316,6 +247,8 @@ def test_repeated_n_grams_are_those_of_plain_python(documents, n):
     step = step_of(
         "filter_gopher_repetition", top_ngrams=limits[:3], duplicate_ngrams=limits[3:], **off
     )
+    defaults = step_of("filter_gopher_repetition").duplicate_ngrams
+    assert list(defaults) == list(plain.DUPLICATE.values())
     _, rejected = apply(step, records_of([" ".join(words) for words in documents]))
     shares = [plain.covered(words, n) / max(1, plain.size(words)) for words in documents]
     assert [row for row, *_ in rejected] == [row for row, share in enumerate(shares) if share > 0.3]
@@ -327,13 +260,10 @@ def test_repeated_n_grams_are_those_of_plain_python(documents, n):
 )
 def test_segmenting_loses_nothing(texts):
     rows, _ = apply(step_of("segment"), records_of([*texts]))
-    assert ["".join(str(text).split()) for _, text in rows] == [
-        "".join(text.split()) for text in texts
-    ]
+    assert ["".join(str(text).split()) for _, text in rows] == ["".join(t.split()) for t in texts]
     bar, _ = apply(step_of("segment", separator="\ue000"), records_of([*texts]))
-    assert [str(text).replace("\ue000", "") for _, text in bar] == [
-        text.replace("\ue000", "") for text in texts
-    ]
+    without = [text.replace("\ue000", "") for text in texts]
+    assert [str(text).replace("\ue000", "") for _, text in bar] == without
 
 
 # Cleaning
@@ -443,14 +373,6 @@ def test_what_is_personal_becomes_a_placeholder(name, text, made):
     )
 
 
-def test_addresses_are_found_wherever_they_are_in_a_batch():
-    texts = ["", "a@b.de", "", "none", "@", "", "x a@b.de y@z.fr", ""]
-    made = ["", "[EMAIL]", "", "none", "@", "", "x [EMAIL] [EMAIL]", ""]
-    for first in range(len(texts)):
-        assert step_of("redact").changed(pa.array(texts)[first:]).to_pylist() == made[first:]
-    assert step_of("redact", patterns="email").versions() == ("redact 3",)
-
-
 def test_stop_words_go_with_the_spaces_after_them():
     assert (
         changed("stop_words", "The cat, of course, isn't on the\nold mat", language="en")
@@ -468,21 +390,11 @@ def test_replace_uses_re2_where_it_takes_the_pattern():
 
 
 def test_a_pattern_that_does_not_end_costs_the_record(tmp_path, out):
-    pattern = r"(?<!a)(x|xx)+\b(?!.)z?y"
-    source = tmp_path / "in.jsonl"
-    source.write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in ("fine", "x" * 60, "xy"))
-    )
-    recipe = {"transform": [{"name": "replace", "pattern": pattern, "time_limit": 0.05}]}
-    result = convert(source, out, recipe=recipe)
-    assert (result.samples, result.rejected) == (2, 1)
-    (reject,) = map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
-    assert (reject["key"], reject["stage"], reject["error"]) == (
-        "in.jsonl#2",
-        "transform",
-        "replace-time",
-    )
-    assert "needs over 0.05 s for this text of 60 characters" in reject["message"]
+    source = texts_in(tmp_path / "in.jsonl", ["fine", "x" * 60, "xy"])
+    step = {"name": "replace", "pattern": r"(?<!a)(x|xx)+\b(?!.)z?y", "time_limit": 0.05}
+    assert convert(source, out, recipe={"transform": [step]}).samples == 2
+    (reject,) = rejects_of(out)
+    assert (reject.key, reject.stage, reject.error) == ("in.jsonl#2", "transform", "replace-time")
 
 
 # Each published rule, at its limit
@@ -507,17 +419,9 @@ def prose(count: int, *more: str) -> str:
         (prose(60, *["#"] * 7), "gopher-hashes"),
         (prose(60, *["..."] * 3, *["…"] * 3, "end"), None),
         (prose(60, *["..."] * 4, *["…"] * 3, "end"), "gopher-ellipses"),
+        ("• the" + "\n- and some other words" * 10, "gopher-bullet-lines"),
         (
-            "\n".join(["• the", *("- and " + " ".join(WORDS[i : i + 5]) for i in range(0, 50, 5))]),
-            "gopher-bullet-lines",
-        ),
-        (
-            "\n".join(
-                [
-                    "the and",
-                    *(" ".join(WORDS[i : i + 8]) + " ..." * (i < 32) for i in range(0, 72, 8)),
-                ]
-            ),
+            "the and\n" + "words and more ...\n" * 20 + "words and more\n" * 40,
             "gopher-ellipsis-lines",
         ),
         (prose(60, *["123"] * 12), None),
@@ -531,6 +435,9 @@ def test_gopher_at_its_limits(text, rule):
     assert rule_of("filter_gopher", text) == rule == plain.gopher(text)
 
 
+TOP = [f"first other {word}" for word in WORDS[100:110]]
+
+
 def line(number: int, words: int = 1) -> str:
     return " ".join(WORDS[(number * words + place) % len(WORDS)] for place in range(words))
 
@@ -540,51 +447,26 @@ def line(number: int, words: int = 1) -> str:
     [
         ("\n".join([*map(line, range(7)), *[line(0)] * 1]), None),
         ("\n".join([*map(line, range(7)), *[line(0)] * 2]), "gopher-duplicate-line-chars"),
-        ("\n".join([*(line(number, 9) for number in range(7)), *["x"] * 4]), None),
-        (
-            "\n".join([*(line(number, 9) for number in range(5)), *["x"] * 4]),
-            "gopher-duplicate-lines",
-        ),
+        ("\n".join([*(line(number, 9) for number in range(7)), *"xxxx"]), None),
+        ("\n".join([*(line(number, 9) for number in range(5)), *"xxxx"]), "gopher-duplicate-lines"),
         (
             "\n\n".join(
-                [*("\n".join(line(5 * n + k, 2) for k in range(5)) for n in range(4)), *["x"] * 4]
+                [*("\n".join(line(5 * n + k, 2) for k in range(5)) for n in range(4)), *"xxxx"]
             ),
             "gopher-duplicate-paragraphs",
         ),
-        (" ".join([*WORDS[:70], *(f"first other {word}" for word in WORDS[100:110])]), None),
-        (
-            " ".join([*WORDS[:69], *(f"first other {word}" for word in WORDS[100:110])]),
-            "gopher-top-2-gram",
-        ),
+        (" ".join([*WORDS[:70], *TOP]), None),
+        (" ".join([*WORDS[:69], *TOP]), "gopher-top-2-gram"),
         ("", None),
         ("one two three four", None),
     ],
 )
 def test_gopher_repetition_at_its_limits(text, rule):
-    assert plain.gopher_repetition(text) == rule_of("filter_gopher_repetition", text)
-    if rule is not None:
-        assert rule_of("filter_gopher_repetition", text) == rule
-
-
-@pytest.mark.parametrize("n", range(5, 11))
-def test_duplicate_n_grams_at_their_limits(n):
-    """A passage of as many words in 100 as the limit says is there twice: that is no reason to
-    reject, in 99 words it is."""
-    limit = plain.DUPLICATE[n]
-    passage = WORDS[: round(100 * limit)]
-    limits = [limit if each == n else 1.0 for each in plain.DUPLICATE]
-    for between, rule in ((100, None), (99, f"gopher-duplicate-{n}-gram")):
-        text = " ".join([*passage, *WORDS[20 : 20 + between - 2 * len(passage)], *passage])
-        assert (
-            rule_of("filter_gopher_repetition", text, top_ngrams=[1.0] * 3, duplicate_ngrams=limits)
-            == rule
-        )
-        assert (plain.covered(text.split(), n) / plain.size(text.split()) > limit) == (
-            rule is not None
-        )
+    assert plain.gopher_repetition(text) == rule_of("filter_gopher_repetition", text) == rule
 
 
 FIVE = "There are five words here."
+THREE = " ".join([FIVE] * 3)
 
 
 @pytest.mark.parametrize(
@@ -592,32 +474,18 @@ FIVE = "There are five words here."
     [
         ("\n".join([FIVE] * 3), None, "\n".join([FIVE] * 3)),
         ("\n".join([FIVE] * 2), "c4-sentences", None),
-        (
-            f"{FIVE} {FIVE}\nonly four words here.\n{FIVE}\nno mark at the end",
-            None,
-            f"{FIVE} {FIVE}\n{FIVE}",
+        (f"{THREE}\nonly four words here.\n{FIVE}\nno mark at the end", None, f"{THREE}\n{FIVE}"),
+        (f"{THREE}\nIt goes on and on...", None, THREE),
+        (f"{THREE}\nPlease turn on JavaScript in it.", None, THREE),
+        (f"{THREE}\nRead our Terms of Use before that.", None, THREE),
+        *(
+            (f"{THREE}\nOne word is {'x' * size} long.", None, left)
+            for size, left in ((1000, f"{THREE}\nOne word is {'x' * 1000} long."), (1001, THREE))
         ),
-        (f"{FIVE} {FIVE} {FIVE}\nIt goes on and on...", None, f"{FIVE} {FIVE} {FIVE}"),
-        (f"{FIVE} {FIVE} {FIVE}\nPlease turn on JavaScript in it.", None, f"{FIVE} {FIVE} {FIVE}"),
-        (
-            f"{FIVE} {FIVE} {FIVE}\nRead our Terms of Use before that.",
-            None,
-            f"{FIVE} {FIVE} {FIVE}",
-        ),
-        (
-            f"{FIVE} {FIVE} {FIVE}\nOne word is {'x' * 1000} long.",
-            None,
-            f"{FIVE} {FIVE} {FIVE}\nOne word is {'x' * 1000} long.",
-        ),
-        (f"{FIVE} {FIVE} {FIVE}\nOne word is {'x' * 1001} long.", None, f"{FIVE} {FIVE} {FIVE}"),
-        (f"{FIVE} {FIVE} {FIVE}[12][citation needed]", None, f"{FIVE} {FIVE} {FIVE}"),
-        (f"{FIVE} {FIVE} {FIVE}\nif {{", "c4-curly-bracket", None),
-        (f"{FIVE} {FIVE} {FIVE}\nLorem Ipsum", "c4-lorem-ipsum", None),
-        (
-            f'  {FIVE} Really? He said "yes, of course!"  ',
-            None,
-            f'{FIVE} Really? He said "yes, of course!"',
-        ),
+        (f"{THREE}[12][citation needed]", None, THREE),
+        (f"{THREE}\nif {{", "c4-curly-bracket", None),
+        (f"{THREE}\nLorem Ipsum", "c4-lorem-ipsum", None),
+        (f'  {THREE} Really? He said "yes!"  ', None, f'{THREE} Really? He said "yes!"'),
     ],
 )
 def test_c4_at_its_limits(text, rule, left):
@@ -633,18 +501,15 @@ LONG = "A line that has more than thirty characters"
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("\n".join([f"{LONG} {n}{'.' * (n < 4)}" for n in range(25)]), None),
-        ("\n".join([f"{LONG} {n}{'.' * (n < 3)}" for n in range(25)]), "fineweb-punctuated"),
-        ("\n".join([f"{LONG} {n}." for n in range(34)] + [f"Short {n}." for n in range(66)]), None),
+        ("\n".join(f"{LONG} {n}{'.' * (n < 4)}" for n in range(25)), None),
+        ("\n".join(f"{LONG} {n}{'.' * (n < 3)}" for n in range(25)), "fineweb-punctuated"),
+        ("\n".join(f"{LONG if n < 34 else 'Short'} {n}." for n in range(100)), None),
         (
-            "\n".join([f"{LONG} {n}." for n in range(33)] + [f"Short {n}." for n in range(67)]),
+            "\n".join(f"{LONG if n < 33 else 'Short'} {n}." for n in range(100)),
             "fineweb-short-lines",
         ),
-        ("\n".join([*(f"{LONG} {n:02}." for n in range(10)), f"{LONG} 00."]), None),
-        (
-            "\n".join([*(f"{LONG} {n:02}." for n in range(9)), f"{LONG} 00."]),
-            "fineweb-duplicate-line-chars",
-        ),
+        ("\n".join(f"{LONG} {n % 10:02}." for n in range(11)), None),
+        ("\n".join(f"{LONG} {n % 9:02}." for n in range(10)), "fineweb-duplicate-line-chars"),
         ("\n".join("x" * n + " b c." for n in range(31, 40)), None),
         ("\n".join("x" * n + " b." for n in range(31, 40)), "fineweb-newlines"),
         ("", "fineweb-punctuated"),
@@ -657,11 +522,7 @@ def test_fineweb_at_its_limits(text, rule):
 def test_lengths_at_their_limits():
     step = step_of("filter_length", min_chars=2, max_chars=4, max_words=2)
     _, rejected = apply(step, records_of(["a", "éé", "1234", "12345", "a b", "a b c"]))
-    assert rejected == [
-        (0, "chars", "characters 1 is under 2"),
-        (3, "chars", "characters 5 is over 4"),
-        (5, "chars", "characters 5 is over 4"),
-    ]
+    assert [(row, rule) for row, rule, _ in rejected] == [(0, "chars"), (3, "chars"), (5, "chars")]
     assert apply(step_of("filter_length", max_words=2), records_of(["a b", "a b c"]))[1] == [
         (1, "words", "words 3 is over 2")
     ]
@@ -671,69 +532,40 @@ def test_lengths_in_tokens_need_tokens():
     step = step_of("filter_length", min_tokens=2, max_tokens=3)
     schema = pa.schema([("tokens", pa.list_(pa.uint16()))])
     assert step.schema(schema) == schema, "the text may be gone"
+    texts = records_of([""] * 5)
     tokens = pa.array([[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], None], pa.list_(pa.uint16()))
-    records = Records(
-        0,
-        np.arange(5),
-        pa.record_batch(
-            {"key": pa.array(list("abcde")), "text": pa.array([""] * 5), "tokens": tokens}
-        ),
-    )
+    records = Records(0, texts.numbers, texts.batch.append_column("tokens", tokens))
     rows, rejected = apply(step, records)
-    assert ([key for key, _ in rows], [row for row, *_ in rejected]) == (["b", "c"], [0, 3, 4])
-    with pytest.raises(InputError, match="there are no tokens; put it after tokenize"):
+    assert ([key for key, _ in rows], [row for row, *_ in rejected]) == (["k1", "k2"], [0, 3, 4])
+    with pytest.raises(InputError, match="after tokenize"):
         step.schema(pa.schema([("text", pa.string())]))
 
 
 def test_the_share_of_stop_words():
     step = step_of("filter_stop_words", language="en", min_share=0.2, max_share=0.5)
     _, rejected = apply(step, records_of(["the cat", "the of cat", "cat dog mouse bird horse", ""]))
-    assert [(row, rule) for row, rule, _ in rejected] == [
-        (1, "stop-words"),
-        (2, "stop-words"),
-        (3, "stop-words"),
-    ]
+    assert [(row, rule) for row, rule, _ in rejected] == [(row, "stop-words") for row in (1, 2, 3)]
 
 
 # What is wrong
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "sentence"),
+    ("name", "settings", "word"),
     [
-        (
-            "stop_words",
-            {"language": "xx"},
-            "there are no stop words of 'xx'; give one of",
-        ),
-        ("filter_stop_words", {"language": "en"}, "needs at least one of min_share, max_share"),
-        (
-            "filter_stop_words",
-            {"language": "en", "min_share": 0.5, "max_share": 0.4},
-            "max_share 0.4 is under min_share 0.5",
-        ),
-        ("redact", {"patterns": ["mail"]}, "pattern 'mail' is not known; did you mean email"),
-        (
-            "replace",
-            {"pattern": "(?<=a"},
-            r"pattern '\(\?<=a' is not a regular expression: missing \)",
-        ),
-        (
-            "replace",
-            {"pattern": "(?<=a)b", "replacement": r"\2"},
-            "replacement .* cannot be used: invalid group reference",
-        ),
-        (
-            "replace",
-            {"pattern": "a", "replacement": "\ud800"},
-            "replacement has half of a pair of surrogates",
-        ),
-        ("replace", {"pattern": "(?<=a)b", "engine": "re2"}, "pattern is not valid for RE2"),
-        ("filter_length", {}, "needs at least one of min_chars"),
+        ("stop_words", {"language": "xx"}, "'xx'"),
+        ("filter_stop_words", {"language": "en"}, "at least one"),
+        ("filter_stop_words", {"language": "en", "min_share": 0.5, "max_share": 0.4}, "is under"),
+        ("redact", {"patterns": ["mail"]}, "did you mean email"),
+        ("replace", {"pattern": "(?<=a"}, "not a regular expression"),
+        ("replace", {"pattern": "(?<=a)b", "replacement": r"\2"}, "group reference"),
+        ("replace", {"pattern": "a", "replacement": "\ud800"}, "surrogates"),
+        ("replace", {"pattern": "(?<=a)b", "engine": "re2"}, "RE2"),
+        ("filter_length", {}, "at least one"),
     ],
 )
-def test_impossible_settings_are_refused_in_a_sentence(name, settings, sentence):
-    with pytest.raises(UsageError, match=sentence):
+def test_impossible_settings_are_refused(name, settings, word):
+    with pytest.raises(UsageError, match=word):
         step_of(name, **settings)
 
 
@@ -757,117 +589,69 @@ def test_a_missing_package_names_the_extra(package, name, settings, extra, monke
 
 
 def documents(folder: Path) -> Path:
-    source = folder / "in.jsonl"
     texts = [prose(60), "short", f"<p>{prose(55)}</p>", None, " ".join(["the", *["word"] * 60])]
-    source.write_text(
-        "".join(
-            json.dumps({"text": text, "id": number}) + "\n" for number, text in enumerate(texts)
-        )
-    )
-    return source
+    records = ({"text": text, "id": number} for number, text in enumerate(texts))
+    return json_lines(folder / "in.jsonl", records)
 
 
-def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path):
+def steps_of(out: Path) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = shardctl.open(out).manifest.recipe["transform"]
+    return steps
+
+
+def test_rejects_name_the_rule_and_the_value_and_counts_add_up(tmp_path, out):
     recipe = {"transform": [{"name": "html"}, {"name": "filter_gopher"}]}
-    for made in ("one", "two"):
-        result = convert(documents(tmp_path), tmp_path / made, recipe=recipe)
-        assert (result.samples, result.rejected) == (2, 3)
-    rejects = [
-        json.loads(line) for line in (tmp_path / "one" / "rejects.jsonl").read_text().splitlines()
-    ]
-    assert [(each["key"], each["stage"], each["error"], each["message"]) for each in rejects] == [
+    result = convert(documents(tmp_path), out, recipe=recipe)
+    assert (result.samples, result.rejected) == (2, 3)
+    assert [(each.key, each.stage, each.error, each.message) for each in rejects_of(out)] == [
         ("in.jsonl#2", "filter", "gopher-words", "words 1 is under 50"),
         ("in.jsonl#4", "filter", "gopher-words", "words 0 is under 50"),
         ("in.jsonl#5", "filter", "gopher-stop-words", "different stop words 1 is under 2"),
     ]
-    ds = shardctl.open(tmp_path / "one")
+    ds = shardctl.open(out)
     assert [sample["id"] for sample in ds] == [0, 2]
     assert ds[1]["text"] == prose(55)
-    assert shardctl.verify(tmp_path / "one").findings == ()
-    assert (tmp_path / "one" / "SHA256SUMS").read_text() == (
-        tmp_path / "two" / "SHA256SUMS"
-    ).read_text()
-    html, gopher = json.loads((tmp_path / "one" / "manifest.json").read_text())["steps"]
+    html, gopher = result.steps
     assert (html["records"], html["rejected"]) == (5, {})
     assert gopher["rejected"]["gopher-words"] == [2, len("short")]
 
 
-def test_a_file_that_is_one_record_is_cleaned_too(tmp_path, out):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.txt").write_text("Some  TEXT\r\n", newline="")
-    (tmp_path / "in" / "b.txt").write_text("x")
-    recipe = {
-        "transform": [
-            {"name": "whitespace"},
-            {"name": "lower_case"},
-            {"name": "filter_length", "min_chars": 2},
-        ]
-    }
-    result = convert(tmp_path / "in", out, recipe=recipe)
-    assert (result.samples, result.rejected) == (1, 1)
-    assert shardctl.open(out)[0]["text"] == "some text"
-
-
 def test_flags_are_steps_in_a_fixed_order(cli, tmp_path, out):
-    source = tmp_path / "in.jsonl"
-    text = "<p>The  Mail of ME@x.org is \x07 ﬁne.</p>"
-    source.write_text("".join(json.dumps({"text": each}) + "\n" for each in (text, "x")))
-    flags = "--stop-words en --lower-case --max-chars 900 --min-chars 4 --redact email --whitespace".split()
-    flags += [
-        "--strip-control-chars",
-        "--unicode",
-        "NFKC",
-        "--strip-html",
-        "--step",
-        "replace pattern=fine replacement=good",
-    ]
-    ran = cli("convert", source, out, "--workers", 0, *flags)
+    source = texts_in(tmp_path / "in.jsonl", ["<p>The  Mail of ME@x.org is \x07 ﬁne.</p>", "x"])
+    flags = (
+        "--stop-words en --lower-case --max-chars 900 --min-chars 4 --redact email --whitespace "
+        "--strip-control-chars --unicode NFKC --strip-html --step"
+    )
+    step = "replace pattern=fine replacement=good"
+    ran = cli("convert", source, out, "--workers", 0, *flags.split(), step)
     assert ran.code == 0, ran.err
-    steps = json.loads((out / "manifest.json").read_text())["recipe"]["transform"]
-    names = [
-        "html",
-        "normalize",
-        "control_characters",
-        "whitespace",
-        "redact",
-        "lower_case",
-        "filter_length",
-        "stop_words",
-        "replace",
-    ]
-    assert [step["name"] for step in steps] == names
+    names = (
+        "html normalize control_characters whitespace redact lower_case filter_length stop_words "
+        "replace"
+    )
+    steps = steps_of(out)
+    assert [step["name"] for step in steps] == names.split()
     assert steps[6] == {"name": "filter_length", "min_chars": 4, "max_chars": 900}
     assert shardctl.open(out)[0]["text"] == "mail [email] good."
     assert "filter_length: kept 1 of 2" in ran.out
 
 
 def test_quality_names_published_filters(cli, tmp_path, out):
-    ran = cli(
-        "convert",
-        documents(tmp_path),
-        out,
-        *"--workers 0 --filter-quality gopher --segment zh".split(),
-    )
-    assert ran.code == 0, ran.err
-    steps = json.loads((out / "manifest.json").read_text())["recipe"]["transform"]
-    assert [step["name"] for step in steps] == [
-        "segment",
-        "filter_gopher",
-        "filter_gopher_repetition",
-    ]
+    options = "--workers 0 --filter-quality gopher --segment zh"
+    assert cli("convert", documents(tmp_path), out, *options.split()).code == 0
+    names = "segment filter_gopher filter_gopher_repetition"
+    assert [step["name"] for step in steps_of(out)] == names.split()
 
 
 def test_a_flag_changes_the_step_of_a_recipe_or_says_how_to_add_it(cli, tmp_path, out):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[[transform]]\nname = "filter_length"\nmin_chars = 2\n')
-    source = documents(tmp_path)
-    ran = cli("convert", source, out, "--recipe", recipe, "--lower-case")
+    given_ones = ("convert", documents(tmp_path), out, "--recipe", recipe, "--workers", 0)
+    ran = cli(*given_ones, "--lower-case")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "--lower-case: " in ran.err
     assert "add it with --step 'lower_case'" in ran.err
-    ran = cli("convert", source, out, "--recipe", recipe, "--workers", 0, "--min-chars", 6)
-    assert ran.code == 0, ran.err
-    assert {
-        reject["message"]
-        for reject in map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
-    } == {"characters 5 is under 6", "characters 0 is under 6"}
+    assert cli(*given_ones, "--min-chars", 6).code == 0
+    assert {reject.message for reject in rejects_of(out)} == {
+        "characters 5 is under 6",
+        "characters 0 is under 6",
+    }

@@ -9,8 +9,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_facts import rejects_of
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, repair
+from json_lines import json_lines, texts_in
 
 import shardctl
-from shardctl.errors import InputError, Rejection, StorageError, UsageError
-from shardctl.format.tables import read_rejects
+from shardctl.errors import InputError, StorageError, UsageError
 from shardctl.making.train_tokenizer import KINDS, SPECIAL
-from shardctl.system.folders import LocalFolder
 from shardctl.transforms.tokenizers import engines, huggingface
 from shardctl.transforms.tokenizers.base import Tokenizer, WithOffsets
 from shardctl.transforms.tokenizers.engines import ENGINES, Engine
 from shardctl.transforms.tokenizers.huggingface import HuggingFace, pieces_of
 from shardctl.transforms.tokenizers.table import open_tokenizer
-from shardctl.transforms.tokenizers.templates import Template
 from shardctl.transforms.tokenizers.tiktoken import ENCODINGS
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -73,26 +70,27 @@ def folder(bpe: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ranks() -> bytes:
     """Return the ranks of all bytes and a few merges, as a file of tiktoken has them."""
-    tokens = [
-        *(bytes((byte,)) for byte in range(256)),
-        b"th",
-        b"the",
-        b" t",
-        b" the",
-        b"\xe6\x96",
-        b"ab",
-    ]
+    tokens = [bytes((byte,)) for byte in range(256)]
+    tokens += [b"th", b"the", b" t", b" the", b"\xe6\x96"]
     return b"".join(
         base64.b64encode(token) + f" {rank}\n".encode() for rank, token in enumerate(tokens)
     )
 
 
-def sentencepiece_model(path: Path) -> None:
+def trained(kind: str, **options: Any) -> Tokenizer:
+    return open_tokenizer(KINDS[kind](corpus_texts(), 400, SPECIAL), **options)
+
+
+def _words(place: Path) -> Tokenizer:
+    (place / "w.txt").write_text("<unk>\n<eos>\nthe\ncat\n文\n", encoding="utf-8")
+    return open_tokenizer(f"words:{place / 'w.txt'}")
+
+
+def _sentencepiece(place: Path) -> Tokenizer:
     package = pytest.importorskip("sentencepiece")
-    texts = (text for group in corpus_texts() for text in group)
-    with path.open("wb") as file:
+    with (place / "a.model").open("wb") as file:
         package.SentencePieceTrainer.Train(
-            sentence_iterator=texts,
+            sentence_iterator=(text for group in corpus_texts() for text in group),
             model_writer=file,
             vocab_size=300,
             byte_fallback=True,
@@ -102,23 +100,6 @@ def sentencepiece_model(path: Path) -> None:
             minloglevel=2,
             num_threads=1,
         )
-
-
-@dataclass(frozen=True)
-class Sibling:
-    """A tokenizer under test: how it is opened, and whether it gives back every text."""
-
-    open: Callable[[Path], Tokenizer]
-    exact: bool
-
-
-def _words(place: Path) -> Tokenizer:
-    (place / "w.txt").write_text("<unk>\n<eos>\nthe\ncat\n文\n", encoding="utf-8")
-    return open_tokenizer(f"words:{place / 'w.txt'}")
-
-
-def _sentencepiece(place: Path) -> Tokenizer:
-    sentencepiece_model(place / "a.model")
     return open_tokenizer(str(place / "a.model"))
 
 
@@ -128,35 +109,30 @@ def _tiktoken(place: Path) -> Tokenizer:
     return open_tokenizer(f"tiktoken:cl100k_base:{place / 'x.tiktoken'}")
 
 
-SIBLINGS = {
-    "bytes": Sibling(lambda place: open_tokenizer("bytes"), True),
-    "words": Sibling(_words, False),
-    "sentencepiece": Sibling(_sentencepiece, False),
-    "tiktoken": Sibling(_tiktoken, True),
-    "bpe": Sibling(lambda place: open_tokenizer(KINDS["bpe"](corpus_texts(), 400, SPECIAL)), True),
-    "own": Sibling(
-        lambda place: open_tokenizer(
-            KINDS["bpe"](corpus_texts(), 400, SPECIAL), engine="tokenizers"
-        ),
-        True,
-    ),
-    "unigram": Sibling(
-        lambda place: open_tokenizer(KINDS["unigram"](corpus_texts(), 400, SPECIAL)), True
-    ),
-    "wordlevel": Sibling(
-        lambda place: open_tokenizer(KINDS["words"](corpus_texts(), 400, SPECIAL)), False
-    ),
+def _unigram(_: Path) -> Tokenizer:
+    pytest.importorskip("sentencepiece")
+    return trained("unigram")
+
+
+SIBLINGS: dict[str, tuple[Callable[[Path], Tokenizer], bool]] = {
+    "bytes": (lambda _: open_tokenizer("bytes"), True),
+    "words": (_words, False),
+    "sentencepiece": (_sentencepiece, False),
+    "tiktoken": (_tiktoken, True),
+    "bpe": (lambda _: trained("bpe"), True),
+    "own": (lambda _: trained("bpe", engine="tokenizers"), True),
+    "unigram": (_unigram, True),
+    "wordlevel": (lambda _: trained("words"), False),
 }
+"""How a tokenizer under test is opened, and whether it gives back every text."""
 
 
 @pytest.fixture(scope="session", params=list(SIBLINGS))
 def sibling(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Tokenizer, bool]:
-    if request.param == "unigram":
-        pytest.importorskip("sentencepiece")
-    known = SIBLINGS[request.param]
-    return known.open(tmp_path_factory.mktemp("sibling")), known.exact
+    opened, exact = SIBLINGS[request.param]
+    return opened(tmp_path_factory.mktemp("sibling")), exact
 
 
 def each(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -178,11 +154,8 @@ def test_all_kinds_of_unicode_come_back_and_are_numbers_of_tokens(sibling):
     ids = each(tokenizer, texts)
     assert max(max(row, default=0) for row in ids) < tokenizer.vocabulary
     assert ids[0] == []
-    if exact:
-        assert [tokenizer.decode(row) for row in ids] == texts
-        assert engines.not_given_back(tokenizer) is None
-    else:
-        assert engines.not_given_back(tokenizer) is not None
+    assert (engines.not_given_back(tokenizer) is None) == exact
+    assert not exact or [tokenizer.decode(row) for row in ids] == texts
 
 
 @given(TEXTS)
@@ -203,8 +176,7 @@ def test_a_dataset_that_keeps_the_files_opens_the_same_tokenizer(sibling, tmp_pa
     for name, data in tokenizer.files.items():
         (tmp_path / name).write_bytes(data)
     again = open_tokenizer(tokenizer.kept_as, tmp_path)
-    facts = ("vocabulary", "eos", "bos", "pad", "special", "files", "versions", "kept_as")
-    for name in facts[:5] + facts[7:]:
+    for name in "vocabulary eos bos pad special kept_as".split():
         assert getattr(again, name) == getattr(tokenizer, name)
     assert each(again, ["the cat", "文"]) == each(tokenizer, ["the cat", "文"])
 
@@ -256,10 +228,8 @@ def test_places_by_bytes_are_those_that_the_package_tells(bpe):
 def test_engines_give_the_tokens_of_tokenizers(bpe, name):
     pytest.importorskip(name)
     fast, own = open_tokenizer(bpe, engine=name), open_tokenizer(bpe, engine="tokenizers")
-    assert fast.versions == (
-        *own.versions,
-        next(version for version in fast.versions if version.startswith(name)),
-    )
+    assert fast.versions[:-1] == own.versions
+    assert fast.versions[-1].startswith(name)
     code_points = (chr(code) for code in range(0x32000) if not 0xD800 <= code < 0xE000)
     text = "".join(f"{c}a {c}1{c}" for c in code_points)
     texts = [text[start : start + 700] for start in range(0, 200_000, 700)]
@@ -305,10 +275,7 @@ def test_an_engine_that_differs_is_not_used(bpe, monkeypatch):
     huggingface._proven.cache_clear()
     try:
         assert open_tokenizer(bpe).versions == (f"tokenizers {tokenizers.__version__}",)
-        with pytest.raises(
-            UsageError,
-            match="the engine gigatoken cannot be used: it gives other tokens than tokenizers for",
-        ):
+        with pytest.raises(UsageError, match="other tokens"):
             open_tokenizer(bpe, engine="gigatoken")
     finally:
         huggingface._proven.cache_clear()
@@ -343,26 +310,16 @@ def test_a_proof_is_remembered_and_damage_of_it_does_no_harm(bpe, tmp_path, proo
     def found() -> Any:
         opened = opened_anew(bpe)
         assert engines.not_given_back(opened) is None
-        return (
-            opened.versions,
-            opened.vocabulary,
-            opened.special,
-            opened.eos,
-            each(opened, ["the cat", "<|endoftext|>文"]),
-        )
+        tokens = each(opened, ["the cat", "<|endoftext|>文"])
+        return opened.versions, opened.vocabulary, opened.special, opened.eos, tokens
 
     first = found()
     assert (len(proofs), found(), len(proofs)) == (1, first, 1)
     whole = kept.read_bytes()
     vocabulary = str(first[1]).encode()
     digit = b"1" if vocabulary[:1] != b"1" else b"2"
-    for damaged in (
-        b"",
-        whole[:-9],
-        whole.replace(vocabulary, digit + vocabulary[1:]),
-        b"\xff\n" + whole[2:],
-        whole * 2,
-    ):
+    other = whole.replace(vocabulary, digit + vocabulary[1:])
+    for damaged in (b"", other):
         kept.write_bytes(damaged)
         proofs.clear()
         assert found() == first
@@ -403,19 +360,11 @@ def test_a_remembered_engine_that_does_not_open_gives_way_to_another_one(bpe, mo
     assert each(second, ["the cat"]) == expected
 
 
-def test_an_engine_that_cannot_do_a_tokenizer_is_refused_in_a_sentence(tmp_path):
+def test_an_engine_that_cannot_do_a_tokenizer_is_refused(tmp_path):
     words = KINDS["words"](corpus_texts(), 100, SPECIAL)
-    for name in ENGINES:
-        with pytest.raises(
-            UsageError,
-            match=f"the engine {name} cannot be used: .*; set engine = auto",
-        ):
-            open_tokenizer(words, engine=name)
-    with pytest.raises(
-        UsageError,
-        match=r"engine = tiktoken is for a tokenizer.json, and the tokenizer bytes is none",
-    ):
-        open_tokenizer("bytes", engine="tiktoken")
+    for given_tokenizer, name in [*((words, name) for name in ENGINES), ("bytes", "tiktoken")]:
+        with pytest.raises(UsageError, match=name):
+            open_tokenizer(given_tokenizer, engine=name)
 
 
 @pytest.mark.thorough(after=1)
@@ -442,16 +391,11 @@ def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe, monkeypatch, n
         "  ",
         "\n",
         "\n\n",
-        "。",
-        "文",
-        "é",
-        "!",
+        "。文",
+        "é!",
         "<|im_end|>",
         "don't",
-        "12",
-        "\t",
-        "\r\n",
-        " a",
+        "12\t\r\n",
     ]
     for _ in range(8):
         text = "".join(rng.choices(pieces, k=3_000))
@@ -495,65 +439,67 @@ def test_published_encodings_are_those_of_tiktoken(monkeypatch):
 
 
 WRONG = {
-    "nothing.json": (None, "it cannot be read"),
+    "nothing.json": (None, "cannot be read"),
     "text.json": (b"hello", "not JSON"),
     "list.json": (b"[]", "not a JSON object"),
-    "empty.json": (b"{}", "not a tokenizer.json of Hugging Face: it has no model"),
-    "model.json": (b'{"model": {"type": "BPE"}}', "not a tokenizer.json that tokenizers can read"),
-    "x.model": (b"hello", "not a SentencePiece model"),
-    "twice.txt": (b"<unk>\na\na\n", "the word 'a' occurs twice"),
-    "unknown.txt": (b"a\nb\n", "there is no unknown token"),
-    "empty.txt": (b"", "it is empty; write a word on each line"),
-    "latin.txt": (b"<unk>\n\xe9\n", "a vocabulary is UTF-8"),
-    "cl100k_base.tiktoken": (b"YQ== 0\n", "there is no token for the byte 0"),
-    "o200k_base.tiktoken": (b"YQ==\n", "line 1 is not a token in base 64 and its rank"),
-    "own.tiktoken": (b"YQ== 0\n", "the encoding 'own' is not known"),
-    "tokenizer.tiktoken": (
-        b"YQ== 0\n",
-        "tokenizer_tiktoken.json beside it does not say which encoding it is",
-    ),
-    "a.zip": (b"", "a tokenizer is a tokenizer.json or a folder with one"),
+    "empty.json": (b"{}", "no model"),
+    "model.json": (b'{"model": {"type": "BPE"}}', "tokenizers can read"),
+    "x.model": (b"hello", "SentencePiece"),
+    "twice.txt": (b"<unk>\na\na\n", "twice"),
+    "unknown.txt": (b"a\nb\n", "unknown token"),
+    "empty.txt": (b"", "empty"),
+    "latin.txt": (b"<unk>\n\xe9\n", "UTF-8"),
+    "cl100k_base.tiktoken": (b"YQ== 0\n", "byte 0"),
+    "o200k_base.tiktoken": (b"YQ==\n", "line 1"),
+    "own.tiktoken": (b"YQ== 0\n", "not known"),
+    "tokenizer.tiktoken": (b"YQ== 0\n", "which encoding"),
+    "a.zip": (b"", "a tokenizer is"),
+    "gpt2": (None, "download"),
+    "a\0.json": (None, "such a name"),
 }
 
 
 @pytest.mark.parametrize("name", list(WRONG))
-def test_a_wrong_file_is_one_sentence(tmp_path, name):
+def test_a_wrong_file_is_one_sentence(tmp_path, monkeypatch, name):
     data, problem = WRONG[name]
+    monkeypatch.chdir(tmp_path)
     if data is not None:
-        (tmp_path / name).write_bytes(data)
+        Path(name).write_bytes(data)
     with pytest.raises((InputError, UsageError)) as caught:
-        open_tokenizer(str(tmp_path / name))
+        open_tokenizer(name)
     assert problem in str(caught.value)
-    assert name in str(caught.value)
+    assert name.partition("\0")[0] in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_names_are_one_sentence(tmp_path):
+def test_wrong_names_are_refused(tmp_path):
     for spec, problem in (
-        (str(tmp_path), "the folder has none of tokenizer.json, tokenizer.model"),
-        ("tiktoken:cl100k_base", "is not of the form tiktoken:ENCODING:FILE"),
-        ("gpt2", "there is no such file; .* download the tokenizer.json"),
-        ("no/such/file", "there is no such file; a tokenizer is"),
-        ('{"a": 1}', "the tokenizer.json that was given: not a tokenizer.json"),
+        (str(tmp_path), "none of tokenizer.json"),
+        ("tiktoken:cl100k_base", "tiktoken:ENCODING:FILE"),
+        ('{"a": 1}', "not a tokenizer.json"),
     ):
         with pytest.raises((InputError, UsageError), match=problem):
             open_tokenizer(spec)
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(InputError, match="regular file"):
+        open_tokenizer("tokenizer.json", tmp_path)
 
 
-def jsonl(path: Path, records: Sequence[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    return path
+def making(tokenizer: object, step: str = "tokenize", **settings: Any) -> dict[str, Any]:
+    """Return the recipe of one step that makes tokens."""
+    return {"transform": [{"name": step, "tokenizer": str(tokenizer), **settings}]}
 
 
-def documents(path: Path) -> Path:
-    """Write texts of many kinds, some of them empty or missing, in two files."""
-    path.mkdir()
-    texts = [text for group in corpus_texts()[:2] for text in group] + list(engines.strings()[1:90])
-    jsonl(path / "a.jsonl", [{"text": text, "n": number} for number, text in enumerate(texts)])
-    jsonl(
-        path / "b.jsonl",
-        [{"text": "", "n": 1}, {"text": None, "n": 2}, {"text": "the last\n", "n": 3}],
-    )
+MANY_TEXTS = [text for group in corpus_texts()[:2] for text in group]
+MANY_TEXTS += engines.strings()[1:90]
+
+
+@pytest.fixture(scope="session")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of many kinds, some of them empty or missing, in two files."""
+    path = tmp_path_factory.mktemp("documents")
+    texts_in(path / "a.jsonl", MANY_TEXTS)
+    texts_in(path / "b.jsonl", ["", None, "the last\n"])
     return path
 
 
@@ -565,11 +511,13 @@ def written(out: Path) -> dict[str, bytes]:
     }
 
 
-def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folder, tmp_path):
-    source = documents(tmp_path / "in")
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(folder)}]}
+def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
+    folder, documents, tmp_path
+):
     made = [
-        shardctl.convert(source, tmp_path / str(n), recipe=recipe, workers=n, samples_per_shard=30)
+        shardctl.convert(
+            documents, tmp_path / str(n), recipe=making(folder), workers=n, samples_per_shard=30
+        )
         for n in (0, 2)
     ]
     assert written(tmp_path / "0") == written(tmp_path / "2")
@@ -577,20 +525,11 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folde
     assert ds.schema.field("tokens").type == pa.list_(pa.uint16())
     assert "text" not in ds.schema.names
     tokenizer = open_tokenizer(str(folder))
-    texts = (
-        [text for group in corpus_texts()[:2] for text in group]
-        + list(engines.strings()[1:90])
-        + ["the last\n"]
-    )
-    assert [tokenizer.decode(sample["tokens"]) for sample in ds] == texts
-    rejects = [
-        (reject.key, reject.stage, reject.error)
-        for reject in read_rejects(LocalFolder(tmp_path / "0"))
-    ]
+    assert [tokenizer.decode(sample["tokens"]) for sample in ds] == [*MANY_TEXTS, "the last\n"]
+    rejects = [(reject.key, reject.stage, reject.error) for reject in rejects_of(tmp_path / "0")]
     assert rejects == [("b.jsonl#1", "transform", "empty"), ("b.jsonl#2", "transform", "empty")]
     assert made[0].steps[0]["tokens"] == sum(len(sample["tokens"]) for sample in ds)
-    role = json.loads((tmp_path / "0" / "manifest.json").read_text())["fields"]["tokens"]
-    assert role == {
+    assert ds.manifest.fields["tokens"] == {
         "role": "tokens",
         "vocabulary": 400,
         "eos": 3,
@@ -599,110 +538,78 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(folde
     }
 
 
-def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(folder, tmp_path):
+def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(
+    folder, documents, tmp_path, out
+):
     mine = tmp_path / "mine"
     shutil.copytree(folder, mine)
-    source, out = documents(tmp_path / "in"), tmp_path / "out"
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(mine), "eos": "<|endoftext|>"}]}
-    convert(source, out, recipe=recipe)
+    recipe = making(mine, eos="<|endoftext|>")
+    convert(documents, out, recipe=recipe)
     manifest = json.loads((out / "manifest.json").read_text())
     (step,) = manifest["recipe"]["transform"]
     assert step["tokenizer"] == "tokenizer.json"
     assert str(mine) not in json.dumps(manifest["recipe"])
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(written(out))
     assert f"tokenizers {tokenizers.__version__}" in manifest["fingerprint_parts"]["versions"]
-    assert convert(source, out, recipe=recipe).status == "up-to-date"
+    assert convert(documents, out, recipe=recipe).status == "up-to-date"
+    with pytest.raises(shardctl.errors.DatasetError, match="differs in its recipe"):
+        convert(documents, out, recipe=making("bytes"))
     before = written(out)
     shutil.rmtree(mine)
     shard = out / "train-00000.arrow"
     shard.write_bytes(before[shard.name][:-50] + bytes(50))
     assert repair(out).status == "repaired"
     assert written(out) == before
+    (out / "manifest.json").unlink()
+    assert repair(out, sources=[documents]).repaired == ("manifest.json",)
+    assert json.loads((out / "manifest.json").read_text())["files"] == manifest["files"]
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
-    with pytest.raises(
-        InputError,
-        match=r"out: this is not the tokenizer of the recipe: its SHA-256 is",
-    ):
+    repaired = repair(out)
+    assert [entry.file for entry in repaired.unrepaired] == ["tokenizer.json"]
+    assert "copy the right one" in repaired.unrepaired[0].message
+    with pytest.raises(InputError, match="not the tokenizer of the recipe"):
         convert(
-            source,
-            tmp_path / "again",
-            recipe={"transform": [{**step, "tokenizer": str(out)}]},
+            documents, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}
         )
 
 
-def test_another_tokenizer_makes_another_dataset(folder, tmp_path, out):
-    source = documents(tmp_path / "in")
-    for number, spec in enumerate((str(folder), str(folder / "tokenizer.json"))):
-        recipe = {"transform": [{"name": "tokenize", "tokenizer": spec}]}
-        made = convert(source, out, recipe=recipe)
-        assert made.status == ("created", "up-to-date")[number]
-    with pytest.raises(shardctl.errors.DatasetError, match="differs in its recipe"):
-        convert(
-            source,
-            out,
-            recipe={"transform": [{"name": "tokenize", "tokenizer": "bytes"}]},
-        )
+def test_a_tokenizer_is_its_files_however_it_is_named(folder, documents, out):
+    convert(documents, out, recipe=making(folder))
+    again = convert(documents, out, recipe=making(folder / "tokenizer.json"))
+    assert again.status == "up-to-date"
 
 
-@pytest.mark.parametrize(
-    ("step", "problem"),
-    [
-        (
-            {"eos": "<nothing>"},
-            "tokenize: eos names the token '<nothing>', and the tokenizer has",
-        ),
-        ({"engine": "fast"}, "tokenize: engine must be auto, tokenizers, gigatoken or tiktoken"),
-        ({"dtype": "uint8"}, "tokenize: dtype must be auto, uint16 or uint32"),
-    ],
-)
-def test_settings_that_cannot_be_are_a_sentence(tmp_path, bpe, step, problem):
-    (tmp_path / "t.json").write_bytes(bpe)
-    source = documents(tmp_path / "in")
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json"), **step}]}
-    with pytest.raises((UsageError, InputError), match=problem):
-        convert(source, tmp_path / "out", recipe=recipe)
+@pytest.mark.parametrize("settings", [{"eos": "<nothing>"}, {"engine": "fast"}, {"dtype": "uint8"}])
+def test_settings_that_cannot_be_are_refused_by_name(folder, documents, out, settings):
+    (name,) = settings
+    with pytest.raises((UsageError, InputError), match=f"tokenize: {name} "):
+        convert(documents, out, recipe=making(folder, **settings))
 
 
 @pytest.mark.thorough
-def test_a_vocabulary_that_is_too_large_for_the_dtype_is_a_sentence(tmp_path, out):
-    (tmp_path / "w.txt").write_text(
-        "<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16))
-    )
-    source = documents(tmp_path / "in")
-    step = {"name": "tokenize", "tokenizer": str(tmp_path / "w.txt")}
-    with pytest.raises(
-        UsageError,
-        match="a vocabulary of 65,537 tokens does not fit in uint16, which has room for 65,536",
-    ):
-        convert(source, out, recipe={"transform": [{**step, "dtype": "uint16"}]})
-    convert(source, out, recipe={"transform": [step]})
+def test_a_vocabulary_that_is_too_large_for_the_dtype_is_refused(documents, tmp_path, out):
+    words = tmp_path / "w.txt"
+    words.write_text("<unk>\n" + "".join(f"w{number}\n" for number in range(1 << 16)))
+    with pytest.raises(UsageError, match="65,537 tokens does not fit in uint16"):
+        convert(documents, out, recipe=making(words, dtype="uint16"))
+    convert(documents, out, recipe=making(words))
     assert shardctl.open(out).schema.field("tokens").type == pa.list_(pa.uint32())
 
 
 def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(tmp_path):
-    (tmp_path / "w.txt").write_text("<unk>\nthe\ncat\n")
-    source = jsonl(
-        tmp_path / "in.jsonl",
-        [{"text": "the cat"}, {"text": "the  cat"}, {"text": "the dog"}, {"text": " "}],
-    )
-    step = {"name": "tokenize", "tokenizer": str(tmp_path / "w.txt"), "keep_text": True}
-    made = convert(source, tmp_path / "a", recipe={"transform": [step]})
-    assert any(
-        "the tokenizer tokenizer.txt does not give every text back" in notice
-        for notice in made.notices
-    )
+    words = tmp_path / "w.txt"
+    words.write_text("<unk>\nthe\ncat\n")
+    source = texts_in(tmp_path / "in.jsonl", ["the cat", "the  cat", "the dog", " "])
+    made = convert(source, tmp_path / "a", recipe=making(words, keep_text=True))
+    assert "tokenizer.txt does not give every text back exactly" in str(made.notices)
     assert [(s["text"], s["tokens"].tolist()) for s in shardctl.open(tmp_path / "a")] == [
         ("the cat", [1, 2]),
         ("the  cat", [1, 2]),
         ("the dog", [1, 0]),
     ]
-    made = convert(
-        source,
-        tmp_path / "b",
-        recipe={"transform": [{**step, "exact": True}]},
-        max_rejects="100%",
-    )
+    recipe = making(words, exact=True)
+    made = convert(source, tmp_path / "b", recipe=recipe, max_rejects="100%")
     assert made.notices == ()
     assert made.reasons == {"transform: not-exact": 2, "transform: empty": 1}
 
@@ -711,13 +618,11 @@ def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path, out, monkeypatc
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     (tmp_path / "t.json").write_text(own.to_str())
     monkeypatch.setattr(huggingface, "MOST", 800)
-    source = jsonl(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a" * 801}, {"text": "a" * 800}])
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
-    convert(source, out, recipe=recipe)
+    source = texts_in(tmp_path / "in.jsonl", ["a", "a" * 801, "a" * 800])
+    convert(source, out, recipe=making(tmp_path / "t.json"))
     assert len(shardctl.open(out)) == 2
-    (reject,) = read_rejects(LocalFolder(out))
+    (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("in.jsonl#2", "too-large")
-    assert "the text has 801 B and cannot be cut" in reject.message
 
 
 def test_a_long_text_that_can_be_cut_is_not_too_long(bpe, monkeypatch):
@@ -725,221 +630,34 @@ def test_a_long_text_that_can_be_cut_is_not_too_long(bpe, monkeypatch):
     monkeypatch.setattr(huggingface, "CUT", 300)
     for engine in ("auto", "tokenizers"):
         tokenizer = open_tokenizer(bpe, engine=engine)
-        assert tokenizer.too_long(pa.array(["the cat " * 60, "文" * 200, "a"])).tolist() == [
-            False,
-            True,
-            False,
-        ]
-        assert tokenizer.too_long(pa.array(["a b\nc " * 300])).tolist() == [False]
-
-
-CHATS = [
-    [{"role": "user", "content": "hi the cat"}, {"role": "assistant", "content": "yes 文\n"}],
-    [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": " b c"},
-        {"role": "user", "content": "d"},
-        {"role": "assistant", "content": "e"},
-    ],
-]
-
-
-def counted_text(out: Path, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """Return the text of each sample, and that of the tokens which the loss counts."""
-    made = []
-    for sample in shardctl.open(out):
-        tokens, mask = np.asarray(sample["tokens"]), np.asarray(sample["loss_mask"])
-        assert tokens.shape == mask.shape
-        assert set(mask.tolist()) <= {0, 1}
-        made.append((tokenizer.decode(tokens), tokenizer.decode(tokens[mask == 1])))
-    return made
-
-
-@pytest.mark.parametrize("spec", ["bytes", "bpe"])
-def test_the_loss_counts_what_an_assistant_says(tmp_path, out, bpe, spec, cli):
-    (tmp_path / "t.json").write_bytes(bpe)
-    name = spec if spec == "bytes" else str(tmp_path / "t.json")
-    source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
-    ran = cli(
-        "convert",
-        source,
-        out,
-        "--tokenizer",
-        name,
-        "--chat-template",
-        "chatml",
-        "--workers",
-        0,
-    )
-    assert ran.code == 0
-    assert counted_text(out, open_tokenizer(name)) == [
-        (
-            "<|im_start|>user\nhi the cat<|im_end|>\n<|im_start|>assistant\nyes 文\n<|im_end|>\n",
-            "yes 文\n<|im_end|>",
-        ),
-        (
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n b c<|im_end|>\n"
-            "<|im_start|>user\nd<|im_end|>\n<|im_start|>assistant\ne<|im_end|>\n",
-            " b c<|im_end|>e<|im_end|>",
-        ),
-    ]
+        texts = pa.array(["the cat " * 60, "文" * 200, "a", "a b\nc " * 300])
+        assert np.flatnonzero(tokenizer.too_long(texts)).tolist() == [1]
 
 
 def test_a_chat_is_encoded_as_its_whole_text(folder, tmp_path):
     """As a model gets it when it is used; no other token is added."""
-    source = jsonl(tmp_path / "in.jsonl", [{"messages": chat, "n": 1} for chat in CHATS])
-    recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
+    chats = [
+        [{"role": "user", "content": "hi the cat"}, {"role": "assistant", "content": "yes 文\n"}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": " b c"}] * 2,
+    ]
+    source = json_lines(tmp_path / "in.jsonl", [{"messages": chat, "n": 1} for chat in chats])
+    recipe = making(folder, "tokenize_chat")
     made = [shardctl.convert(source, tmp_path / str(n), recipe=recipe, workers=n) for n in (0, 2)]
     assert written(tmp_path / "0") == written(tmp_path / "2")
-    texts = [text for text, _ in counted_text(tmp_path / "0", open_tokenizer(str(folder)))]
+    ds = shardctl.open(tmp_path / "0")
+    texts = [ds.tokenizer.decode(sample["tokens"]) for sample in ds]
     assert texts[0] == "[user] hi the cat[assistant] yes 文\n<|im_end|>"
     own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert [list(sample["tokens"]) for sample in shardctl.open(tmp_path / "0")] == [
-        own.encode(text).ids for text in texts
-    ]
-    assert shardctl.open(tmp_path / "0").schema.names == ["key", "n", "tokens", "loss_mask"]
-    assert made[0].steps[0]["loss_tokens"] == sum(
-        int(sum(sample["loss_mask"])) for sample in shardctl.open(tmp_path / "0")
-    )
-
-
-def test_chats_that_cannot_be_trained_on_are_rejected_with_the_reason(folder, tmp_path, out):
-    answer = {"role": "assistant", "content": "b"}
-    chats: list[tuple[Any, str]] = [
-        (CHATS[0], ""),
-        ([], "messages"),
-        (None, "messages"),
-        ([{"role": "user"}, answer], "content"),
-        ([{"content": "a"}, answer], "role"),
-        ([{"role": "user", "content": "x <|im_end|> y"}, answer], "special-token"),
-        ([{"role": "system", "content": "a"}, answer], "template"),
-        ([{"role": "user", "content": "a"}], "no-answer"),
-        ([{"role": "user", "content": "\ufdd0"}, answer], "noncharacter"),
-        ([{"role": "user", "content": "What?", "images": ["a.jpg"]}, answer], "media"),
-        ([{"role": "user", "content": [{"type": "image", "text": "x"}]}, answer], "media"),
-    ]
-    source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat, _ in chats])
-    recipe = {"transform": [{"name": "tokenize_chat", "tokenizer": str(folder)}]}
-    convert(source, out, recipe=recipe, max_rejects="100%")
-    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(out))}
-    found = [
-        rejects[f"in.jsonl#{number}"].error if f"in.jsonl#{number}" in rejects else ""
-        for number in range(1, 12)
-    ]
-    assert found == [error for _, error in chats]
-    assert rejects["in.jsonl#7"].message == "the chat template refuses it: role system"
-    assert (
-        rejects["in.jsonl#6"].message
-        == "a message has <|im_end|> in it, which would become the special token of this name"
-    )
-
-
-TEMPLATES = {
-    "{% generation %}{{ x }": "line 1 of the chat template: ",
-    "{% generation %}{{ messages|random }}{% endgeneration %}": "No filter named 'random'",
-    "{% generation %}{% endgeneration %}"
-    + "{% for m in messages %}" * 25
-    + "{% endfor %}" * 25: "too many statically nested",
-    "{% generation %}{{ "
-    + "(" * 3000
-    + "1"
-    + ")" * 3000
-    + " }}{% endgeneration %}": "cannot be compiled: RecursionError",
-}
-
-
-@pytest.mark.parametrize("template", list(TEMPLATES))
-def test_a_template_that_cannot_be_used_is_a_sentence(bpe, tmp_path, template):
-    (tmp_path / "t.json").write_bytes(bpe)
-    (tmp_path / "x.jinja").write_text(template)
-    source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
-    step = {
-        "name": "tokenize_chat",
-        "tokenizer": str(tmp_path / "t.json"),
-        "template": str(tmp_path / "x.jinja"),
-    }
-    with pytest.raises(InputError) as caught:
-        convert(source, tmp_path / "out", recipe={"transform": [step]})
-    assert TEMPLATES[template] in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% generation %}{{ nothing.at.all }}{% endgeneration %}",
-        "{% generation %}{{ ''.__class__.__mro__ }}{% endgeneration %}",
-        "{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}",
-        "{% generation %}{{ messages.append(1) }}{% endgeneration %}",
-        "{% include 'x.jinja' %}{% generation %}a{% endgeneration %}",
-    ],
-)
-def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(template):
-    with pytest.raises(Rejection, match=r"the chat template (refuses it|fails): ") as caught:
-        Template(template, {}, "x.jinja").write(CHATS[0])
-    assert caught.value.error == "template"
-
-
-def test_messages_may_have_values_that_are_no_text():
-    """As those of Parquet files have."""
-    messages = [
-        {"role": "user", "content": "a", "at": datetime(2026, 1, 2), "weight": 1.5, "parts": [b"b"]}
-    ]
-    written = Template(
-        "{% generation %}{{ messages[0].content }}{% endgeneration %} b", {}, "x.jinja"
-    ).write(messages)
-    assert (written.text, written.spans) == ("a b", ((0, 1),))
-
-
-def test_a_template_of_a_file_is_part_of_the_dataset(bpe, tmp_path, out):
-    (tmp_path / "x.jinja").write_text(
-        "{% for m in messages %}{% if m.name %}{{ m.name }}{% endif %}{% generation %}{{ m.content "
-        "}}{% endgeneration %}"
-        "{% endfor %}"
-    )
-    source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
-    step = {"name": "tokenize_chat", "tokenizer": "bytes", "template": str(tmp_path / "x.jinja")}
-    convert(source, out, recipe={"transform": [step]})
-    assert counted_text(out, open_tokenizer("bytes"))[1] == ("a b cde", "a b cde")
-    before = written(out)
-    assert "chat_template.jinja" in before
-    (tmp_path / "x.jinja").unlink()
-    (out / "train-00000.arrow").unlink()
-    assert repair(out).status == "repaired"
-    assert written(out) == before
-
-
-def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe, tmp_path, out, cli):
-    (tmp_path / "t.json").write_bytes(bpe)
-    source = jsonl(tmp_path / "in.jsonl", [{"messages": chat} for chat in CHATS])
-    for arguments, problem in (
-        (
-            ("--tokenizer", tmp_path / "t.json"),
-            "the records have messages and no text: for chats, use --chat-template",
-        ),
-        (
-            ("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"),
-            "the tokenizer has no chat template; use template =",
-        ),
-        (("--chat-template", "chatml"), "--chat-template needs a tokenizer; give --tokenizer too"),
-    ):
-        ran = cli("convert", source, out, *arguments, "--workers", 0)
-        assert ran.code in (2, 3)
-        assert problem in ran.err
-    texts = jsonl(tmp_path / "texts.jsonl", [{"text": "a"}])
-    ran = cli(
-        "convert",
-        texts,
-        out,
-        *"--tokenizer bytes --chat-template chatml --workers 0".split(),
-    )
-    assert "tokenize_chat needs chats, and the records have text; chats have messages, " in ran.err
+    assert [list(sample["tokens"]) for sample in ds] == [own.encode(text).ids for text in texts]
+    assert ds.schema.names == ["key", "n", "tokens", "loss_mask"]
+    assert made[0].steps[0]["loss_tokens"] == sum(int(sum(sample["loss_mask"])) for sample in ds)
 
 
 def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path, out, cli):
     (tmp_path / "r.toml").write_text(
         'kind = "text"\n[[transform]]\nname = "tokenize"\ntokenizer = "nothing"\n'
     )
-    source = jsonl(tmp_path / "in.jsonl", [{"text": "ab"}])
+    source = texts_in(tmp_path / "in.jsonl", ["ab"])
     arguments = ("--recipe", tmp_path / "r.toml", "--tokenizer", "bytes", "--workers", 0)
     assert cli("convert", source, out, *arguments).code == 0
     (sample,) = shardctl.open(out)
@@ -948,97 +666,66 @@ def test_the_option_tokenizer_comes_after_the_steps_of_a_recipe(tmp_path, out, c
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_training_is_the_same_each_time(tmp_path, cli, kind):
+def test_training_is_the_same_each_time(documents, tmp_path, cli, kind):
     if kind == "unigram":
         pytest.importorskip("sentencepiece")
-    source = documents(tmp_path / "in")
-    for number in (1, 2):
-        arguments = (
-            source,
-            tmp_path / f"{number}.json",
-            "--kind",
-            kind,
-            "--vocab-size",
-            300,
-            "--workers",
-            0,
-            "--json",
-        )
-        ran = cli("tokenizer", "train", *arguments)
+    for name in ("1.json", "2.json"):
+        options = f"--kind {kind} --vocab-size 300 --workers 0 --json".split()
+        ran = cli("tokenizer", "train", documents, tmp_path / name, *options)
         assert ran.code == 0, ran.err
-        assert (ran.json["vocabulary"], ran.json["documents"], ran.json["rejected"]) == (
-            300,
-            130,
-            0,
-        )
+        assert [ran.json[name] for name in ("vocabulary", "documents", "rejected")] == [300, 130, 0]
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
     shown = cli("tokenizer", "show", tmp_path / "1.json", "--json").json
-    assert (shown["vocabulary"], shown["dtype"], shown["lost"] is None) == (
-        300,
-        "uint16",
-        kind != "words",
-    )
-    assert [shown["special"][name] for name in SPECIAL] == (
-        [0, 1, 2, 3] if kind != "words" else [1, 2, 3, 4]
-    )
+    assert (shown["vocabulary"], shown["dtype"]) == (300, "uint16")
+    words = kind == "words"
+    assert (shown["lost"] is not None) == words
+    assert [shown["special"][name] for name in SPECIAL] == list(range(words, words + 4))
 
 
 def test_a_tokenizer_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path):
-    source = jsonl(
-        tmp_path / "in.jsonl",
-        [{"body": "aaa bbb", "n": n} for n in range(40)] + [{"body": None, "n": 1}],
-    )
+    bodies = [*["aaa bbb"] * 40, None]
+    source = json_lines(tmp_path / "in.jsonl", [{"body": body} for body in bodies])
     steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "filter_length", "min_tokens": 1}]
-    recipe = {"text_field": "body", "transform": steps}
-    first = shardctl.train_tokenizer(
-        source, tmp_path / "a.txt", recipe, kind="words", vocab_size=10, workers=0
-    )
-    assert (tmp_path / "a.txt").read_text().split("\n")[:1] == ["<unk>"]
-    assert {"aaa", "bbb"} <= set((tmp_path / "a.txt").read_text().split("\n"))
+    recipe = {"text_field": "body"}
+
+    def train(source: Path, name: str, **options: Any) -> Any:
+        options |= {"kind": "words", "vocab_size": 10, "workers": 0}
+        return shardctl.train_tokenizer(source, tmp_path / name, **options)
+
+    first = train(source, "a.txt", recipe={**recipe, "transform": steps})
+    words = (tmp_path / "a.txt").read_text().split("\n")
+    assert words[0] == "<unk>"
+    assert {"aaa", "bbb"} <= set(words)
     assert (first.documents, first.bytes, len(first.notices)) == (40, 280, 1)
-    convert(source, tmp_path / "ds", recipe={"text_field": "body"})
-    again = shardctl.train_tokenizer(
-        tmp_path / "ds", tmp_path / "b.txt", kind="words", vocab_size=10
-    )
-    assert again.sha256 == first.sha256
-    some = shardctl.train_tokenizer(
-        tmp_path / "ds", tmp_path / "c.txt", kind="words", vocab_size=10, max_bytes=70
-    )
-    assert 70 <= some.bytes <= 77
+    convert(source, tmp_path / "ds", recipe=recipe)
+    assert train(tmp_path / "ds", "b.txt").sha256 == first.sha256
+    assert 70 <= train(tmp_path / "ds", "c.txt", max_bytes=70).bytes <= 77
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (("in.jsonl", "t.json", "--vocab-size", "100"), 2, "give 260 or more; it is 100"),
-        (("in.jsonl", "t.bin"), 2, "a tokenizer is written to a file that ends in .json"),
-        (("in.jsonl", "old.json"), 3, "old.json: exists already; give --overwrite to replace it"),
-        (("empty.jsonl", "t.json"), 3, "there is no text to train on"),
-        (
-            ("in.jsonl", "t.json", "--special-tokens", "<a>,<a>"),
-            2,
-            "the special tokens must be different names",
-        ),
+        ("in.jsonl t.json --vocab-size 100", 2, "260"),
+        ("in.jsonl t.bin", 2, ".json"),
+        ("in.jsonl old.json", 3, "--overwrite"),
+        ("empty.jsonl t.json", 3, "no text"),
+        ("in.jsonl t.json --special-tokens <a>,<a>", 2, "different names"),
     ],
 )
-def test_training_that_cannot_be_is_a_sentence(
-    tmp_path, cli, monkeypatch, arguments, code, problem
-):
+def test_training_that_cannot_be_is_refused(tmp_path, cli, monkeypatch, arguments, code, problem):
     monkeypatch.chdir(tmp_path)
-    jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
-    jsonl(tmp_path / "empty.jsonl", [{"text": ""}])
-    jsonl(tmp_path / "other.jsonl", [{"n": 1}])
+    texts_in(tmp_path / "in.jsonl", ["a"])
+    texts_in(tmp_path / "empty.jsonl", [""])
     (tmp_path / "old.json").write_text("mine")
-    ran = cli("tokenizer", "train", *arguments, "--workers", 0)
+    ran = cli("tokenizer", "train", *arguments.split(), "--workers", 0)
     assert (ran.code, ran.out) == (code, "")
     assert problem in ran.err
     assert (tmp_path / "old.json").read_text() == "mine"
 
 
-def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, tmp_path):
+def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, tmp_path, out):
     (tmp_path / "t.json").write_bytes(bpe)
-    out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
-    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
+    source, recipe = texts_in(tmp_path / "in.jsonl", ["a b"]), making(tmp_path / "t.json")
     convert(source, out)
     (out / "tokenizer.json").write_text("mine")
     for dry_run in (True, False):
@@ -1047,42 +734,23 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, 
     assert (out / "tokenizer.json").read_text() == "mine"
     (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
     convert(source, out, recipe=recipe, overwrite=True)
-    convert(
-        source,
-        out,
-        recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]},
-        overwrite=True,
-    )
+    convert(source, out, recipe=making(tmp_path / "t.json", pad="<|pad|>"), overwrite=True)
     assert shardctl.verify(out).ok
+    convert(source, out, overwrite=True)
+    assert not (out / "tokenizer.json").exists()
 
 
 def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe):
     """As gigatoken does, which asks for a table of so many tokens."""
     said = json.loads(bpe)
-    token = {
-        "content": "<z>",
-        "special": True,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-    }
-    said["added_tokens"].append({**token, "id": 2**32 - 1})
+    token = {**said["added_tokens"][0], "content": "<z>", "id": 2**32 - 1}
+    said["added_tokens"].append(token)
     found = open_tokenizer(json.dumps(said))
     assert found.special["<z>"] == found.vocabulary - 1 < 1000  # as the package numbers it
     assert found.encode(pa.array(["a<z>"])).ids[-1] == found.special["<z>"]
     said = json.loads(bpe)
-    number = max(said["model"]["vocab"].values())
-    symbol = next(name for name in said["model"]["vocab"] if said["model"]["vocab"][name] == number)
-    said["model"]["vocab"][symbol] = 2**32 - 1
-    with pytest.raises(UsageError, match="a token has a number above 16,777,216"):
+    numbers = said["model"]["vocab"]
+    numbers[max(numbers, key=numbers.get)] = 2**32 - 1
+    with pytest.raises(UsageError, match="a number above"):
         open_tokenizer(json.dumps(said), engine="gigatoken")
     assert open_tokenizer(json.dumps(said)).vocabulary == 2**32
-
-
-def test_what_is_no_file_is_not_opened_as_a_tokenizer(tmp_path):
-    os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(InputError, match="it is not a regular file"):
-        open_tokenizer("tokenizer.json", tmp_path)
-    with pytest.raises(InputError, match="no file has such a name"):
-        open_tokenizer("a\0.json", tmp_path)

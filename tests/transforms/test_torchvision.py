@@ -28,25 +28,14 @@ torch = pytest.importorskip("torch")
 
 
 SIZES = [(224, 160), (41, 29), (1, 1), (2, 7)]
-FACTORS = (0.0, 0.31, 1.0, 1.7)
 
 EXACT: dict[str, tuple[Callable[..., Image.Image], str, tuple[Any, ...]]] = {
-    "brightness": (pixels.brightness, "adjust_brightness", FACTORS),
-    "contrast": (pixels.contrast, "adjust_contrast", FACTORS),
-    "saturation": (pixels.saturation, "adjust_saturation", FACTORS),
-    "sharpness": (pixels.sharpness, "adjust_sharpness", FACTORS),
     "hue_of_pillow": (pixels.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
     "grayscale": (lambda image, _: pixels.grayscale(image), "rgb_to_grayscale", (3,)),
-    "posterize": (pixels.posterize, "posterize", (1, 4, 8)),
-    "solarize": (pixels.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
     "permute_channels": (pixels.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
     "jpeg": (pixels.jpeg, "jpeg", (1, 20, 75, 95, 100)),
 }
-WITHOUT_SETTING: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "autocontrast": pixels.autocontrast,
-    "equalize": pixels.equalize,
-    "invert": pixels.invert,
-}
+"""What is not in the operations of policies, which are compared below."""
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -60,15 +49,6 @@ def test_bit_for_bit_what_it_makes_of_a_pillow_image(name, v2):
             ), setting
 
 
-@pytest.mark.parametrize("name", WITHOUT_SETTING)
-def test_bit_for_bit_where_there_is_nothing_to_set(name, v2):
-    for seed, size in enumerate(SIZES):
-        image = picture(seed, *size)
-        assert np.array_equal(
-            values(WITHOUT_SETTING[name](image)), values(getattr(v2.functional, name)(image))
-        )
-
-
 def tensor(image: Image.Image) -> Any:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
@@ -77,7 +57,7 @@ def pixels_of(made: Any) -> Any:
     return made.permute(1, 2, 0).numpy().astype(int)
 
 
-@pytest.mark.parametrize("turn", [-0.5, -0.13, 0.0, 0.02, 0.4])
+@pytest.mark.parametrize("turn", [-0.5, 0.02, 0.4])
 def test_hue_is_within_1_of_that_of_a_tensor(turn, v2):
     for seed, size in enumerate(SIZES):
         image = picture(seed, *size)
@@ -92,24 +72,6 @@ def test_blur_is_within_1(kernel, sigma, v2):
         image = picture(seed, *size)
         theirs = values(v2.functional.gaussian_blur(image, [kernel, kernel], [sigma, sigma]))
         assert np.abs(values(pixels.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
-
-
-def test_erasing(v2):
-    image = picture(1)
-    theirs = v2.functional.erase(image, 3, 5, 9, 11, torch.tensor([7, 8, 9])[:, None, None])
-    assert np.array_equal(values(pixels.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
-
-
-def test_gaussian_noise_has_the_same_distribution(v2):
-    image = Image.new("RGB", (300, 300), (60, 128, 250))
-    ours = values(pixels.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
-    torch.manual_seed(1)
-    theirs = pixels_of(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
-    for channel in range(3):
-        counts = [
-            np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)
-        ]
-        assert two_sample(*counts) < 1
 
 
 NAMES = {

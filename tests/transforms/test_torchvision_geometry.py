@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from pictures import picture, values
@@ -16,33 +18,24 @@ SIZES = [(101, 77), (64, 64), (40, 90)]
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("to", [50, 33, 130])
-def test_resize_of_the_short_side(size, to, v2):
+@pytest.mark.parametrize("to", [50, 33, 130, "50x20", "33x70"])
+def test_resize(size, to, v2):
     image = picture(1, *size)
-    assert np.array_equal(
-        done(image, {"name": "resize", "size": to}), values(v2.functional.resize(image, to))
-    )
-
-
-@pytest.mark.parametrize("to", [(50, 20), (33, 70), (101, 77)])
-def test_resize_to_a_size(to, v2):
-    image = picture(1, 101, 77)
-    made = done(image, {"name": "resize", "size": f"{to[0]}x{to[1]}"})
-    assert np.array_equal(made, values(v2.functional.resize(image, [to[1], to[0]])))
+    theirs = to if isinstance(to, int) else [int(side) for side in to.split("x")][::-1]
+    made = done(image, {"name": "resize", "size": to})
+    assert np.array_equal(made, values(v2.functional.resize(image, theirs)))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_crops_flips_and_margins(size, v2):
     image, F = picture(1, *size), v2.functional
-    assert np.array_equal(
-        done(image, {"name": "crop", "size": "31x20"}), values(F.center_crop(image, [20, 31]))
-    )
-    assert np.array_equal(done(image, {"name": "hflip", "p": 1}), values(F.horizontal_flip(image)))
-    assert np.array_equal(done(image, {"name": "vflip", "p": 1}), values(F.vertical_flip(image)))
-    assert np.array_equal(
-        done(image, {"name": "pad", "margin": 7, "fill": [1, 2, 3]}),
-        values(F.pad(image, 7, (1, 2, 3))),
-    )
+    for step, theirs in (
+        ({"name": "crop", "size": "31x20"}, F.center_crop(image, [20, 31])),
+        ({"name": "hflip", "p": 1}, F.horizontal_flip(image)),
+        ({"name": "vflip", "p": 1}, F.vertical_flip(image)),
+        ({"name": "pad", "margin": 7, "fill": [1, 2, 3]}, F.pad(image, 7, (1, 2, 3))),
+    ):
+        assert np.array_equal(done(image, step), values(theirs)), step
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
@@ -81,6 +74,12 @@ def test_perspective(interpolation, v2):
     assert (difference > (1 if interpolation == "bilinear" else 0)).mean() < 0.002
 
 
+def assert_alike(ours: Any, theirs: Any) -> None:
+    """Compare the distributions of each column of whole numbers."""
+    for columns in zip(ours.T, theirs.T, strict=True):
+        assert two_sample(*(np.bincount(each, minlength=109) for each in columns)) < 1
+
+
 @pytest.mark.thorough
 def test_random_resized_crops_have_the_same_distribution(v2):
     """In an image whose shape and size make many tries fail, so that the tries and the last resort
@@ -90,12 +89,9 @@ def test_random_resized_crops_have_the_same_distribution(v2):
     torch.manual_seed(1)
     theirs_step = v2.RandomResizedCrop(10, scale=(0.3, 1.0), ratio=(0.5, 2.0))
     image = torch.zeros(3, 20, 60, dtype=torch.uint8)
-    theirs = np.array(
-        [
-            [each[key] for key in ("left", "top", "width", "height")]
-            for each in (theirs_step.make_params([image]) for _ in range(4000))
-        ]
-    )
+    drawn = (theirs_step.make_params([image]) for _ in range(4000))
+    sides = ("left", "top", "width", "height")
+    theirs = np.array([[each[key] for key in sides] for each in drawn])
     boxes = []
     blank = Image.new("RGB", (60, 20))
     step = {"name": "random_resized_crop", "size": 10, "scale": [0.3, 1.0], "ratio": [0.5, 2.0]}
@@ -103,10 +99,7 @@ def test_random_resized_crops_have_the_same_distribution(v2):
         left, top, right, bottom = picture_of(blank, step, seed=seed).look.box
         boxes.append([left, top, right - left, bottom - top])
     ours = np.round(np.array(boxes)).astype(int)
-    for column in range(4):
-        assert (
-            two_sample(*(np.bincount(each[:, column], minlength=61) for each in (ours, theirs))) < 1
-        )
+    assert_alike(ours, theirs)
 
 
 @pytest.mark.thorough(after=1)
@@ -137,33 +130,14 @@ def test_random_warps_have_the_same_distribution(step, theirs, v2):
     theirs_step = getattr(v2, theirs)(**settings, interpolation=how)
     image = Image.new("RGB", (24, 18), (255, 255, 255))
     image.paste((40, 40, 40), (3, 2, 11, 8))
-    found: list[list[list[int]]] = [[], []]
-    for seed in range(1500):
-        for at, made in enumerate(
-            (
-                done(image, {**step, "interpolation": "nearest"}, seed=seed),
-                values(theirs_step(image)),
-            )
-        ):
-            quarters = (made[:9, :12], made[:9, 12:], made[9:, :12], made[9:, 12:])
-            found[at].append(
-                [
-                    int((quarter[..., 0] == level).sum())
-                    for quarter in quarters
-                    for level in (255, 40)
-                ]
-            )
-    ours_counts, their_counts = (np.array(each) for each in found)
-    for column in range(8):
-        assert (
-            two_sample(
-                *(
-                    np.bincount(each[:, column], minlength=109)
-                    for each in (ours_counts, their_counts)
-                )
-            )
-            < 1
-        )
+
+    def counts(made: Any) -> list[int]:
+        quarters = (made[:9, :12], made[:9, 12:], made[9:, :12], made[9:, 12:])
+        return [(part[..., 0] == level).sum() for part in quarters for level in (255, 40)]
+
+    near = {**step, "interpolation": "nearest"}
+    ours = [counts(done(image, near, seed=seed)) for seed in range(1500)]
+    assert_alike(np.array(ours), np.array([counts(values(theirs_step(image))) for _ in ours]))
 
 
 @pytest.mark.thorough(after=1)
@@ -174,19 +148,13 @@ def test_an_elastic_field_is_as_strong_and_as_smooth(v2):
     from shardctl.images.geometry import Displacement
 
     torch.manual_seed(3)
-    theirs = (
-        v2.ElasticTransform(60.0, 3.0)
-        .make_params([torch.zeros(3, 400, 400)])["displacement"][0]
-        .numpy()
-        * 200
-    )
-    made = picture_of(
-        Image.new("RGB", (400, 400)), {"name": "elastic", "alpha": 60, "sigma": 3}, seed=3
-    ).stages[-1]
+    drawn = v2.ElasticTransform(60.0, 3.0).make_params([torch.zeros(3, 400, 400)])
+    theirs = drawn["displacement"][0].numpy() * 200
+    step = {"name": "elastic", "alpha": 60, "sigma": 3}
+    made = picture_of(Image.new("RGB", (400, 400)), step, seed=3).stages[-1]
     assert isinstance(made, Displacement)
     for ours, wanted in ((made.x, theirs[..., 0]), (made.y, theirs[..., 1])):
-        assert (ours**2).mean() == pytest.approx((wanted**2).mean(), rel=0.1)
+        assert ours.std() == pytest.approx(wanted.std(), rel=0.05)
         for axis in (0, 1):
-            assert (np.diff(ours, axis=axis) ** 2).mean() == pytest.approx(
-                (np.diff(wanted, axis=axis) ** 2).mean(), rel=0.1
-            )
+            steps = (np.diff(each, axis=axis).std() for each in (ours, wanted))
+            assert next(steps) == pytest.approx(next(steps), rel=0.05)

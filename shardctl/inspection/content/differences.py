@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Hashes, Numbers
+from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, ShardUnits, take
 from shardctl.format.manifest import Manifest
@@ -21,7 +21,6 @@ from shardctl.format.names import CHECKSUMS, SHARDS
 from shardctl.format.shard import BlockFile
 from shardctl.format.tables import ShardEntry
 from shardctl.loader.dataset import open_dataset
-from shardctl.sources.label_table import hash_names
 from shardctl.system.folders import Folder
 from shardctl.system.permutation import mix64
 

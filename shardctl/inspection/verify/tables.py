@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
@@ -24,7 +24,6 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
-from shardctl.sources.label_table import hash_names
 from shardctl.system.files import exists
 from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB

@@ -46,9 +46,8 @@ from shardctl.interop.exports.loose_files import (
 )
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.sources.label_table import some
 from shardctl.system.files import FileFacts, replacing
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 FILE_NAME = "file_name"
 METADATA = "metadata.jsonl"

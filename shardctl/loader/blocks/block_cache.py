@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 
@@ -67,7 +67,10 @@ class BlockCache:
         another thread is reading, so that two threads that need the same blocks share the work.
         """
         coming: dict[int, Future[Block]] = {}
-        with self._shards.wanted([block for block in blocks if block not in self._blocks]):
+        with ExitStack() as at_once:
+            with self._lock:  # later, another thread may have taken one that is then brought again
+                new = [block for block in blocks if block not in self._blocks]
+                at_once.enter_context(self._shards.wanted(new))
             for block in blocks:
                 with self._lock:
                     is_new = block not in self._blocks

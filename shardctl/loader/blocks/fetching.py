@@ -121,9 +121,9 @@ class Fetcher(Generic[Result]):
                 self._release(block, coming)
 
     @contextmanager
-    def wanted(self, blocks: list[int]) -> Iterator[None]:
+    def wanted(self, blocks: Iterable[int]) -> Iterator[None]:
         """Bring these blocks now, all at the same time; what was not taken when the block ends is
-        forgotten."""
+        forgotten. No block is taken while they are chosen."""
         with self.lock:
             # needed now, whatever room there is
             held = {block: self._coming.setdefault(block, _Coming()) for block in blocks}
@@ -131,7 +131,7 @@ class Fetcher(Generic[Result]):
                 coming.holders += 1
                 if not coming.begun:
                     self._urgent.append(block)
-            self.call_threads(len(blocks) - 1)  # the caller fetches one itself
+            self.call_threads(len(held) - 1)  # the caller fetches one itself
         try:
             yield
         finally:
@@ -152,28 +152,36 @@ class Fetcher(Generic[Result]):
 
     def take(self, block: int) -> Result:
         """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised."""
-        coming = self._awaited(block)
+        with self.lock:
+            coming = self._coming.setdefault(block, _Coming())
+            coming.holders += 1
+        self._await(block, coming)
         with self.lock:
             self._forget(block, coming)
             self.skip(block)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
-    def look(self, block: int) -> Result:
-        """As `take`, and leave it to be taken if somebody holds it."""
-        coming = self._awaited(block)
+    def look(self, block: int) -> Result | None:
+        """As `take` for a block that is on its way, else None; what is not None stays until it is
+        taken."""
         with self.lock:
-            if not coming.holders:
+            self.skip(block)
+            coming = self._coming.get(block)
+            if coming is None:
+                return None
+            coming.holders += 1
+        self._await(block, coming)
+        if coming.exception() or coming.result() is None:
+            with self.lock:
                 self._forget(block, coming)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
-    def _awaited(self, block: int) -> _Coming:
+    def _await(self, block: int, coming: _Coming) -> None:
         with self.lock:
-            coming = self._coming.setdefault(block, _Coming())
             mine, coming.begun = not coming.begun, True
         if mine:
             self._run(block, coming)
         coming.exception()  # once it has arrived
-        return coming
 
     def _run(self, block: int, coming: _Coming) -> None:
         try:

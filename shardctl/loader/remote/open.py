@@ -281,11 +281,13 @@ class RemoteShards(Shards):
         read into memory."""
         passing: list[int] = []
         faults: dict[int, DamageError] = {}
-        with self.wanted([] if self.dataset.keeps_no_more else blocks):
+        dataset, first = self.dataset, self._first
+        # asked for each while they are chosen: what found no room may be taken a moment later
+        with dataset.wanted(first + block for block in blocks if not dataset.keeps_no_more):
             for block in blocks:
                 try:
                     with stages.stage(CACHE):
-                        if not self.dataset.settle(self._first + block, stages.stage(NETWORK)):
+                        if not dataset.settle(first + block, stages.stage(NETWORK)):
                             passing.append(block)
                 except DamageError as error:
                     faults[block] = error

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,9 +129,9 @@ class RemoteDataset:
         """Return the URL of a shard, for messages."""
         return printable(f"{self.url}/{self._key_of(shard)}")
 
-    def wanted(self, blocks: Sequence[int]) -> AbstractContextManager[None]:
+    def wanted(self, blocks: Iterable[int]) -> AbstractContextManager[None]:
         """Bring these blocks at the same time, now: they are read inside of the `with` block."""
-        return self._fetcher.wanted([block for block in blocks if not self._is_here(block)])
+        return self._fetcher.wanted(block for block in blocks if not self._is_here(block))
 
     def ahead(self, keeps: bool) -> Ahead:
         """Return a list, to be filled, of blocks that will be needed, by this process (`keeps`) or
@@ -163,8 +163,6 @@ class RemoteDataset:
 
         The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
-        if self.keeps_no_more and not self._is_here(block):
-            return False
         return once_more(lambda: self._settle(block, waiting), lambda: self._forget(block))
 
     def _read(self, block: int, fields: Fields, waiting: Waiting) -> StoredBlock:
@@ -187,14 +185,10 @@ class RemoteDataset:
         return batch, metadata
 
     def _settle(self, block: int, waiting: Waiting) -> bool:
-        if not self._is_here(block) or self._fetcher.is_coming(block):
-            with waiting:
-                data = self._fetcher.look(block)
-            if data is not None:
-                return False
-            if self._fetcher.is_coming(block):  # it is kept for whoever takes it: that is now
-                self._fetcher.take(block)
-        self._fetcher.skip(block)
+        with waiting:
+            passes = self._fetcher.look(block) is not None
+        if passes or not self._is_here(block):
+            return False
         if not self._checked[block]:
             self._whole(block, None)
         return True

@@ -40,9 +40,9 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.label_table import said_of_names, some
+from shardctl.sources.label_table import said_of_names
 from shardctl.sources.types import WRITTEN, Types
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 from shardctl.transforms.recipe import Recipe
 
 

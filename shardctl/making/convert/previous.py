@@ -12,25 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Bools, Numbers, column_of
+from shardctl.format.arrays import Bools, Numbers, column_of, hash_names
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.format.shard import ShardFacts
-from shardctl.format.tables import (
-    Reject,
-    ShardTable,
-    open_checked_table,
-    open_table,
-    read_rejects,
-)
+from shardctl.format.tables import Reject, ShardTable, open_checked_table, open_table, read_rejects
 from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
 from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
-from shardctl.sources.label_table import hash_names
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.transforms.recipe import Recipe

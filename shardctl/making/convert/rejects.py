@@ -51,7 +51,6 @@ from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find
 from shardctl.sources.formats.content import compression_of, decompressed
 from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
 from shardctl.sources.kinds import LINES
-from shardctl.sources.label_table import some
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
     PARTIAL,
@@ -66,7 +65,7 @@ from shardctl.system.files import (
 )
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 COPIES = ".shardctl-copies"
 """The file, in the folder of the copies, that tells which ones were made here. No walk over sources

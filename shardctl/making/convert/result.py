@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shardctl.format.arrays import hash_names
 from shardctl.format.counts import Counts, jpeg_costs, step_lines
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
@@ -30,12 +31,11 @@ from shardctl.making.convert.rejects import (
 )
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import Listing
-from shardctl.sources.label_table import hash_names, some
 from shardctl.system.file_lease import STALE_SECONDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.report import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
-from shardctl.system.text import counted, format_bytes, format_duration, printable
+from shardctl.system.text import counted, format_bytes, format_duration, printable, some
 
 NO_KEYS = np.zeros(0, np.uint64)
 

@@ -147,8 +147,7 @@ def with_types(make: Callable[[bool], Made]) -> Made:
         return make(True)
     except TypesDifferError as error:
         raise InputError(
-            f"{error}; if it has changed since its type was found, run again; else give all files "
-            "one type"
+            f"{error}; if it has changed since, run again; else give all files one type"
         ) from error
 
 

@@ -27,11 +27,11 @@ from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form, SampleKind
-from shardctl.sources.label_table import DELIMITED_SUFFIXES, some
+from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.types import Types
 from shardctl.sources.walk import FoundFile, LeftOut
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 from shardctl.transforms.recipe import Recipe
 
 LOOKED_AT = 64

@@ -44,11 +44,10 @@ from shardctl.making.plan.plan import (
 from shardctl.making.plan.splits import Draw, Splitting, look_inside
 from shardctl.making.shards.job import DatasetJob
 from shardctl.sources.formats import is_json
-from shardctl.sources.label_table import some
 from shardctl.sources.types import Types
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 
 FULL = 0.9
 """The last shard of a split with this share of the records of a full one is full: it is not built

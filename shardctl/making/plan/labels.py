@@ -28,11 +28,11 @@ from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.formats.base import FOLDER
-from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, some
+from shardctl.sources.label_table import LABEL_COLUMN, LabelTable
 from shardctl.sources.splits import GroupRule, named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
 from shardctl.system.files import read_named
-from shardctl.system.text import composed, counted, first_repeated, printable
+from shardctl.system.text import composed, counted, first_repeated, printable, some
 from shardctl.transforms.recipe import Recipe
 
 LABEL = "label"

@@ -14,17 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Array, Numbers, column_of
+from shardctl.format.arrays import Array, Numbers, column_of, hash_names
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
 from shardctl.sources import label_table
-from shardctl.sources.annotations import (
-    Inputs,
-    hint_of_format,
-    read_annotations,
-)
+from shardctl.sources.annotations import Inputs, hint_of_format, read_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
 from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
@@ -38,7 +34,7 @@ from shardctl.sources.files import SourceRoot, begins_ahead, resolved
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading, without_compression
 from shardctl.sources.kinds import Form, SampleKind, is_unnamed
-from shardctl.sources.label_table import LabelTable, said_of_names, some
+from shardctl.sources.label_table import LabelTable, said_of_names
 from shardctl.sources.sidecars import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import (
@@ -54,7 +50,7 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored, name_of, parent_of, path_below, within
 from shardctl.system.machine import collector_waits
-from shardctl.system.text import counted, first_repeated, printable
+from shardctl.system.text import counted, first_repeated, printable, some
 
 SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
 
@@ -430,7 +426,7 @@ def _listing_batch(
             f"each ({printable(forms[Form.ONE])}), which have other fields; convert them into "
             "two datasets"
         )
-    hashes = label_table.hash_names(paths)
+    hashes = hash_names(paths)
     errors, messages = (
         [getattr(fault, name, None) for fault in faults] if any(faults) else faults
         for name in ("error", "message")

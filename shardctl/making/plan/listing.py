@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bools, Hashes, Numbers
+from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names
 from shardctl.making.notices import notice
-from shardctl.sources import label_table
 from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
@@ -165,7 +164,7 @@ class Listing:
             return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
         batches = self.table.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS)
         paths = (batch.column(0).to_pylist() for batch in batches)
-        return np.concatenate([np.empty(0, np.uint64), *map(label_table.hash_names, paths)])
+        return np.concatenate([np.empty(0, np.uint64), *map(hash_names, paths)])
 
     @property
     def root_names(self) -> list[str]:

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Bytes, Hashes, Numbers
+from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
 from shardctl.sources.export_description import Description, described
-from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN, hash_names, some
+from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN
 from shardctl.sources.splits import (
     GroupRule,
     are_sets_of_one,
@@ -28,7 +28,7 @@ from shardctl.sources.splits import (
     split_word,
 )
 from shardctl.system.permutation import mix64
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_tables import ShardUnits, possible_names
 from shardctl.format.manifest import folder_of, kept_generations
@@ -37,11 +37,10 @@ from shardctl.making.rewrite.commit import (
     with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
-from shardctl.sources.label_table import hash_names, some
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
 from shardctl.system.progress import counting
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 
 
 @dataclass(frozen=True)

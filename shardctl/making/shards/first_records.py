@@ -42,9 +42,8 @@ from shardctl.sources.boxes import (
     why_wrong,
 )
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said, without_masks
-from shardctl.sources.label_table import some
 from shardctl.system.processes.worker_state import WorkerProgress
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 MOST_CLASSES = 64
 """Different numbers in an image of 8 bits above which it is a picture, where neither a name nor a

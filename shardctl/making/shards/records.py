@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Bools, Numbers, is_list
+from shardctl.format.arrays import Bools, Numbers, hash_names, is_list
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Mask, Sample
 from shardctl.images.codecs import image
@@ -49,7 +49,6 @@ from shardctl.sources.formats import (
 )
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import GroupRule
 from shardctl.system.locations import follow, parent_of, path_below
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WHOLE, WorkerProgress

@@ -21,7 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, ShardctlError, UsageError
-from shardctl.format.arrays import Hashes, Numbers
+from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
@@ -35,7 +35,6 @@ from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
-from shardctl.sources.label_table import hash_names
 from shardctl.system.files import (
     FileFacts,
     StreamedFile,

@@ -33,11 +33,11 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.files import is_folder, local_copy, resolved
-from shardctl.sources.label_table import FILE_COLUMNS, some
+from shardctl.sources.label_table import FILE_COLUMNS
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import ordinary, sha256_of
 from shardctl.system.locations import name_of, parent_of
-from shardctl.system.text import printable
+from shardctl.system.text import printable, some
 
 SUFFIXES = (".txt", ".json")
 

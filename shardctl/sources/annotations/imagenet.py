@@ -16,10 +16,9 @@ from shardctl.errors import InputError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, reading, stem
 from shardctl.sources.files import exists, is_folder, local_copy
-from shardctl.sources.label_table import some
 from shardctl.system.files import read_bytes
 from shardctl.system.locations import join, name_of, parent_of
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 
 WORDS = ("LOC_synset_mapping.txt", "synset_words.txt")
 """A line for each class: its number in WordNet, and words."""

@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Array, Bools, Hashes, Numbers
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers, hash_names
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
-from shardctl.sources.label_table import hash_names, some
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
 from shardctl.sources.walk import suffix_of, walk
 from shardctl.system.files import sha256_of
@@ -36,7 +35,7 @@ from shardctl.system.locations import (
     within,
 )
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted, printable, some
 
 NAMES = ("classes.txt", "obj.names")
 """Files that have the names of the classes, one in a line from 0 on."""

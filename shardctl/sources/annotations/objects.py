@@ -20,9 +20,8 @@ import pyarrow as pa
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
 from shardctl.sources.annotations.inputs import Rows
-from shardctl.sources.label_table import some
 from shardctl.system.files import naming_the_path
-from shardctl.system.text import counted
+from shardctl.system.text import counted, some
 
 OBJECTS = "objects"
 ANNOTATED = "shardctl.annotated"

@@ -18,11 +18,10 @@ from shardctl.sources.annotations.base import Faults, fault
 from shardctl.sources.annotations.inputs import FOLDERS, NAMES, Inputs, reading, stem
 from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
-from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.system.files import ordinary
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within
-from shardctl.system.text import composed, counted, format_bytes, printable
+from shardctl.system.text import composed, counted, format_bytes, printable, some
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""

@@ -23,10 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Hashes
+from shardctl.format.arrays import Hashes, hash_names
 from shardctl.sources.annotations.inputs import NAMES, YAML, stem
 from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
-from shardctl.sources.label_table import hash_names
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import common, follow, join, name_of, parent_of, path_below

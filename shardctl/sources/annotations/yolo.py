@@ -40,11 +40,10 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.files import exists, is_folder, resolved
-from shardctl.sources.label_table import some
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import needed
-from shardctl.system.text import composed, printable
+from shardctl.system.text import composed, printable, some
 
 SPLITS = ("train", "val", "test", "minival")
 

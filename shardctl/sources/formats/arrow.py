@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.stretches import MAGIC
 from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
@@ -28,7 +29,6 @@ from shardctl.sources.formats.columns import (
 from shardctl.sources.formats.numbered import Rows
 from shardctl.system.files import ordinary
 
-FILE_MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 
 
@@ -37,7 +37,7 @@ def opened(path: str) -> _File:
     OSError; Rejection if it is neither."""
     version = version_of(path)
     with open(path, "rb", opener=ordinary) as file:
-        start = file.read(len(FILE_MAGIC))
+        start = file.read(len(MAGIC))
     if start.startswith(_FEATHER_1):
         raise Rejection(
             "read",
@@ -45,7 +45,7 @@ def opened(path: str) -> _File:
             "Feather version 1 is not read; write it again as version 2, with pyarrow.feather",
         )
     try:
-        return (_File if start == FILE_MAGIC else _Stream)(path, version)
+        return (_File if start == MAGIC else _Stream)(path, version)
     except FAULTS as error:
         raise not_a_file("Arrow", error) from error
 
@@ -166,7 +166,7 @@ def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Blo
     pyarrow does not tell. The footer is a flatbuffer:
     https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
     """
-    tail = len(FILE_MAGIC) + 4
+    tail = len(MAGIC) + 4
     try:
         with open(path, "rb", buffering=0, opener=ordinary) as file:
             end = version[0] - tail

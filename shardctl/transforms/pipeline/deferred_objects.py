@@ -42,8 +42,7 @@ from shardctl.sources.annotations.finishing import (
 )
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
-from shardctl.sources.label_table import some
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, printable, some
 from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
 
 Members = dict[str, Any]

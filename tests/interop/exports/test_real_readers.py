@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import os
+import runpy
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +16,7 @@ import made
 import numpy as np
 import pytest
 from in_this_process import export
+from pictures import encoded
 from PIL import Image
 
 import shardctl
@@ -24,6 +25,7 @@ from shardctl.images.codecs import rle
 
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[3] / ".interop"))
 READERS = Path(__file__).parent / "readers"
+plain = runpy.run_path(str(READERS / "plain.py"))["plain"]
 FORMS = ("parquet", "webdataset", "mds", "files")
 MADE: dict[str, Callable[[Path], Path]] = {
     "photos": made.write_photos,
@@ -60,27 +62,14 @@ def read(environment: str, script: str, root: Path) -> dict[str, Any]:
 def seen(value: Any) -> Any:
     """Return a stored value as the readers print it."""
     if isinstance(value, dict) and set(value) == {"bytes", "path"}:
-        image = Image.open(io.BytesIO(value["bytes"]))
-        return {
-            "size": list(image.size),
-            "pixels": hashlib.sha256(image.convert("RGB").tobytes()).hexdigest(),
-        }
-    if hasattr(value, "shape"):
-        return {
-            "size": [value.shape[1], value.shape[0]],
-            "pixels": hashlib.sha256(value.tobytes()).hexdigest(),
-        }
-    if isinstance(value, dict):
-        return {name: seen(each) for name, each in value.items()}
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value) if hasattr(value, "isoformat") else value
+        return plain(Image.open(io.BytesIO(value["bytes"])))
+    return plain(Image.fromarray(value) if hasattr(value, "shape") else value)
 
 
 def stored(root: Path, name: str, split: str) -> list[dict[str, Any]]:
     """Return the samples of a split as the readers print them."""
     samples = shardctl.open(root / name, split=split)
-    rows = made.rows_of(root / name, split)
+    rows = made.table(root / name, split).to_pylist()
     return [
         {
             field: seen(samples[place]["image"]) if field == "image" else seen(value)
@@ -113,6 +102,9 @@ def near(row: dict[str, Any]) -> dict[str, Any]:
 def test_hugging_face_reads_every_form_for_it(exports, environment):
     found = read(environment, "huggingface", exports)
     assert found["classes"] == list(made.CLASSES)
+    assert found["shards"] == stored(exports, "photos", "train")
+    pixels = [sample["image"].ravel().tolist() for sample in shardctl.open(exports / "raw")]
+    assert [row["image"] for row in found["vectors"]] == pixels
     for name, splits in (
         ("photos", ("train", "val")),
         ("gaps", ("train",)),
@@ -130,15 +122,7 @@ def test_hugging_face_reads_every_form_for_it(exports, environment):
             found["webdataset photos"][split],
             strict=True,
         ):
-            assert key_of_member(tar["__key__"]) == row["key"]
-            assert (tar["jpg"], tar["cls"], tar["blob.bin"]) == (
-                row["image"],
-                row["label"],
-                row["blob"],
-            )
-            assert tar["box.npy"] == row["box"]
-            given = {name: row[name] for name in ("caption", "score", "tags", "info")}
-            assert near(tar["json"]) == near(given)
+            check_photo(row, tar)
     for row, tar in zip(
         stored(exports, "raw", "train"), found["webdataset raw"]["train"], strict=True
     ):
@@ -147,20 +131,20 @@ def test_hugging_face_reads_every_form_for_it(exports, environment):
         check_webdataset(exports, found)
 
 
+def check_photo(row: dict[str, Any], tar: dict[str, Any]) -> None:
+    assert key_of_member(tar["__key__"]) == row["key"]
+    members = {"jpg": "image", "cls": "label", "blob.bin": "blob", "box.npy": "box"}
+    assert {name: tar[name] for name in members} == {
+        name: row[column] for name, column in members.items()
+    }
+    given = {name: row[name] for name in ("caption", "score", "tags", "info")}
+    assert near(tar["json"]) == near(given)
+
+
 def check_webdataset(exports: Path, found: dict[str, Any]) -> None:
-    for row, tar in zip(
-        map(in_json, stored(exports, "photos", "train")), found["wds photos"], strict=True
-    ):
-        assert key_of_member(tar["__key__"]) == row["key"]
-        assert (tar["jpg"], tar["cls"], tar["blob.bin"], tar["box.npy"]) == (
-            row["image"],
-            row["label"],
-            row["blob"],
-            row["box"],
-        )
-        assert near(tar["json"]) == near(
-            {name: row[name] for name in ("caption", "score", "tags", "info")}
-        )
+    rows = map(in_json, stored(exports, "photos", "train"))
+    for row, tar in zip(rows, found["wds photos"], strict=True):
+        check_photo(row, tar)
     for row, tar in zip(stored(exports, "texts", "train"), found["wds texts"], strict=True):
         assert (key_of_member(tar["__key__"]), tar["txt"], tar["json"]) == (
             row["key"],
@@ -197,12 +181,12 @@ def test_streaming_and_litdata_read_theirs(exports):
 @pytest.fixture(scope="module")
 def exported_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("examples")
-    for name, write in {
-        **MADE,
+    more = {
         "features": made.write_features,
         "masks": made.write_masks,
         "objects": made.write_objects,
-    }.items():
+    }
+    for name, write in {**MADE, **more}.items():
         dataset = write(root / name)
         for to in ("tfrecord", "array-record", "tfds"):
             export(dataset, root / f"{to}-{name}", to, on_loss="json")
@@ -308,7 +292,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples):
         for split in splits:
             rows = [
                 in_json(row) if name == "photos" else row
-                for row in made.rows_of(root / name, split)
+                for row in made.table(root / name, split).to_pylist()
             ]
             texts, tfds_texts = (TEXTS.get(f"{to}-{name}", ()) for to in ("tfrecord", "tfds"))
             assert found[f"tfrecord-{name} {split}"] == [in_example(row, texts) for row in rows]
@@ -319,7 +303,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples):
     assert found["tfds-photos classes"] == list(made.CLASSES)
     assert found["tfds-features classes"] == ["x", "a b", "ç"]
     assert found["tfds-objects classes of objects"] == ["cat", "big dog"]
-    (one,) = [row for row in made.rows_of(root / "features", "train") if row["key"] == "2"]
+    one = made.table(root / "features").to_pylist()[2]
     assert found["tfds-one splits"] == ["train"]
     assert [row["key"] for row in found["tfds-one train"]] == [bare("2")]
     assert found["tfrecord-one train"] == [in_example(one, ())]
@@ -353,10 +337,9 @@ def test_pycocotools_reads_what_is_marked(tmp_path, out):
         "keypoints": [[[1.5, 2.5, 2], [4.5, 3.5, 0]], [], []],
     }
     none: dict[str, Any] = {name: [] for name in objects}
-    file = io.BytesIO()
-    Image.new("RGB", (16, 12)).save(file, "JPEG")
+    image = encoded(Image.new("RGB", (16, 12)), "JPEG")
     samples = [
-        {"key": key, "image": file.getvalue(), "objects": each}
+        {"key": key, "image": image, "objects": each}
         for key, each in (("a", objects), ("b", none), ("c", None), ("d", objects))
     ]
     role = {"role": "objects", "names": ["cat", "dog"], "keypoints": ["left", "right"]}
@@ -364,15 +347,11 @@ def test_pycocotools_reads_what_is_marked(tmp_path, out):
         tmp_path / "in", {"train": samples}, roles={"objects": role}, samples_per_shard=2
     )
     export(tmp_path / "in", out, "coco")
-    marked = [
-        {"name": "dog", "bbox": [1, 2, 6, 4], "iscrowd": 0, "pixels": 24, "num_keypoints": 1},
-        {"name": "cat", "bbox": [3, 2, 10, 3], "iscrowd": 1, "pixels": 30, "num_keypoints": None},
-        {
-            "name": "cat",
-            "bbox": [0, 0, 2.5, 3],
-            "iscrowd": 0,
-            "pixels": None,
-            "num_keypoints": None,
-        },
+    facts = [
+        ("dog", [1, 2, 6, 4], 0, 24, 1),
+        ("cat", [3, 2, 10, 3], 1, 30, None),
+        ("cat", [0, 0, 2.5, 3], 0, None, None),
     ]
+    names = ("name", "bbox", "iscrowd", "pixels", "num_keypoints")
+    marked = [dict(zip(names, each, strict=True)) for each in facts]
     assert read("coco", "coco", out) == {"a.jpg": marked, "b.jpg": [], "d.jpg": marked}

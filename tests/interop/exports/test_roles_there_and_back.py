@@ -7,7 +7,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, export
-from made import table
+from made import FORMS, facts_of, table
 from PIL import Image as Pictures
 from pyarrow import parquet
-from round_trips import FORMS, facts_of
 
 import shardctl
 from shardctl.errors import InputError, UsageError
-from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Image, Label, Mask, Objects, Plain, Role, Roles, Tokens
 from shardctl.format.shard import Compression
 from shardctl.format.tables import MADE_BY
@@ -52,16 +51,13 @@ def numbers_of(mask: Any) -> Any:
         return np.asarray(picture)
 
 
+@dataclass
 class Column:
     """A column of a drawn dataset: its type, its role, and its values."""
 
-    def __init__(self, type_: pa.DataType, role: Role | None, values: list[Any]) -> None:
-        self.type, self.role, self.values = type_, role, values
-
-
-names = st.none() | st.lists(
-    st.text("aé ", min_size=1, max_size=3).map(str.strip), min_size=1, max_size=3, unique=True
-).filter(all)
+    type: pa.DataType
+    role: Role | None
+    values: list[Any]
 
 
 @st.composite
@@ -70,13 +66,8 @@ def masks(draw: Any) -> Column:
     bits, raw = draw(st.sampled_from([8, 16])), draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     arrays = [rng.integers(0, 3, (HEIGHT, WIDTH)).astype(f"uint{bits}") for _ in range(SAMPLES)]
-    role = Mask(
-        "raw" if raw else "png",
-        None,
-        draw(st.none() | st.just(("sky", "sea", "land"))),
-        draw(st.none() | st.just(255)),
-        bits,
-    )
+    classes, nothing = (draw(st.none() | st.just(value)) for value in (("sky", "sea", "land"), 255))
+    role = Mask("raw" if raw else "png", None, classes, nothing, bits)
     if raw:
         return Column(
             pa.fixed_shape_tensor(pa.from_numpy_dtype(arrays[0].dtype), (HEIGHT, WIDTH)),
@@ -141,16 +132,10 @@ def marked(draw: Any) -> Column:
 
 @st.composite
 def tokens(draw: Any) -> Column:
-    role = Tokens(
-        draw(st.none() | st.just(50)),
-        draw(st.none() | st.just(0)),
-        draw(st.none() | st.just(1)),
-        draw(st.none() | st.just("bytes")),
-    )
-    type_ = draw(
-        st.sampled_from([pa.list_(pa.uint16()), pa.list_(pa.int32()), pa.list_(pa.uint32(), 3)])
-    )
-    return Column(type_, role, [[1, 2, number] for number in range(SAMPLES)])
+    given_ = [draw(st.none() | st.just(value)) for value in (50, 0, 1, "bytes")]
+    types = [pa.list_(pa.uint16()), pa.list_(pa.int32()), pa.list_(pa.uint32(), 3)]
+    values = [[1, 2, number] for number in range(SAMPLES)]
+    return Column(draw(st.sampled_from(types)), Tokens(*given_), values)
 
 
 @st.composite
@@ -159,12 +144,8 @@ def tensors(draw: Any) -> Column:
         draw(st.sampled_from([pa.float32(), pa.int64(), pa.uint8()])),
         draw(st.sampled_from([(2, 3), (6,), (1, 3, 2)])),
     )
-    dtype = type_.value_type.to_pandas_dtype()
-    return Column(
-        type_,
-        None,
-        [np.arange(6, dtype=dtype).reshape(type_.shape) + number for number in range(SAMPLES)],
-    )
+    first = np.arange(6, dtype=type_.value_type.to_pandas_dtype()).reshape(type_.shape)
+    return Column(type_, None, [first + number for number in range(SAMPLES)])
 
 
 numbers = st.lists(st.integers(0, 2), min_size=SAMPLES, max_size=SAMPLES)
@@ -172,8 +153,16 @@ texts = st.lists(st.text("aé\n", max_size=4), min_size=SAMPLES, max_size=SAMPLE
 boxes = st.just([[1.0, 2.0, 3.0, float(number)] for number in range(SAMPLES)])
 
 
-def labels(classes: Any) -> Any:
-    return st.builds(Column, st.just(pa.int64()), classes.map(Label), numbers)
+def columns_of(type_: pa.DataType, role: Any, values: Any) -> Any:
+    return st.builds(Column, st.just(type_), role, values)
+
+
+def labels(classes: tuple[str, ...]) -> Any:
+    return columns_of(pa.int64(), (st.none() | st.just(classes)).map(Label), numbers)
+
+
+def plain(type_: pa.DataType, part: str, values: Any) -> Any:
+    return columns_of(type_, st.just(Plain(part)), values)
 
 
 COLUMNS: Mapping[str, Any] = {
@@ -182,17 +171,17 @@ COLUMNS: Mapping[str, Any] = {
     "photo": pictures(),
     "objects": marked(),
     "things": marked(),
-    "label": labels(st.none() | st.just(("cat", "dog", "a b"))),
-    "colour": labels(st.none() | st.just(("black", "white", "é"))),
-    "text": texts.map(lambda values: Column(pa.string(), Plain("text"), values)),
-    "caption": texts.map(lambda values: Column(pa.string(), Plain("text"), values)),
-    "score": numbers.map(lambda values: Column(pa.int32(), Plain("number"), values)),
-    "box": boxes.map(lambda values: Column(pa.list_(pa.float32(), 4), Plain("boxes"), values)),
-    "points": boxes.map(lambda values: Column(pa.list_(pa.float32()), Plain("keypoints"), values)),
+    "label": labels(("cat", "dog", "a b")),
+    "colour": labels(("black", "white", "é")),
+    "text": plain(pa.string(), "text", texts),
+    "caption": plain(pa.string(), "text", texts),
+    "score": plain(pa.int32(), "number", numbers),
+    "box": plain(pa.list_(pa.float32(), 4), "boxes", boxes),
+    "points": plain(pa.list_(pa.float32()), "keypoints", boxes),
     "tokens": tokens(),
     "array": tensors(),
-    "plain": numbers.map(
-        lambda values: Column(pa.list_(pa.int16()), None, [[value] * value for value in values])
+    "plain": columns_of(
+        pa.list_(pa.int16()), st.none(), numbers.map(lambda each: [each] * SAMPLES)
     ),
 }
 
@@ -256,20 +245,14 @@ def test_every_role_comes_back_with_its_settings(form, columns):
         write(folder / "dataset", columns)
         export(folder / "dataset", folder / "out", form, on_loss="json")
         assert convert(folder / "out", folder / "back").rejected == 0
-        before, after = (
-            facts_of(write(folder / "expected", as_exported(columns))),
-            facts_of(folder / "back"),
-        )
-        raw = {
-            name
-            for name, each in columns.items()
-            if isinstance(each.role, Mask) and each.role.store == "raw"
-        }
+        expected = write(folder / "expected", as_exported(columns))
+        before, after = facts_of(expected), facts_of(folder / "back")
         assert (after["schema"], after["fields"]) == (before["schema"], before["fields"])
-        found = table(folder / "back").to_pylist()
-        for row, expected in zip(found, table(folder / "expected").to_pylist(), strict=True):
-            for field, value in expected.items():
-                if field in raw:  # encoded by the export: its numbers are the same, not its bytes
+        rows = zip(table(folder / "back").to_pylist(), table(expected).to_pylist(), strict=True)
+        for row, wanted in rows:
+            for field, value in wanted.items():
+                role = columns[field].role if field in columns else None
+                if isinstance(role, Mask) and role.store == "raw":  # the export encodes it
                     assert np.array_equal(numbers_of(row[field]), numbers_of(value))
                 else:
                     assert repr(row[field]) == repr(value), field
@@ -277,10 +260,9 @@ def test_every_role_comes_back_with_its_settings(form, columns):
 
 
 def a_bit_of_all() -> dict[str, Column]:
-    """Return masks of 8 and 16 bits, one of them raw and one with a missing value, and objects with
-    all that can be moved."""
+    """Return masks of 8 and 16 bits, one of them with missing values, and objects with all that can
+    be moved."""
     ramp = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
-    first = [png((ramp % 3).astype(np.uint8), palette=True), None] * 2
     one = np.zeros((HEIGHT, WIDTH), np.uint8)
     one[1:3, 2:7] = 1
     objects = {
@@ -290,61 +272,41 @@ def a_bit_of_all() -> dict[str, Column]:
         "rle": [{"size": [HEIGHT, WIDTH], "counts": rle.encode(one)}],
         "keypoints": [[[1.0, 2.0, 2.0], [3.0, 3.0, 1.0], [0.0, 0.0, 0.0]]],
     }
+    nothing = {name: [] for name in objects}
     role = Objects(("person", "dog"), (18, 1), None, POINTS, ((0, 1),), (0, 2, 1))
+    shown = Image("source", (HEIGHT, WIDTH, 3))
     image = (png(np.repeat(ramp[..., None], 3, axis=2).astype(np.uint8)), "k.png")
+    mask = (png((ramp % 3).astype(np.uint8), palette=True), "m.png")
+    deep = (png(ramp.astype(np.uint16) + 1000), "m.png")
+    classes = Mask("png", None, ("a", "b", "c"), 255)
     return {
-        "image": Column(ENCODED_IMAGE, Image("source", (HEIGHT, WIDTH, 3)), [image] * SAMPLES),
-        "mask": Column(
-            ENCODED_IMAGE,
-            Mask("png", None, ("a", "b", "c"), 255),
-            [each and (each, "m.png") for each in first],
-        ),
-        "deep": Column(
-            ENCODED_IMAGE,
-            Mask("png", None, None, 9, 16),
-            [(png(ramp.astype(np.uint16) + 1000), "m.png")] * SAMPLES,
-        ),
-        "flat": Column(
-            image_tensor((HEIGHT, WIDTH)), Mask("raw"), [ramp.astype(np.uint8)] * SAMPLES
-        ),
-        "things": Column(
-            objects_type(objects), role, [objects, None, objects, {name: [] for name in objects}]
-        ),
-        "label": Column(pa.int64(), Label(("cat", "dog")), [0, 1, 0, 1]),
+        "image": Column(ENCODED_IMAGE, shown, [image] * SAMPLES),
+        "mask": Column(ENCODED_IMAGE, classes, [mask, None] * 2),
+        "deep": Column(ENCODED_IMAGE, Mask("png", None, None, 9, 16), [deep] * SAMPLES),
+        "things": Column(objects_type(objects), role, [objects, None, objects, nothing]),
     }
+
+
+FLIP = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_recipe_that_mirrors_an_export_moves_all_that_is_in_the_images(form, tmp_path, out):
-    columns = a_bit_of_all()
-    write(tmp_path / "dataset", columns)
+    write(tmp_path / "dataset", a_bit_of_all())
     export(tmp_path / "dataset", out, form, on_loss="json")
-    recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
-    assert convert(out, tmp_path / "back", recipe=recipe).rejected == 0
-    fields = json.loads((tmp_path / "back" / "manifest.json").read_text())["fields"]
-    expected = {name: each.role for name, each in as_exported(columns).items() if name != "image"}
-    assert {name: each for name, each in fields.items() if name != "image"} == Roles(
-        expected
-    ).to_json()  # type: ignore[arg-type]
+    assert convert(out, tmp_path / "back", recipe=FLIP).rejected == 0
     rows = table(tmp_path / "back").to_pylist()
     for row, before in zip(rows, table(tmp_path / "dataset").to_pylist(), strict=True):
-        assert np.array_equal(numbers_of(row["image"]), numbers_of(before["image"])[:, ::-1])
-        assert np.array_equal(numbers_of(row["deep"]), numbers_of(before["deep"])[:, ::-1])
-        assert np.array_equal(
-            numbers_of(row["flat"]), np.reshape(before["flat"], (HEIGHT, WIDTH))[:, ::-1]
-        )
-        assert (row["mask"] is None) == (before["mask"] is None)
-        if row["mask"] is not None:
-            assert np.array_equal(numbers_of(row["mask"]), numbers_of(before["mask"])[:, ::-1])
+        for name in ("image", "deep", "mask"):
+            assert (row[name] is None) == (before[name] is None)
+            if row[name] is not None:
+                assert np.array_equal(numbers_of(row[name]), numbers_of(before[name])[:, ::-1])
     things = rows[0]["things"]
     assert things["bbox"] == [[5.5, 1.0, 2.0, 3.0]]
     assert things["keypoints"] == [[[7.0, 2.0, 2.0], [0.0, 0.0, 0.0], [5.0, 3.0, 1.0]]]
     assert things["segmentation"][0][0][::2] == [7.0, 4.0, 4.0]
-    size = (HEIGHT, WIDTH)
-    (runs,) = columns["things"].values[0]["rle"]
-    assert np.array_equal(
-        rle.decode(things["rle"][0]["counts"], size), rle.decode(runs["counts"], size)[:, ::-1]
-    )
+    columns = rle.decode(things["rle"][0]["counts"], (HEIGHT, WIDTH)).any(axis=0)
+    assert np.flatnonzero(columns).tolist() == [1, 2, 3, 4, 5]
     assert [row["things"] and len(row["things"]["bbox"]) for row in rows] == [1, None, 1, 0]
 
 
@@ -353,19 +315,15 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path, out):
     export(tmp_path / "dataset", out, "parquet")
     (path,) = (out / "data").glob("train-00000*")
     table = parquet.read_table(path)
-    masks = [
-        (png(np.zeros((HEIGHT, WIDTH, 3), np.uint8))),
-        png(np.zeros((HEIGHT, WIDTH), np.uint16)),
-        png(np.zeros((3, 3), np.uint8)),
-    ]
+    wrong = [((HEIGHT, WIDTH, 3), np.uint8), ((HEIGHT, WIDTH), np.uint16), ((3, 3), np.uint8)]
+    masks = [png(np.zeros(shape, dtype)) for shape, dtype in wrong]
     values = pa.array([{"bytes": each, "path": None} for each in masks], ENCODED_IMAGE)
     parquet.write_table(table.set_column(table.column_names.index("mask"), "mask", values), path)
     described = out / "shardctl.json"
     said = json.loads(described.read_text())
     said["files"][f"data/{path.name}"]["bytes"] = path.stat().st_size
     described.write_text(json.dumps(said))
-    recipe = {"store": "png", "transform": [{"name": "hflip", "p": 1}]}
-    made = convert(out, tmp_path / "back", recipe=recipe, max_rejects=10)
+    made = convert(out, tmp_path / "back", recipe=FLIP, max_rejects=10)
     rejects = (tmp_path / "back" / "rejects.jsonl").read_text()
     assert made.rejected == 3
     assert "this is an image of mode RGB" in rejects
@@ -373,23 +331,14 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path, out):
 
 
 def test_boxes_and_keypoints_by_role_are_no_objects_and_are_refused(tmp_path, out):
-    image = a_bit_of_all()["image"]
-    columns = {
-        "image": image,
-        "regions": Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES),
-    }
+    regions = Column(pa.list_(pa.float32()), Plain("boxes"), [[1.0, 2.0, 3.0, 4.0]] * SAMPLES)
+    columns = {"image": a_bit_of_all()["image"], "regions": regions}
     write(tmp_path / "dataset", columns)
     with pytest.raises(UsageError, match="flip moves the content of the images, but not regions: "):
         shardctl.open(tmp_path / "dataset").loader(1, flip=True)
     export(tmp_path / "dataset", out, "parquet")
-    with pytest.raises(
-        UsageError, match=r"hflip moves the content of the images, but not regions: .*unmoved"
-    ):
-        convert(
-            out,
-            tmp_path / "back",
-            recipe={"transform": [{"name": "hflip"}]},
-        )
+    with pytest.raises(UsageError, match="hflip moves the content of the images, but not regions"):
+        convert(out, tmp_path / "back", recipe=FLIP)
 
 
 def unchanged(sample: dict[str, Any]) -> dict[str, Any]:
@@ -421,15 +370,3 @@ def test_exports_of_two_datasets_are_refused_where_they_say_different_things(tmp
         InputError, match=r"exports that differ in mask \(shardctl.json\); convert each"
     ):
         convert(out, tmp_path / "back", split="none")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_labels_that_are_no_classes_stay_text(form, tmp_path, out):
-    samples = [
-        {"text": f"text {number}", "label": ("pos", "neg")[number % 2]} for number in range(4)
-    ]
-    shardctl.write(tmp_path / "dataset", samples)
-    export(tmp_path / "dataset", out, form)
-    convert(out, tmp_path / "back")
-    back = shardctl.open(tmp_path / "back")
-    assert (back.classes, [sample["label"] for sample in back]) == (None, ["pos", "neg"] * 2)

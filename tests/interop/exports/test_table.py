@@ -31,14 +31,3 @@ def test_a_row_has_the_settings_of_its_class(to):
             with pytest.raises(UsageError):
                 chosen_export(to, {name: "colour"})
     assert isinstance(export, TokenExport) == (form.of == "tokens")
-
-
-def test_a_setting_of_another_form_is_refused_as_it_is_spelt_on_the_command_line():
-    with pytest.raises(UsageError, match=r"^--no-eos is not for an export to coco$"):
-        chosen_export("coco", {"eos": False})
-    with pytest.raises(
-        UsageError, match=r"^--task is not for an export to parquet; it has compression$"
-    ):
-        chosen_export("parquet", {"task": "detect"})
-    with pytest.raises(UsageError, match=r"^colour is not for an export to yolo; it has task$"):
-        chosen_export("yolo", {"colour": 1})

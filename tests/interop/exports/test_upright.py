@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from in_this_process import convert
 from PIL import Image
+from tars import members_of
 
 import shardctl
 
@@ -44,11 +44,7 @@ def dataset(tmp_path: Path) -> Path:
     marked = np.zeros((HEIGHT, WIDTH), np.uint8)
     x, y, width, height = BOX
     marked[y : y + height, x : x + width] = 1
-    coco: dict[str, Any] = {
-        "images": [],
-        "annotations": [],
-        "categories": [{"id": 1, "name": "box"}],
-    }
+    lines = []
     for number, (orientation, back) in enumerate(TURNED_BACK.items(), 1):
         upright = Image.fromarray(marked * 255).convert("RGB")
         stored = upright if back is None else upright.transpose(back)
@@ -60,22 +56,10 @@ def dataset(tmp_path: Path) -> Path:
         ]
         stored.save(images / f"{number}.{ending}", exif=exif, **more)
         Image.fromarray(marked).save(masks / f"{number}.png")
-        coco["images"].append(
-            {"id": number, "file_name": f"{number}.{ending}", "width": WIDTH, "height": HEIGHT}
-        )
-        coco["annotations"].append(
-            {
-                "id": number,
-                "image_id": number,
-                "category_id": 1,
-                "bbox": BOX,
-                "iscrowd": 0,
-                "area": 768,
-            }
-        )
-    (tmp_path / "in" / "coco.json").write_text(json.dumps(coco))
-    labels = [f"coco:{tmp_path}/in/coco.json", f"masks:{masks}"]
-    convert(images, tmp_path / "out", labels=labels, annotation_frame="upright")
+        objects = {"bbox": [BOX], "category": [0], "area": [768], "iscrowd": [False]}
+        lines.append(json.dumps({"file_name": f"{number}.{ending}", "objects": objects}))
+    (images / "metadata.jsonl").write_text("\n".join(lines))
+    convert(images, tmp_path / "out", labels=["auto", f"masks:{masks}"], annotation_frame="upright")
     return tmp_path / "out"
 
 
@@ -113,16 +97,11 @@ def files(folder: Path) -> Iterator[tuple[bytes, Any]]:
 
 
 def webdataset(folder: Path) -> Iterator[tuple[bytes, Any]]:
-    with tarfile.open(folder / "train-00000.tar") as archive:
-        found = {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]
+    found = members_of(folder / "train-00000.tar")
     for name, data in found.items():
         if name.endswith(".json"):
-            key = name.removesuffix(".json")
-            (image,) = (
-                found[f"{key}.{suffix}"]
-                for suffix in ("jpg", "png", "webp")
-                if f"{key}.{suffix}" in found
-            )
+            names = (name.removesuffix("json") + kind for kind in ("jpg", "png", "webp"))
+            (image,) = (found[other] for other in names if other in found)
             yield image, json.loads(data)["objects"]["bbox"][0]
 
 

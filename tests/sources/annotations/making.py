@@ -52,21 +52,23 @@ def photos(root: Path, *names: str, size: tuple[int, int] = (8, 6)) -> Path:
     return root
 
 
+CATEGORIES = (
+    {"id": 3, "name": "cat"},
+    {"id": 7, "name": "dog", "supercategory": "animal"},
+)
+
+
 def coco_file(
     path: Path,
     images: Iterable[tuple[int, str]],
     annotations: Iterable[dict[str, Any]],
-    categories: Iterable[dict[str, Any]] = (
-        {"id": 3, "name": "cat"},
-        {"id": 7, "name": "dog", "supercategory": "animal"},
-    ),
-    size: tuple[int, int] | None = (8, 6),
+    categories: Iterable[dict[str, Any]] = CATEGORIES,
 ) -> Path:
-    known = {"width": size[0], "height": size[1]} if size else {}
-    listed = [{"id": number, "file_name": name, **known} for number, name in images]
     record = {
         "info": {"year": 2026},
-        "images": listed,
+        "images": [
+            {"id": number, "file_name": name, "width": 8, "height": 6} for number, name in images
+        ],
         "annotations": list(annotations),
         "categories": list(categories),
     }
@@ -75,12 +77,7 @@ def coco_file(
 
 
 def box(image: int, bbox: Any = (1, 2, 3, 2), category: Any = 3, **more: Any) -> dict[str, Any]:
-    return {
-        "image_id": image,
-        "category_id": category,
-        "bbox": list(bbox) if isinstance(bbox, tuple) else bbox,
-        **more,
-    }
+    return {"image_id": image, "category_id": category, "bbox": bbox, **more}
 
 
 def converted(source: Path, out: Path, *labels: str, **options: Any) -> ConvertResult:

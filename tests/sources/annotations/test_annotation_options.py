@@ -69,35 +69,19 @@ def test_the_command_takes_annotations_and_labels_together(tmp_path, out, cli):
     source = photos(tmp_path / "in", "cat/a.png", "dog/b.png")
     (source / "cat" / "a.txt").write_text("a cat")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3))])
-    labels = ["--labels", f"coco:{file}", "--labels", "captions:", "--labels", "folder"]
-    ran = cli(
-        "convert",
-        source,
-        out,
-        *labels,
-        "--boxes-outside",
-        "clip",
-        "--workers",
-        0,
-        "--json",
-    )
-    assert ran.code == 0, ran.err
-    found = samples(out)
-    assert found["cat/a.png"]["label"] == 0
-    assert found["cat/a.png"]["caption"] == "a cat"
-    assert found["cat/a.png"]["objects"]["bbox"] == [[7, 5, 1, 1]]
+    labels = [f"--labels={each}" for each in (f"coco:{file}", "captions:", "folder")]
+    words = ["convert", source, out, *labels, "--boxes-outside=clip", "--workers=0"]
+    assert cli(*words).code == 0
+    found = samples(out)["cat/a.png"]
+    assert (found["label"], found["caption"]) == (0, "a cat")
+    assert found["objects"]["bbox"] == [[7, 5, 1, 1]]
     settings = shardctl.open(out).manifest.settings
     assert settings["labels"] == ["folder", f"coco:{file}", "captions:"]
     assert settings["boxes"] == "clip"
-    assert (
-        cli("convert", source, out, *labels, "--boxes-outside", "clip", "--workers", 0).out.count(
-            "up to date"
-        )
-        == 1
-    )
+    assert "up to date" in cli(*words).out
 
 
-def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path, out):
+def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path, out, monkeypatch):
     source = photos(tmp_path / "in", "a.png")
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3)), box(1)])
     (tmp_path / "own_step.py").write_text(
@@ -105,27 +89,12 @@ def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path, 
         "    sample['objects'] = {name: items[:1] for name, items in sample['objects'].items()}\n  "
         "  return sample\n"
     )
-    import sys
-
-    sys.path.insert(0, str(tmp_path))
-    try:
-        recipe = {"transform": [{"name": "custom", "target": "own_step:first"}]}
-        convert(
-            source,
-            out,
-            recipe=recipe,
-            labels=f"coco:{file}",
-            boxes_outside="clip",
-        )
-    finally:
-        sys.path.remove(str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = {"transform": [{"name": "custom", "target": "own_step:first"}]}
+    convert(source, out, recipe=recipe, labels=f"coco:{file}", boxes_outside="clip")
     found = samples(out)["a.png"]
     assert found["objects"] == {"category": [0], "bbox": [[7, 5, 1, 1]]}
-    assert (
-        found["seen"] == ["image", "image_id", "key", "label", "objects", "variant"]
-        or "shardctl.annotated" not in found["seen"]
-    )
-    assert shardctl.open(out).manifest.fields["objects"]["names"] == ["cat", "dog"]
+    assert "shardctl.annotated" not in found["seen"]
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,10 @@ def source(tmp_path: Path) -> Path:
 
 
 def labels(out: Path) -> dict[str, str | None]:
-    names = shardctl.open(out).classes
-    assert names is not None
-    found = samples(out)
+    names = [*(shardctl.open(out).classes or ()), None]
     return {
-        key.rpartition("/")[2]: None if row["label"] is None else names[row["label"]]
-        for key, row in found.items()
+        key.rpartition("/")[2]: names[-1 if row["label"] is None else row["label"]]
+        for key, row in samples(out).items()
     }
 
 
@@ -49,7 +47,7 @@ def test_classes_come_from_folders_and_names_in_the_order_of_wordnet(out, source
         VAL[0]: None,
         VAL[1]: None,
     }
-    assert any("2 of 5 inputs without a class of ImageNet" in notice for notice in said)
+    assert "2 of 5 inputs without a class of ImageNet" in str(said)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_this_process import convert
 from making import converted, mask, photo, photos, rejects, samples, values_of
 from PIL import Image
 from places import file_at
@@ -41,7 +42,7 @@ def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(out, sourc
         "ignore": 255,
     }
     assert shardctl.open(out).manifest.fields["mask"] == role
-    assert any("1 of 2 inputs without mask: it is null there" in notice for notice in said)
+    assert "1 of 2 inputs without mask: it is null there" in str(said)
     assert shardctl.verify(out, level="deep").ok
 
 
@@ -67,14 +68,11 @@ def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_pa
     good = mask(tmp_path / "masks" / "d.png", values_of((8, 6))).read_bytes()
     (tmp_path / "masks" / "c.png").write_bytes(good[:50])
     converted(source, out, f"masks:{tmp_path}/masks", max_rejects="100%")
-    found = rejects(out)
-    assert {key: error for key, (error, _) in found.items()} == {
-        "a.jpg": "other-size",
-        "b.jpg": "not-a-mask",
-        "c.jpg": "truncated",
-    } or found["c.jpg"][0] == "damaged"
-    assert found["a.jpg"][1] == "its mask's pixels are of an image of 4x3, and it has 8x6"
-    assert found["b.jpg"][1].startswith("its mask: ")
+    (_, size), (error, _), (broken, _) = rejects(out).values()
+    assert size == "its mask's pixels are of an image of 4x3, and it has 8x6"
+    assert error == "not-a-mask"
+    assert broken in ("truncated", "damaged")
+    assert list(samples(out)) == ["d.jpg"]
 
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])
@@ -85,22 +83,14 @@ def test_numbers_without_a_name_reject_their_image(mode, recipe, tmp_path, out):
         values = np.zeros((6, 8), int)
         values[5, 7] = number
         mask(tmp_path / "masks" / f"{name}.png", values, mode)
-    options = {"recipe": recipe, "workers": 0, "max_rejects": 9}
+    options = {"recipe": recipe, "max_rejects": 9}
     (tmp_path / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
-    shardctl.convert(source, out, labels=f"masks+ignore=255:{tmp_path}/masks", **options)
-    assert set(samples(out)) == {"a.jpg", "c.jpg"}
-    told = {key: message.partition(";")[0] for key, (_, message) in rejects(out).items()}
-    has = "its mask has the number {}, and there are names for 0 to 2".format
-    assert told == {"b.jpg": has(3), "d.jpg": has(254)}
-    shardctl.convert(source, tmp_path / "none", labels=f"masks:{tmp_path}/masks", **options)
-    assert set(samples(tmp_path / "none")) == {"a.jpg"}
+    converted(source, out, f"masks+ignore=255:{tmp_path}/masks", **options)
+    assert list(samples(out)) == ["a.jpg", "c.jpg"]
+    assert "has the number 3, and there are names for 0 to 2" in rejects(out)["b.jpg"][1]
     (tmp_path / "masks" / "classes.txt").unlink()
-    assert (
-        shardctl.convert(
-            source, tmp_path / "new", labels=f"masks:{tmp_path}/masks", **options
-        ).rejected
-        == 0
-    )
+    named = converted(source, tmp_path / "new", f"masks:{tmp_path}/masks", **options)
+    assert named.rejected == 0
 
 
 def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, out, source):
@@ -108,13 +98,8 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, out, source):
     spec = f"masks:{tmp_path}/masks"
     converted(source, out, spec)
     assert converted(source, out, spec).status == "up-to-date"
-    places = [
-        row and row["shardctl.mask"]
-        for row in open_table(*file_at(out / "files.arrow"))["columns"].to_pylist()
-    ]
-    assert [place and place["path"] for place in places] == ["../masks/a.png", None], (
-        "from the source on, not absolute"
-    )
+    columns = open_table(*file_at(out / "files.arrow"))["columns"].to_pylist()
+    assert columns[0]["shardctl.mask"]["path"] == "../masks/a.png", "from the source on"
     before = path.read_bytes()
     mask(path, 2 - values_of((8, 6)))
     with pytest.raises(DatasetError, match="labels"):
@@ -122,16 +107,14 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, out, source):
     shard = next(out.glob("train-*.arrow"))
     intact = shard.read_bytes()
     shard.write_bytes(b"x")
+    assert shardctl.repair(out).status == "damaged", "the mask has changed"
     path.write_bytes(before)
     shardctl.repair(out)
     assert shard.read_bytes() == intact
     shard.write_bytes(b"x")
     mask(path, 2 - values_of((8, 6)))
-    assert shardctl.repair(out).status == "damaged"
     shardctl.repair(out, drop_lost=True)
-    assert list(samples(out)) == ["images/b.jpg"], (
-        "the mask has changed: the sample cannot be made again"
-    )
+    assert list(samples(out)) == ["images/b.jpg"]
     assert rejects(out)["images/a.jpg"][0] == "lost"
 
 
@@ -154,28 +137,22 @@ def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source
 ):
     one, two = photos(tmp_path / "one", "a.png"), photos(tmp_path / "two", "masks/z.png")
     mask(one / "masks" / "a.png", values_of((8, 6)))
-    shardctl.convert([one, two], out, labels=f"masks:{one}/masks", workers=0)
+    convert([one, two], out, labels=f"masks:{one}/masks")
     assert set(samples(out)) == {"a.png", "masks/z.png"}
-
-
-def turned_by_itself(path: Path, values: np.ndarray, orientation: int) -> None:  # type: ignore[type-arg]
-    """A mask that is upright when it is turned by its own EXIF: `values` are as the file has
-    them."""
-    image, exif = Image.open(mask(path, values)), Image.Exif()
-    exif[0x0112] = orientation
-    image.save(path, exif=exif)
 
 
 @pytest.mark.parametrize("own", [3, 6])
 def test_a_mask_that_exif_turns_itself_is_upright_whatever_the_others_are(tmp_path, out, own):
-    values = values_of((8, 6))
-    for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
+    values, exif = values_of((8, 6)), Image.Exif()
+    orientations = {"own": own, "stored": 6, "half": 3}
+    for name, orientation in orientations.items():
         photo(tmp_path / "in" / f"{name}.jpg", (8, 6), orientation)
-        mask(tmp_path / "masks" / f"{name}.png", values)
-    turned_by_itself(tmp_path / "masks" / "own.png", values, own)
+        path = mask(tmp_path / "masks" / f"{name}.png", values)
+        if name == "own":
+            exif[0x0112] = own
+            Image.open(path).save(path, exif=exif)
     converted(tmp_path / "in", out, f"masks:{tmp_path}/masks")
-    assert not rejects(out)
-    for name, orientation in (("own", own), ("stored", 6), ("half", 3)):
+    for name, orientation in orientations.items():
         kept, found = stored(out, f"{name}.jpg")
         assert kept == "P"
         assert np.array_equal(found, np.rot90(values, -1 if orientation == 6 else 2)), name
@@ -197,25 +174,17 @@ def test_masks_may_have_an_end_of_their_own(tmp_path, out, where, option):
 
 
 def test_masks_and_images_of_cityscapes(tmp_path, out):
-    photos(tmp_path / "leftImg8bit", "val/ulm/1_leftImg8bit.png", "train/bonn/1_leftImg8bit.png")
-    for name in ("train/bonn/1", "val/ulm/1", "val/ulm/2"):
+    source = photos(tmp_path / "leftImg8bit", "val/ulm/1_leftImg8bit.png")
+    for name in ("val/ulm/1", "val/ulm/2"):
         for end in ("labelIds", "color"):
             mask(tmp_path / "gtFine" / f"{name}_gtFine_{end}.png", values_of((8, 6)))
     option = f"masks+suffix=_gtFine_labelIds+image-suffix=_leftImg8bit:{tmp_path}/gtFine"
-    said = converted(tmp_path / "leftImg8bit", out, option).notices
-    names = {key: sample["mask"]["path"] for key, sample in samples(out).items()}
-    assert names == {
-        "val/ulm/1_leftImg8bit.png": "1_gtFine_labelIds.png",
-        "train/bonn/1_leftImg8bit.png": "1_gtFine_labelIds.png",
-    }
-    assert any(
-        "1 mask without an image among the inputs (val/ulm/2_gtFine_labelIds.png)" in notice
-        for notice in said
-    )
+    said = converted(source, out, option).notices
+    assert [sample["mask"]["path"] for sample in samples(out).values()] == ["1_gtFine_labelIds.png"]
+    unused = "1 mask without an image among the inputs (val/ulm/2_gtFine_labelIds.png)"
+    assert unused in str(said)
     with pytest.raises(InputError, match=r"gtFine: holds no masks \(_mask.png\)"):
-        converted(
-            tmp_path / "leftImg8bit", tmp_path / "other", f"masks+suffix=_mask:{tmp_path}/gtFine"
-        )
+        converted(source, tmp_path / "other", f"masks+suffix=_mask:{tmp_path}/gtFine")
 
 
 def test_a_grey_mask_of_four_bits_keeps_its_numbers_when_it_is_turned(tmp_path, out):

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from in_this_process import convert
-from PIL import Image
+from making import coco_file, photo, photos
 
 import shardctl
 from shardctl.errors import DatasetError, InputError
 
 TRAIN, VAL = [f"{number:03d}" for number in range(7)], [f"{number:03d}" for number in range(7, 10)]
-
-
-def image(path: Path, number: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (16, 12), (number, 0, 0)).save(path)
 
 
 def write(path: Path, text: str) -> None:
@@ -31,9 +25,9 @@ def lines(names: list[str], form: str = "{}") -> str:
 
 
 def yolo(root: Path, data: str) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
+    for name in TRAIN + VAL:
         day = "monday" if name in TRAIN else "friday"
-        image(root / "images" / day / f"{name}.jpg", number)
+        photo(root / "images" / day / f"{name}.jpg")
         write(root / "labels" / day / f"{name}.txt", "0 0.5 0.5 0.5 0.5\n")
     write(root / "train.txt", lines(TRAIN, "./images/monday/{}.jpg"))
     write(root / "val.txt", lines(VAL, f"{root}/images/friday/{{}}.jpg"))
@@ -42,41 +36,29 @@ def yolo(root: Path, data: str) -> tuple[list[Path], list[str]]:
 
 
 def coco(root: Path) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
-        image(root / "images" / f"{name}.jpg", number)
-    for split, names in (("train", TRAIN), ("val", VAL)):
-        images = [
-            {"id": int(name), "file_name": f"{name}.jpg", "width": 16, "height": 12}
-            for name in names
-        ]
-        record = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
-        write(root / f"instances_{split}.json", json.dumps(record))
-    return [root / "images"], [
-        f"coco:{root / f'instances_{split}.json'}" for split in ("train", "val")
+    photos(root / "images", *lines(TRAIN + VAL, "{}.jpg").split())
+    files = [
+        coco_file(root / f"instances_{split}.json", [(int(n), f"{n}.jpg") for n in names], [])
+        for split, names in (("train", TRAIN), ("val", VAL))
     ]
+    return [root / "images"], [f"coco:{file}" for file in files]
 
 
 def voc(root: Path) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
-        image(root / "JPEGImages" / f"{name}.jpg", number)
+    photos(root / "JPEGImages", *lines(TRAIN + VAL, "{}.jpg").split())
+    for name in TRAIN + VAL:
         write(root / "Annotations" / f"{name}.xml", "<annotation></annotation>")
-    sets = root / "ImageSets" / "Main"
-    for split, names in (
-        ("train", TRAIN),
-        ("val", VAL),
-        ("trainval", TRAIN + VAL),
-        ("cat_train", VAL),
-    ):
-        write(sets / f"{split}.txt", lines(names))
+    lists = {"train": TRAIN, "val": VAL, "trainval": TRAIN + VAL, "cat_train": VAL}
+    for split, names in lists.items():
+        write(root / "ImageSets" / "Main" / f"{split}.txt", lines(names))
     return [root / "JPEGImages"], [f"voc:{root}"]
 
 
 def food(root: Path) -> tuple[list[Path], list[str]]:
-    for number, name in enumerate(TRAIN + VAL):
-        for kind in ("pie", "soup"):  # the last parts of the names are not enough
-            image(root / "images" / kind / f"{name}.jpg", number)
     for split, names in (("train", TRAIN), ("val", VAL)):
-        write(root / "meta" / f"{split}.txt", lines(names, "pie/{}") + lines(names, "soup/{}"))
+        listed = lines(names, "pie/{}") + lines(names, "soup/{}")  # their last parts are not enough
+        photos(root / "images", *(f"{name}.jpg" for name in listed.split()))
+        write(root / "meta" / f"{split}.txt", listed)
     return [root], ["auto"]
 
 
@@ -90,62 +72,60 @@ FORMS: dict[str, Any] = {
 }
 
 
+def splits_of(out: Path) -> dict[str, int]:
+    return {split.name: split.samples for split in shardctl.open(out).manifest.splits}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_splits_that_files_tell_are_the_splits(tmp_path, out, form):
     sources, labels = FORMS[form](tmp_path / "in")
     for more in ({"dry_run": True}, {}):
         result = convert(sources, out, labels=labels, **more)
-        assert any("are the splits: train, val" in notice for notice in result.notices)
+        assert "are the splits: train, val" in str(result.notices)
     found = {
         s: {Path(x["key"]).stem for x in shardctl.open(out, split=s)} for s in ("train", "val")
     }
     assert found == {"train": set(TRAIN), "val": set(VAL)}
-    one = convert(sources, tmp_path / "one", labels=labels, split="none")
-    assert [split.name for split in shardctl.open(tmp_path / "one").manifest.splits] == ["train"]
-    assert one.warnings == ()
+    assert convert(sources, tmp_path / "one", labels=labels, split="none").warnings == ()
+    assert list(splits_of(tmp_path / "one")) == ["train"]
     drawn = convert(sources, tmp_path / "drawn", labels=labels, split="train=0.5,val=0.5")
-    assert any(
-        "are splits (train, val), but split='train=0.5,val=0.5' divides all" in each
-        for each in drawn.warnings
+    assert "are splits (train, val), but split='train=0.5,val=0.5' divides all" in str(
+        drawn.warnings
     )
 
 
 @pytest.mark.parametrize("form", ["lists", "voc", "food"])
-def test_an_update_follows_the_lists(tmp_path, form):
+def test_an_update_follows_the_lists(tmp_path, out, form):
     sources, labels = FORMS[form](tmp_path / "in")
-    given: dict[str, Any] = {"labels": labels, "workers": 0}
-    shardctl.convert(sources, tmp_path / "out", **given)
-    assert shardctl.convert(sources, tmp_path / "out", **given).status == "up-to-date"
+    convert(sources, out, labels=labels)
+    assert convert(sources, out, labels=labels).status == "up-to-date"
     train, val = (next((tmp_path / "in").rglob(f"{name}.txt")) for name in ("train", "val"))
     *rest, moved = train.read_text().splitlines(keepends=True)
     train.write_text("".join(rest))
     val.write_text(val.read_text() + moved)
     with pytest.raises(DatasetError, match="differs in its"):
-        shardctl.convert(sources, tmp_path / "out", **given)
-    shardctl.convert(sources, tmp_path / "out", update=True, **given)
-    shardctl.convert(sources, tmp_path / "fresh", **given)
-    for split in ("train", "val"):
-        keys = [
-            sorted(x["key"] for x in shardctl.open(tmp_path / out, split=split))
-            for out in ("out", "fresh")
-        ]
-        assert keys[0] == keys[1]
-        assert ("006" in {Path(key).stem for key in keys[0]}) == (split == "val" or form == "food")
+        convert(sources, out, labels=labels)
+    convert(sources, out, update=True, labels=labels)
+    convert(sources, tmp_path / "fresh", labels=labels)
+    updated, fresh = (
+        {
+            each["key"]: split
+            for split in ("train", "val")
+            for each in shardctl.open(path, split=split)
+        }
+        for path in (out, tmp_path / "fresh")
+    )
+    assert updated == fresh
+    assert [split for key, split in sorted(updated.items()) if "006" in key][-1] == "val"
 
 
 def test_lists_that_come_later_are_seen(tmp_path, out):
     (source,), _ = food(tmp_path / "in")
-    lists = {path: path.read_text() for path in (source / "meta").iterdir()}
-    for path in lists:
-        path.unlink()
+    (source / "meta").rename(tmp_path / "meta")
     convert(source, out)
-    for path, text in lists.items():
-        path.write_text(text)
+    (tmp_path / "meta").rename(source / "meta")
     convert(source, out, update=True)
-    assert [split.name for split in shardctl.open(out).manifest.splits] == [
-        "train",
-        "val",
-    ]
+    assert list(splits_of(out)) == ["train", "val"]
 
 
 def test_what_is_told_in_part_or_twice_is_refused(tmp_path, out):
@@ -159,73 +139,57 @@ def test_what_is_told_in_part_or_twice_is_refused(tmp_path, out):
         convert(sources, out, labels=labels)
     val.write_text(lines([*VAL, "missing"]))
     result = convert(sources, out, labels=labels)
-    assert any("1 name of no input (missing); skipped" in notice for notice in result.notices)
+    assert "1 name of no input (missing); skipped" in str(result.notices)
 
 
 def test_two_splits_of_the_same_images_are_one(tmp_path, out):
     sources, labels = yolo(tmp_path / "in", "train: images\nval: images")
     result = convert(sources, out, labels=labels)
-    assert any(
-        "train and val are the same 10 inputs: one split" in notice for notice in result.notices
-    )
-    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
+    assert "train and val are the same 10 inputs: one split" in str(result.notices)
+    assert list(splits_of(out)) == ["train"]
 
 
 def test_folders_keep_their_names_and_may_not_contradict(tmp_path, out):
+    """As Roboflow writes them."""
+    source = photos(tmp_path / "in", "train/images/a.jpg", "valid/images/a.jpg")
     for split in ("train", "valid"):
-        image(tmp_path / "in" / split / "images" / "a.jpg")
-        write(tmp_path / "in" / split / "labels" / "a.txt", "0 0.5 0.5 0.5 0.5\n")
-    data = tmp_path / "in" / "data.yaml"
-    write(data, "names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
-    convert(tmp_path / "in", out, labels=f"yolo:{data}")
-    assert [split.name for split in shardctl.open(out).manifest.splits] == [
-        "train",
-        "valid",
-    ]
-    write(data, "names: [cat]\nval: ../train/images\ntrain: ../valid/images\n")
+        write(source / split / "labels" / "a.txt", "0 0.5 0.5 0.5 0.5\n")
+    labels = f"yolo:{source}/data.yaml"
+    write(source / "data.yaml", "names: [cat]\ntrain: ../train/images\nval: ../valid/images\n")
+    convert(source, out, labels=labels)
+    assert splits_of(out) == {"train": 1, "valid": 1}
+    assert all(len(sample["objects"]["bbox"]) == 1 for sample in shardctl.open(out))
+    write(source / "data.yaml", "names: [cat]\nval: ../train/images\ntrain: ../valid/images\n")
     with pytest.raises(InputError, match="puts 2 inputs into another split than the folder"):
-        convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}")
-    convert(tmp_path / "in", tmp_path / "two", labels=f"yolo:{data}", split="lists")
+        convert(source, tmp_path / "two", labels=labels)
+    convert(source, tmp_path / "two", labels=labels, split="lists")
     keys = [x["key"] for x in shardctl.open(tmp_path / "two", split="val")]
     assert keys == ["train/images/a.jpg"]
 
 
 def test_a_text_that_lists_no_input_is_no_list(tmp_path, out):
-    for number in range(2):
-        image(tmp_path / "in" / f"{number}.jpg", number)
-    write(tmp_path / "in" / "test.txt", "a cat on a mat\n")
-    convert(tmp_path / "in", out)
-    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
-
-
-def test_lists_with_labels_beside_folders_of_splits_are_no_matter(tmp_path, out):
-    for split, names in (("train", TRAIN), ("val", VAL)):
-        for name in names:
-            image(tmp_path / "in" / split / f"{name}.jpg", int(name))
-    write(tmp_path / "in" / "val.txt", lines(VAL, "x/{}.jpg 0"))
-    convert(tmp_path / "in", out)
-    assert {split.name: split.samples for split in shardctl.open(out).manifest.splits} == {
-        "train": len(TRAIN),
-        "val": len(VAL),
-    }
+    source = photos(tmp_path / "in", "train/0.jpg", "train/1.jpg", "val/2.jpg")
+    write(source / "test.txt", "a cat on a mat\n")
+    write(source / "val.txt", "x/2.jpg 0\n")
+    convert(source, out)
+    assert splits_of(out) == {"train": 2, "val": 1}
 
 
 def test_lists_of_several_splits_that_name_no_input_are_refused(tmp_path, out):
     """As Caffe and Places365 have them, with a label behind each name."""
-    for name in TRAIN + VAL:
-        image(tmp_path / "in" / "images" / f"{name}.jpg", int(name))
-    for split, names in (("train", TRAIN), ("val", VAL)):
-        write(tmp_path / "in" / f"{split}.txt", lines(names, "images/{}.jpg 0"))
+    source = photos(tmp_path / "in", "images/000.jpg")
+    for split in ("train", "val"):
+        write(source / f"{split}.txt", "images/000.jpg 0\n")
     with pytest.raises(
         InputError, match=r"no line of .*train\.txt, .*val\.txt is the name of an input"
     ):
-        convert(tmp_path / "in", out)
-    convert(tmp_path / "in", out, split="none")
-    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
+        convert(source, out)
+    convert(source, out, split="none")
+    assert splits_of(out) == {"train": 1}
 
 
-def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path):
-    image(tmp_path / "in" / "val" / "1.jpg")
-    write(tmp_path / "in" / "train.txt", "val/1.jpg\n")
+def test_a_list_of_training_images_does_not_name_those_of_another_folder(tmp_path, out):
+    source = photos(tmp_path / "in", "val/1.jpg")
+    write(source / "train.txt", "val/1.jpg\n")
     with pytest.raises(InputError, match="puts 1 input into another split than the folder"):
-        convert(tmp_path / "in", tmp_path / "out")
+        convert(source, out)

@@ -7,17 +7,17 @@ import json
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
+from image_files import images, saved
 from PIL import Image
 
 import shardctl
-from shardctl.making.convert import convert  # as the command line has it: messages name options
+from shardctl.making.convert import convert
 
 NAMES = ("a", "b", "c")
 COCO = {
     "images": [
-        {"id": number, "file_name": f"{name}.jpg", "width": 8, "height": 8}
+        {"id": number, "file_name": f"{name}.jpg", "width": 30, "height": 20}
         for number, name in enumerate(NAMES)
     ],
     "annotations": [
@@ -26,7 +26,7 @@ COCO = {
     "categories": [{"id": 1, "name": "cat"}],
 }
 VOC = (
-    "<annotation><filename>{}.jpg</filename><size><width>8</width><height>8</height><depth>3</depth></size><object><name>cat"
+    "<annotation><filename>{}.jpg</filename><size><width>30</width><height>20</height><depth>3</depth></size><object><name>cat"
     "</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax></bndbox></object></annotation>"
 )
 
@@ -34,11 +34,7 @@ VOC = (
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """Three photos in a folder of a folder."""
-    folder = tmp_path / "my photos" / "images"
-    folder.mkdir(parents=True)
-    for number, name in enumerate(NAMES):
-        Image.new("RGB", (8, 8), (number * 9, 0, 0)).save(folder / f"{name}.jpg")
-    return folder.parent
+    return images(tmp_path / "my photos", *(f"images/{name}.jpg" for name in NAMES))
 
 
 def write(path: Path, text: str) -> None:
@@ -46,90 +42,74 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def coco(folder: Path) -> None:
-    write(
-        folder / "instances.json",
-        json.dumps({"info": {"year": 2017}, "licenses": [{"id": 1}], **COCO}),
-    )
-
-
-def large_coco(folder: Path) -> None:
+def with_images(count: int) -> str:
     images = [
-        {"id": number, "file_name": f"{number}.jpg", "width": 8, "height": 8}
-        for number in range(9, 5000)
+        {"id": n, "file_name": f"{n}.jpg", "width": 30, "height": 20} for n in range(9, count)
     ]
-    write(folder / "instances.json", json.dumps({**COCO, "images": COCO["images"] + images}))
+    return json.dumps({"info": {"year": 2017}, **COCO, "images": COCO["images"] + images})
 
 
-def yolo(folder: Path) -> None:
-    write(folder / "labels" / "a.txt", "")
-    write(folder / "labels" / "b.txt", "0 0.5 0.5 0.25 0.25\n1 0.5 0.5 1.0 1\n")
-    write(folder / "labels" / "classes.txt", "cat\ndog\n")
-
-
-def voc(folder: Path) -> None:
-    write(folder / "Annotations" / "a.xml", VOC.format("a"))
-
-
-def masks(folder: Path) -> None:
-    (folder / "masks").mkdir()
-    for name in NAMES:
-        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "masks" / f"{name}.png")
-
-
-def beside(folder: Path) -> None:
-    write(folder / "images" / "a.txt", "a photo of a cat, 2 years old")
-
-
-def table(folder: Path) -> None:
-    write(folder / "images" / "train.csv", "filename,label\na.jpg,cat\nb.jpg,dog\nc.jpg,dog\n")
-
-
-def lines(folder: Path) -> None:
-    write(
-        folder / "notes.jsonl",
-        "".join(f'{{"path": "images/{name}.jpg", "score": 1}}\n' for name in NAMES),
-    )
-
-
-KINDS = [
-    (
-        coco,
+NOTHING = "looks like {}, and nothing uses it: --labels".format
+KINDS: dict[str, tuple[dict[str, str], str, str, str]] = {
+    # files, the option, what is said, a column
+    "coco": (
+        {"instances.json": with_images(0)},
         "coco:instances.json",
-        "instances.json looks like COCO annotations, and nothing uses it: --labels",
+        f"instances.json {NOTHING('COCO annotations')}",
         "objects",
     ),
-    (large_coco, "coco:instances.json", "instances.json looks like COCO annotations", "objects"),
-    (
-        yolo,
+    "large coco": (
+        {"instances.json": with_images(5000)},
+        "coco:instances.json",
+        "instances.json looks like COCO annotations",
+        "objects",
+    ),
+    "yolo": (
+        {
+            "labels/a.txt": "",
+            "labels/b.txt": "0 0.5 0.5 0.25 0.25\n1 0.5 0.5 1.0 1\n",
+            "labels/classes.txt": "cat\ndog\n",
+        },
         "yolo:labels",
-        "labels has what looks like YOLO labels, and nothing uses it: --labels",
+        f"labels has what {NOTHING('YOLO labels')}",
         "objects",
     ),
-    (
-        voc,
+    "voc": (
+        {"Annotations/a.xml": VOC.format("a")},
         "voc:Annotations",
-        "Annotations has what looks like VOC annotations, and nothing uses it: --labels",
+        f"Annotations has what {NOTHING('VOC annotations')}",
         "objects",
     ),
-    (masks, "masks:masks", "masks looks like masks of other images", "mask"),
-    (
-        beside,
+    "masks": ({}, "masks:masks", "masks looks like masks of other images", "mask"),
+    "beside": (
+        {"images/a.txt": "a photo of a cat, 2 years old"},
         "captions:images",
-        "images has what looks like captions of images, and nothing uses it: --labels",
+        f"images has what {NOTHING('captions of images')}",
         "caption",
     ),
-    (table, "images/train.csv", "train.csv names images, and nothing uses it: --labels", "label"),
-    (lines, "notes.jsonl", "notes.jsonl names images, and nothing uses it: --labels", "score"),
-]
+    "table": (
+        {"images/train.csv": "filename,label\na.jpg,cat\nb.jpg,dog\nc.jpg,dog\n"},
+        "images/train.csv",
+        "train.csv names images, and nothing uses it: --labels",
+        "label",
+    ),
+    "lines": (
+        {"notes.jsonl": "".join(f'{{"path": "images/{n}.jpg", "score": 1}}\n' for n in NAMES)},
+        "notes.jsonl",
+        "notes.jsonl names images, and nothing uses it: --labels",
+        "score",
+    ),
+}
 
 
 @pytest.mark.thorough(after=4)
-@pytest.mark.parametrize(
-    ("make", "option", "said", "column"), KINDS, ids=[kind[0].__name__ for kind in KINDS]
-)
-def test_the_option_is_said_and_takes_the_file(cli, photos, tmp_path, make, option, said, column):
-    make(photos)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_option_is_said_and_takes_the_file(cli, photos, tmp_path, kind):
+    files, option, said, column = KINDS[kind]
+    for name, text in files.items():
+        write(photos / name, text)
+    for name in NAMES if kind == "masks" else ():
+        saved(Image.new("L", (30, 20)), photos / "masks" / f"{name}.png")
     form, colon, path = option.rpartition(":")
     typed = f"{form}{colon}{photos / path}"
     for more in (["--dry-run"], [], ["-q", "--overwrite"]):
@@ -173,30 +153,26 @@ def test_what_no_option_takes_as_it_is_is_said_too(photos, tmp_path, name, text)
 
 
 def test_other_files_are_no_annotations(photos, tmp_path):
-    write(photos / "README.txt", "read me")
-    write(photos / "images" / "LICENSE.txt", "free")
-    write(photos / "package.json", '{"name": "x", "images": []}')
-    write(photos / "list.csv", "town,people\nUlm,1\n")
-    write(photos / "page.xml", "<html/>")
-    write(photos / "broken.jsonl", "{")
-    write(photos / "deep.json", '{"annotations": [' + "[" * 60_000)
-    write(
-        photos / "questions.json",
-        json.dumps({"annotations": [{"image_id": 1, "answers": []}], "images": [1]}),
-    )
-    write(
-        photos / "kitti" / "a.txt",
-        "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 -1.62\n",
-    )
+    for name, text in {
+        "README.txt": "read me",
+        "images/LICENSE.txt": "free",
+        "package.json": '{"name": "x", "images": []}',
+        "list.csv": "town,people\nUlm,1\n",
+        "page.xml": "<html/>",
+        "broken.jsonl": "{",
+        "deep.json": '{"annotations": [' + "[" * 60_000,
+        "questions.json": '{"annotations": [{"image_id": 1, "answers": []}], "images": [1]}',
+        "kitti/a.txt": "Car 0.00 0 -1.57 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75\n",
+    }.items():
+        write(photos / name, text)
     for folder in ("grey", "mask", "masks"):
-        (photos / folder).mkdir()
-        Image.new("L", (8, 8)).save(photos / folder / f"{folder}.png")
-    assert shardctl.convert(photos, tmp_path / "out", workers=0).warnings == ()
+        saved(Image.new("L", (30, 20)), photos / folder / f"{folder}.png")
+    assert convert(photos, tmp_path / "out", workers=0).warnings == ()
 
 
 def test_an_option_for_labels_that_was_given_is_all_that_is_wanted(photos, tmp_path):
-    coco(photos)
-    assert shardctl.convert(photos, tmp_path / "out", labels="none", workers=0).warnings == ()
+    write(photos / "instances.json", with_images(0))
+    assert convert(photos, tmp_path / "out", labels="none", workers=0).warnings == ()
 
 
 def only_warning(folder: Path, out: Path) -> str:
@@ -213,11 +189,7 @@ def only_warning(folder: Path, out: Path) -> str:
     ],
 )
 def test_beside_class_folders_only_labels_are_said(tmp_path, text, is_said):
-    for name in ("cat/a.jpg", "dog/b.jpg"):
-        (tmp_path / "in" / name).parent.mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / "in" / name)
-    write(tmp_path / "in" / "all.csv", text)
-    assert (
-        bool(convert(tmp_path / "in", tmp_path / "out", workers=0, dry_run=True).warnings)
-        == is_said
-    )
+    source = images(tmp_path / "in", "cat/a.jpg", "dog/b.jpg")
+    write(source / "all.csv", text)
+    said = convert(source, tmp_path / "out", workers=0, dry_run=True).warnings
+    assert bool(said) == is_said

@@ -47,7 +47,7 @@ def test_corners_count_pixels_from_1_and_the_last_one_is_within(out, source):
     assert found["JPEGImages/b.png"]["bbox"] == []
     assert found["JPEGImages/c.png"] is None
     assert shardctl.open(out).manifest.fields["objects"]["names"] == ["cat", "dog"]
-    assert any("1 of 3 inputs without XML file: not annotated" in notice for notice in said)
+    assert "1 of 3 inputs without XML file: not annotated" in str(said)
 
 
 def test_what_objects_say_beside_is_named_and_counted(tmp_path, source):
@@ -77,16 +77,17 @@ def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path, sourc
         for notice in said
     )
     said = converted(source, tmp_path / "2", f"voc+zero-based:{source}/Annotations").notices
-    assert not any("begins at 0" in notice for notice in said)
+    assert "begins at 0" not in str(said)
     assert samples(tmp_path / "2")["JPEGImages/a.png"]["objects"]["bbox"] == [[0, 2, 4, 3]]
 
 
 def test_the_name_in_a_file_counts_where_its_own_is_no_image(out, source):
-    (source / "Annotations" / "0001.xml").write_text(
-        voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png")
-    )
-    converted(source, out, f"voc:{source}")
+    for number, name in enumerate(("c", "gone")):
+        text = voc(marked("cow", 1, 1, 2, 2), filename=f"somewhere\\{name}.png")
+        (source / "Annotations" / f"000{number}.xml").write_text(text)
+    said = converted(source, out, f"voc:{source}").notices
     assert samples(out)["JPEGImages/c.png"]["objects"]["category"] == [1]
+    assert "1 XML file without an image among the inputs (0001.xml)" in str(said)
 
 
 DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
@@ -103,22 +104,11 @@ DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
         ("", "line 1: not XML (no element found)"),
         ("<html></html>", "the root is html"),
         (voc("<object><bndbox/></object>"), "an object has no name"),
-        (
-            voc("<object><name>cat</name></object>"),
-            "line 2: the object 'cat' has no bndbox of four numbers",
-        ),
+        (voc("<object><name>cat</name></object>"), "'cat' has no bndbox of four numbers"),
         (voc(marked("cat", 1, 1, 2, 2).replace(">2<", ">two<")), "has no bndbox of four numbers"),
         (voc(marked("cat", 1, 1, float("nan"), 2)), "is beyond any image"),
-        (
-            voc(marked("cat", 1, 1, 2, 2).replace("<pose>", "<name>dog</name><pose>")),
-            "an object has more than one name",
-        ),
-        (
-            voc(
-                marked("cat", 1, 1, 2, 2).replace("<part>", "<bndbox><xmin>5</xmin></bndbox><part>")
-            ),
-            "more than one bndbox",
-        ),
+        (voc("<object><name>cat</name><name>dog</name></object>"), "more than one name"),
+        (voc("<object><name>cat</name><bndbox/><bndbox/></object>"), "more than one bndbox"),
         ("<annotation>" * 40 + "</annotation>" * 40, "nested deeper than 32 levels"),
     ],
 )
@@ -149,21 +139,14 @@ def test_a_folder_without_xml_is_refused(tmp_path, source, folder):
 
 def test_a_turned_box_is_a_polygon_and_the_box_around_it(out, source):
     turned = "<cx>4</cx><cy>3</cy><w>4</w><h>2</h><angle>{}</angle>"
-    of = "<object><name>cat</name><robndbox>{}</robndbox></object>"
-    objects = [of.format(turned.format(angle)) for angle in (0, np.pi / 2, np.pi / 6)]
+    of = f"<object><name>cat</name><robndbox>{turned}</robndbox></object>"
+    objects = [of.format(angle) for angle in (0, np.pi / 2, np.pi / 6)]
     (source / "Annotations" / "b.xml").write_text(voc(*objects))
     converted(source, out, f"voc:{source}")
-    found = samples(out)
-    assert np.allclose(
-        found["JPEGImages/b.png"]["objects"]["bbox"][:2], [[2, 2, 4, 2], [3, 1, 2, 4]]
+    found = {key: sample["objects"] for key, sample in samples(out).items()}
+    assert np.allclose(found["JPEGImages/b.png"]["bbox"][:2], [[2, 2, 4, 2], [3, 1, 2, 4]])
+    (polygon,) = found["JPEGImages/b.png"]["segmentation"][2]
+    assert np.allclose(np.reshape(polygon, (4, 2))[1], [6.232, 3.134], atol=1e-3), (
+        "to the right: the corner on the right is lower"
     )
-    (polygon,) = found["JPEGImages/b.png"]["objects"]["segmentation"][2]
-    points = np.array(polygon).reshape(4, 2)
-    turn = np.array(
-        [[np.cos(np.pi / 6), -np.sin(np.pi / 6)], [np.sin(np.pi / 6), np.cos(np.pi / 6)]]
-    )
-    assert np.allclose(
-        points, [4, 3] + (np.array([[-2, -1], [2, -1], [2, 1], [-2, 1]]) @ turn.T), atol=1e-5
-    )
-    assert points[1, 1] > points[0, 1], "to the right: the corner on the right is lower"
-    assert found["JPEGImages/a.png"]["objects"]["segmentation"] == [[], []]
+    assert found["JPEGImages/a.png"]["segmentation"] == [[], []]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import converted, photo, photos, rejects, samples
+from making import converted, photos, rejects, samples
 
 import shardctl
 from shardctl.errors import InputError
@@ -93,49 +93,22 @@ def test_a_data_file_says_folders_names_and_keypoints(tmp_path, out):
     assert role["flip"] == [1, 0]
 
 
-def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path, out):
-    root = tmp_path / "in"
-    for split, category in (("train", 0), ("valid", 1)):
-        photo(root / split / "images" / "a.png")
-        (root / split / "labels").mkdir()
-        (root / split / "labels" / "a.txt").write_text(f"{category} 0.5 0.5 1 1")
-    (root / "data.yaml").write_text(
-        "train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [cat, dog]\n"
-    )
-    converted(root, out, f"yolo:{root}/data.yaml")
-    found = samples(out)
-    assert found["train/images/a.png"]["objects"]["category"] == [0]
-    assert found["valid/images/a.png"]["objects"]["category"] == [1]
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [
         ("0 0.5 0.5 0.5", "line 2: 4 numbers, and it takes 5"),
         ("0 0.5 0.5 0.5 0.5 0.9", "line 2: 6 numbers, and it takes 5"),
-        ("0 0 0 0 1 1 1 1", "line 2: 8 numbers"),
         ("0 nan 0.5 0.5 0.5", "line 2: a number is not finite"),
         ("0 x 0.5 0.5 0.5", "line 2: it has something else than numbers"),
         ("2 0.5 0.5 0.5 0.5", "line 2: 2 is not the number of a class; the classes are 0 to 1"),
         ("0.5 0.5 0.5 0.5 0.5", "line 2: 0.5 is not the number of a class"),
         ("-1 0.5 0.5 0.5 0.5", "line 2: -1 is not the number of a class"),
-        (
-            "0 320 200 100 80",
-            "line 2: 320 is not a share of the image's size, 0 to 1, as all numbers of YOLO are",
-        ),
+        ("0 320 200 100 80", "line 2: 320 is not a share of the image's size, 0 to 1"),
         ("0 0.5 -0.02 0.5 0.5", "line 2: -0.02 is not a share"),
-        ("0 0.5 0.5 -0.1 0.5", "line 2: -0.1 is not a share"),
         ("0 0.5 0.5 0.5 1.02", "line 2: 1.02 is not a share"),
         ("0 0 0 0.5 0 0.5 2", "line 2: 2 is not a share"),
-        (
-            "0 " + "0.5 " * 13,
-            "line 2: 14 numbers, and it takes 5 .*; if it has keypoints, give a data.yaml that "
-            "says kpt_shape",
-        ),
-        (
-            "0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2,
-            "line 2: 2 is not a share of .*; if it has keypoints, give a data.yaml",
-        ),
+        ("0" + " 0.5" * 13, "line 2: 14 numbers.* give a data.yaml that says kpt_shape"),
+        ("0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2, "line 2: 2 is not .* give a data.yaml"),
     ],
 )
 def test_a_wrong_line_rejects_its_image_alone(tmp_path, out, line, says):
@@ -148,8 +121,7 @@ def test_a_wrong_line_rejects_its_image_alone(tmp_path, out, line, says):
     converted(root / "images", out, f"yolo:{root}/labels")
     ((key, (error, message)),) = rejects(out).items()
     assert (key, error) == ("a.png", "bad-annotation")
-    assert "a.txt: " in message
-    assert re.search(says, message)
+    assert re.search(f"a.txt: {says}", message)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +142,14 @@ def test_a_split_without_labels_is_background(tmp_path, out, empty):
     root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png", "val/b.png"))
     if empty:
         (root / "labels" / "val").mkdir()
-    (root / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat]\n")
+    data = "train: images/train\nval: images/val\ntest: images/none\nnames: [cat]\n"
+    (root / "data.yaml").write_text(data)
     said = converted(root / "images", out, f"yolo:{root}/data.yaml").notices
     assert samples(out)["val/b.png"]["objects"]["category"] == []
-    assert any(
-        "no labels in " in notice and "labels/val" in notice and "background" in notice
-        for notice in said
-    )
+    assert re.search("no labels in .*labels/val.* background", str(said))
+    assert "images/none (not there)" in str(said)
+    given = converted(root / "images", tmp_path / "folder", f"yolo:{root}").notices
+    assert "data.yaml is not read" in str(given)
 
 
 def test_nine_numbers_of_a_pose_are_its_keypoints():
@@ -194,125 +167,70 @@ def test_nine_numbers_of_a_pose_are_its_keypoints():
         ("!!python/object/apply:os.getcwd []", "not YAML"),
         ("names: [a, a]\ntrain: images", "names are a list of different names"),
         ("names: {0: a, 2: b}\ntrain: images", "names must be numbered 0 to 1 without gaps"),
-        (
-            "names: [a]\ntrain: nowhere",
-            r"its train, val and test lead to no folder of labels \(nowhere\)",
-        ),
-        ("names: [a, '']\ntrain: images", "names are a list of different names"),
+        ("names: [a]\ntrain: nowhere", r"no folder of labels .* val and test \(nowhere\)"),
         ("names: [a, {en: b, de: c}]\ntrain: images", "names are a list of different names"),
         ("nc: 3\nnames: [a, b]\ntrain: images", "nc is 3, and there are 2 names"),
         ("names: [a]\ntrain: images\ntask: classify", "the task classify is not one of"),
         ("names: [a]\ntrain: images\ntask: pose", "task pose needs kpt_shape"),
+        ("names: [a]\ntrain: images\nkpt_shape: [3]", "kpt_shape is a number of keypoints and 2"),
+        ("names: [a]\nkpt_shape: [2, 3]\nflip_idx: [0, 0]", "has each of the 2 keypoints once"),
+        ("names: [a]\nkpt_shape: [2, 3]\nflip_idx: [one, zero]", "of the 2 keypoints once"),
+        ("names: &a [*a]\n", "1,000,000 values"),
         (
-            "names: [a]\ntrain: images\nkpt_shape: [3]",
-            "kpt_shape is a number of keypoints and 2 or 3",
-        ),
-        (
-            "names: [a]\ntrain: images\nkpt_shape: [2, 3]\nflip_idx: [0, 0]",
-            "flip_idx has each of the 2 keypoints once",
+            "a: &a0 [x, x]\n"
+            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+            "1,000,000 values",
         ),
     ],
 )
 def test_a_wrong_data_file_is_refused(tmp_path, text, says):
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
     (root / "data.yaml").write_text(text)
-    with pytest.raises(InputError, match=says) as caught:
+    with pytest.raises(InputError, match=f"{re.escape(str(root))}/data.yaml.*{says}"):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml")
-    assert str(root / "data.yaml") in str(caught.value)
 
 
-def test_names_are_the_texts_that_are_written(tmp_path):
+def test_names_are_the_texts_that_are_written(tmp_path, out):
     root = labelled(tmp_path / "in", {"a.txt": "1 0.5 0.5 1 1"})
     names = ["yes", "no", "~", "012", "1_000", "1e3", "2024-01-01", "null", "0x1F", "é"]
-    forms = [
+    head = "defaults: &d\n  nc: 10\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: "
+    for form in (
         f"[{', '.join(names)}]",
         "".join(f"\n- {name}" for name in names),
         "".join(f"\n  {n}: {v}" for n, v in enumerate(names)),
-    ]
-    for number, form in enumerate(forms):
-        text = (
-            f"defaults: &d\n  nc: {len(names)}\n<<: *d\ntrain: images\nval:\ntest: ~\nnames: "
-            f"{form}\n"
-        )
-        (root / "data.yaml").write_text(text, "utf-8")
-        said = converted(root / "images", tmp_path / str(number), f"yolo:{root}/data.yaml").notices
-        assert shardctl.open(tmp_path / str(number)).manifest.fields["objects"]["names"] == names
-        assert not any("not there" in notice for notice in said)
+    ):
+        (root / "data.yaml").write_text(f"{head}{form}\n", "utf-8")
+        said = converted(root / "images", out, f"yolo:{root}/data.yaml", overwrite=True).notices
+        assert shardctl.open(out).manifest.fields["objects"]["names"] == names
+        assert "not there" not in str(said)
 
 
 def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path):
     root = labelled(tmp_path / "in", {"a.txt": "0 0.4 0.5 1 1", "gone.txt": "0 0.5 0.5 1 1"})
-    said = converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices
-    assert any(
-        "1 label file without an image among the inputs (gone.txt); skipped" in notice
-        for notice in said
-    )
-    assert any("1 of 2 inputs without label file: background" in notice for notice in said)
-    assert any("1 box reaches outside of the image; kept" in notice for notice in said)
+    said = str(converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices)
+    assert "1 label file without an image among the inputs (gone.txt); skipped" in said
+    assert "1 of 2 inputs without label file: background" in said
+    assert "1 box reaches outside of the image; kept" in said
     (root / "labels" / "a.txt").unlink()
     with pytest.raises(InputError, match="none of the 1 labels is called as an input"):
         converted(root / "images", tmp_path / "new", f"yolo:{root}/labels")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (
-            "a: &a [x, x]\n"
-            + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)),
-            "1,000,000 values",
-        ),
-        ("names: &a [*a]\n", "1,000,000 values"),
-        (
-            "names: [x]\nkpt_shape: [2, 3]\nflip_idx: [one, zero]\n",
-            "flip_idx has each of the 2 keypoints once",
-        ),
-    ],
-    ids=["aliases of aliases", "an alias of itself", "words"],
-)
-def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path, text, why):
-    pytest.importorskip("yaml")
-    source = photos(tmp_path / "images", "a.png")
-    (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 .1 .1")
-    (tmp_path / "data.yaml").write_text("train: images\n" + text.replace("*a0", "*a"))
-    with pytest.raises(InputError, match=why):
-        converted(source, tmp_path / "out", f"yolo:{tmp_path}/data.yaml")
-
-
 @pytest.mark.parametrize("beside", [True, False])
 def test_labels_that_a_data_file_does_not_lead_to_are_not_left_out(tmp_path, out, beside):
     names = ("train/a.png", "more/b.png", "none/c.png")
-    root = labelled(
-        tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1", "more/b.txt": "0 0.5 0.5 1 1"}, names
-    )
+    lines = dict.fromkeys(("train/a.txt", "more/b.txt"), "0 0.5 0.5 1 1")
+    root, folder = labelled(tmp_path / "in", lines, names), "images"
     if beside:
-        (root / "images").rename(root / "pictures")
-        for file in (root / "labels").rglob("*.txt"):
-            file.rename(root / "pictures" / file.relative_to(root / "labels"))
-    folder = "pictures" if beside else "images"
-    given = {"split": "none", "workers": 0, "labels": [f"yolo:{root}/data.yaml"]}
+        folder = "pictures"
+        (root / "images").rename(root / folder)
+        for file in lines:
+            (root / "labels" / file).rename(root / folder / file)
+    source, given = root / folder, f"yolo:{root}/data.yaml"
     (root / "data.yaml").write_text(f"train: {folder}/train\nnames: [cat]\n")
-    with pytest.raises(InputError, match=r"names no folder with more/b\.png, whose labels are "):
-        shardctl.convert(root / folder, out, **given)
+    with pytest.raises(InputError, match=r"no folder that has more/b\.png, whose labels are "):
+        converted(source, out, given, split="none")
     (root / "data.yaml").write_text(f"train: {folder}/train\nval: {folder}/more\nnames: [cat]\n")
-    shardctl.convert(root / folder, out, **given)
-    assert {key: len(sample["objects"]["bbox"]) for key, sample in samples(out).items()} == {
-        "train/a.png": 1,
-        "more/b.png": 1,
-        "none/c.png": 0,
-    }
-
-
-def test_a_data_file_in_the_folder_that_is_given_is_named(tmp_path):
-    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png",))
-    (root / "data.yaml").write_text("train: images/train\nnames: [cat]\n")
-    result = shardctl.convert(root / "images", tmp_path / "out", workers=0, labels=f"yolo:{root}")
-    assert any("data.yaml is not read" in notice for notice in result.notices)
-
-
-def test_a_folder_of_a_data_file_that_is_not_there_is_named(tmp_path):
-    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png",))
-    (root / "data.yaml").write_text("train: images/train\nval: images/vall\nnames: [cat]\n")
-    said = converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml").notices
-    assert any("no labels in images/vall (not there)" in notice for notice in said)
+    converted(source, out, given, split="none")
+    found = [len(sample["objects"]["bbox"]) for _, sample in sorted(samples(out).items())]
+    assert found == [1, 0, 1]

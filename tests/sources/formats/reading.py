@@ -4,6 +4,7 @@ unit by unit."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -13,10 +14,62 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.sources.formats.base import Choose, Cut, Format, Reading, Unit
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import Choose, Cut, Format, Misfit, Reading, Unit
 from shardctl.sources.types import Types, without_nulls
 
 READING = Reading()
+
+
+def read_apart(format_: Format, path: Path) -> Everything:
+    """Return what is read at once, having made sure that the units give the same backwards."""
+    units = units_of(cut(format_, path))
+    assert len(units) > 2
+    whole = read(format_, path)
+    assert read(format_, path, units=units[::-1]).digests == whole.digests[::-1]
+    return whole
+
+
+def damaged_reads(format_: Format, path: Path, places: Iterable[int]) -> int:
+    """Read copies of a file with a byte turned over, and cut, at each of these places. All that may
+    be raised is a Rejection; return how often it was."""
+    data, rejected = path.read_bytes(), 0
+    for place in places:
+        turned = bytearray(data)
+        turned[place] ^= 0x81
+        for broken in (bytes(turned), data[:place]):
+            path.write_bytes(broken)
+            try:
+                read(format_, path)
+            except Rejection as rejection:
+                rejected += "\n" not in rejection.message
+    path.write_bytes(data)
+    return rejected
+
+
+def spoilt_reads(format_: Format, path: Path, schema: pa.Schema, copies: int, places: int) -> int:
+    """Read copies of a table with bytes changed at so many places. All that may be raised is a
+    Rejection or a Misfit; return how often it was."""
+    good, random, named = path.read_bytes(), np.random.default_rng(1), 0
+    for _ in range(copies):
+        data = bytearray(good)
+        for place in random.integers(0, len(data), places):
+            data[place] ^= int(random.integers(1, 256))
+        path.write_bytes(data)
+        try:
+            assert read(format_, path, schema=schema).table.num_columns == len(schema)
+        except (Rejection, Misfit):
+            named += 1
+    return named
+
+
+def parts_of(unit: Unit, count: int) -> tuple[list[Unit], list[Unit]]:
+    """Return parts of so many records of a unit, from its beginning and from its end."""
+    parts = [
+        unit._replace(skip=skip, first=1 + skip, records=min(count, unit.records - skip))
+        for skip in range(0, unit.records, count)
+    ]
+    return parts, parts[::-1]
 
 
 @dataclass(frozen=True)
@@ -73,9 +126,9 @@ def read(
     choose: Choose | None = None,
     units: list[Unit] | None = None,
 ) -> Everything:
-    cuts = cut(format_, path, reading)
     faults = {}
     if units is None:
+        cuts = cut(format_, path, reading)
         units = units_of(cuts)
         faults = {unit: each.fault for each, unit in zip(cuts, units, strict=True) if each.fault}
     if schema is None:

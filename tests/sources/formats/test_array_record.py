@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reading import cut, read, types_of
+from reading import cut, damaged_reads, read, types_of
 
-from shardctl.errors import InstallError, Rejection
 from shardctl.sources.formats import Reading, Unit, ending_of, find_format
 from shardctl.sources.formats.array_record import MAGIC
 
@@ -83,26 +82,5 @@ def test_damage_is_rejected(tmp_path):
     path = write(
         tmp_path / "a.array_record", [example(n) for n in range(10)], "group_size:3,zstd:3"
     )
-    data = path.read_bytes()
-    places = np.flatnonzero(np.frombuffer(data, np.uint8))[::8].tolist()
-    rejected = 0
-    for place in places:
-        turned = bytearray(data)
-        turned[place] ^= 0x81
-        for broken in (bytes(turned), data[:place]):
-            path.write_bytes(broken)
-            try:
-                found = read(FORM, path)
-                assert found.rows == [{"n": n, "text": f"row {n}"} for n in range(10)]
-            except Rejection:
-                rejected += 1
-    assert rejected > 1.5 * len(places)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "array_record.python", None)
-    find_format.cache_clear()
-    with pytest.raises(
-        InstallError, match="ArrayRecord needs the package array_record: pip install "
-    ):
-        find_format(".array_record", Reading())
+    places = np.flatnonzero(np.frombuffer(path.read_bytes(), np.uint8))[::8]
+    assert damaged_reads(FORM, path, places) > 1.5 * len(places)

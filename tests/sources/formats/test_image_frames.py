@@ -4,18 +4,18 @@ for comparison."""
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from dataset_facts import rejects_of
 from in_this_process import convert
 from PIL import Image, ImageSequence
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.format.tables import read_rejects
-from shardctl.system.folders import LocalFolder
 
 FRAMES = 4
 
@@ -30,15 +30,11 @@ def source(tmp_path: Path) -> Path:
     for place, name in enumerate("ab"):
         folder = tmp_path / "in" / name
         folder.mkdir(parents=True)
-        frames = [Image.fromarray(pixels(10 * place + number)) for number in range(FRAMES)]
-        for ending, more in (
-            (".gif", {}),
-            (".webp", {"lossless": True}),
-            (".png", {}),
-            (".tif", {}),
-        ):
-            frames[0].save(folder / f"x{ending}", save_all=True, append_images=frames[1:], **more)
-        frames[0].save(folder / "y.jpg")
+        first, *others = (Image.fromarray(pixels(10 * place + number)) for number in range(FRAMES))
+        for ending in ("gif", "webp", "png", "tif"):
+            more = {"lossless": True} if ending == "webp" else {}
+            first.save(folder / f"x.{ending}", save_all=True, append_images=others, **more)
+        first.save(folder / "y.jpg")
     return tmp_path / "in"
 
 
@@ -61,7 +57,7 @@ def test_each_frame_becomes_a_sample(source, out, store):
     for sample in dataset:
         assert np.array_equal(sample["image"], wanted[sample["key"]]), sample["key"]
         assert dataset.classes[sample["label"]] == sample["key"][0]
-    assert not any("frames" in notice for notice in result.notices)
+    assert "frames" not in str(result.notices)
     assert shardctl.verify(out, level="deep").ok
     assert convert(source, out, frames="all", store=store).status == "up-to-date"
 
@@ -69,7 +65,7 @@ def test_each_frame_becomes_a_sample(source, out, store):
 def test_shares_do_not_divide_the_frames_of_a_file(source, tmp_path):
     """They are drawn as the files are where each is one image, and stay there when others come."""
     for number in range(30):
-        (source / "a" / f"{number}#x.gif").write_bytes((source / "a" / "x.gif").read_bytes())
+        shutil.copy(source / "a" / "x.gif", source / "a" / f"{number}#x.gif")
 
     def split_of_files(out: str, **more: Any) -> dict[str, set[str]]:
         convert(source, tmp_path / out, split="train=0.6,val=0.4", labels="none", **more)
@@ -81,29 +77,29 @@ def test_shares_do_not_divide_the_frames_of_a_file(source, tmp_path):
 
     whole = split_of_files("whole")
     assert split_of_files("frames", frames="all") == whole
-    assert {split for splits in whole.values() for split in splits} == {"train", "val"}
-    (source / "b" / "new.gif").write_bytes((source / "a" / "x.gif").read_bytes())
+    assert {"train"} in whole.values()
+    assert {"val"} in whole.values()
+    shutil.copy(source / "a" / "x.gif", source / "b" / "new.gif")
     after = split_of_files("frames", frames="all", update=True)
     assert len(after.pop("b/new.gif")) == 1
     assert after == whole
-    assert {"train", "val"} in split_of_files("grouped", frames="all", group="(.*)").values(), (
-        "as it is said"
-    )
+    as_it_is_said = split_of_files("grouped", frames="all", group="(.*)")
+    assert {"train", "val"} in as_it_is_said.values()
 
 
 def test_pages_of_deep_gray_and_of_floating_point_keep_their_values(tmp_path, out):
-    (tmp_path / "in").mkdir()
-    pages = [np.full((8, 9), value, np.float32) for value in (-7.5, 0.25, 3000.0)]
-    first, *others = map(Image.fromarray, pages)
-    first.save(tmp_path / "in" / "heights.tif", save_all=True, append_images=others)
-    deep = [np.full((8, 9), value, np.uint16) for value in (0, 1000, 4000)]
-    first, *others = map(Image.fromarray, deep)
-    first.save(tmp_path / "in" / "xray.tif", save_all=True, append_images=others)
-    convert(tmp_path / "in", out, frames="all", gray16="0:4000", store="png")
-    found = {sample["key"]: int(sample["image"].max()) for sample in shardctl.open(out)}
-    levels = [0, 0, 191, 0, 64, 255]
-    keys = [f"{name}.tif#{number}" for name in ("heights", "xray") for number in (1, 2, 3)]
-    assert found == dict(zip(keys, levels, strict=True))
+    source = tmp_path / "in"
+    source.mkdir()
+    for name, dtype, values in (
+        ("heights", np.float32, (-7.5, 0.25, 3000.0)),
+        ("xray", np.uint16, (0, 1000, 4000)),
+    ):
+        first, *others = (Image.fromarray(np.full((8, 9), value, dtype)) for value in values)
+        first.save(source / f"{name}.tif", save_all=True, append_images=others)
+    convert(source, out, frames="all", gray16="0:4000", store="png")
+    ds = shardctl.open(out)
+    assert [int(sample["image"].max()) for sample in ds] == [0, 0, 191, 0, 64, 255]
+    assert ds[4]["key"] == "xray.tif#2"
 
 
 def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source, out):
@@ -112,7 +108,7 @@ def test_a_damaged_frame_and_one_that_is_too_large_are_rejects(source, out):
     small, large = (Image.new("RGB", size) for size in ((10, 10), (99, 99)))
     small.save(source / "a" / "pages.tif", save_all=True, append_images=[large, small])
     result = convert(source, out, frames="all", max_pixels=5000, max_rejects="50%")
-    rejected = {each.key: each.error for each in read_rejects(LocalFolder(out))}
+    rejected = {each.key: each.error for each in rejects_of(out)}
     assert rejected == {
         "a/broken.gif": "damaged",
         "a/pages.tif#2": "too-many-pixels",

@@ -7,55 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 from conftest import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from reading import cut, units_of
+from reading import read as read_whole
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import Cut, Format, Reading, Unit, unmarked_wide
+from shardctl.sources.formats.base import Format, Reading, unmarked_wide
 from shardctl.sources.formats.json_stream import JsonDocument
-from shardctl.sources.types import Types
 
 READING = Reading()
-
-
-def cuts_of(path: Path, form: Format) -> list[Cut]:
-    size = path.stat().st_size
-    cuts = form.join(
-        [
-            json.loads(json.dumps(form.scan(str(path), *piece, READING)))
-            for piece in form.pieces(size)
-        ],
-        size,
-    )
-    assert cuts is not None
-    return cuts
 
 
 def read(
     path: Path, form: Format, choose: Any = None
 ) -> tuple[list[tuple[int, Any]], list[tuple[int, str, str]]]:
     """Return the numbered records of a file, and (number, error, message) of the rejected ones."""
-    records, rejects, first = [], [], 1
-    units = []
-    for cut in cuts_of(path, form):
-        if cut.fault:
-            rejects.append((first, cut.fault.error, cut.fault.message))
-        else:
-            units.append(Unit(cut.offset, cut.size, 0, first, cut.records))
-        first += cut.records
-    types = Types.of_values([], "label")
-    for unit in units:
-        types = types.join(form.types(str(path), unit, READING))
-    for unit in units:
-        digest = xxhash.xxh3_64()
-        for parsed in form.read(str(path), unit, READING, types.schema(), choose, digest):
-            records += list(zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True))
-            rejects += [(number, error.error, error.message) for number, error in parsed.rejects]
-        data = path.read_bytes()[unit.offset : unit.offset + unit.size]
-        assert digest.digest() == xxhash.xxh3_64(data).digest()
-    return records, sorted(rejects)
+    found = read_whole(form, path, choose=choose)
+    return list(zip(found.numbers, found.rows, strict=True)), sorted(found.rejects)
 
 
 TEXT = st.sampled_from(
@@ -97,30 +67,11 @@ def test_elements_come_out_whatever_the_blocks_and_units(
     assert odd == ([(number, row) for number, row in expected if number % 2], [])
 
 
+PIECES = ['{"a":1}', "[", "]", "{", "}", ",", '"', "\\", "\n", " ", "1", ":", '"a"', "null", "\x00"]
+
+
 @examples(150)
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                '{"a":1}',
-                "[",
-                "]",
-                "{",
-                "}",
-                ",",
-                '"',
-                "\\",
-                "\n",
-                " ",
-                "1",
-                ":",
-                '"a"',
-                "null",
-                "\x00",
-            ]
-        )
-    )
-)
+@given(st.lists(st.sampled_from(PIECES)))
 def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path, parts):
     path = tmp_path / "rows.json"
     path.write_text("".join(parts), newline="")
@@ -133,66 +84,29 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path, parts):
     except ValueError:
         return
     elements = expected if isinstance(expected, list) else [expected]
-    assert [record for _, record in whole[0]] == [
-        element for element in elements if isinstance(element, dict)
-    ]
+    objects = [element for element in elements if isinstance(element, dict)]
+    assert [record for _, record in whole[0]] == objects
     if isinstance(expected, list | dict):
-        assert len(whole[1]) == len(
-            [element for element in elements if not isinstance(element, dict)]
-        )
+        assert len(whole[1]) == len(elements) - len(objects)
 
 
 @pytest.mark.parametrize(
     ("text", "kept", "rejects"),
     [
-        (
-            '[{"a":1}, {"a":2 "b"}, {"a":3}]',
-            [1, 3],
-            [(2, "not-json", "not JSON (Expecting ',' delimiter")],
-        ),
-        (
-            '[{"a":1}, {"a":NULL}, 7, {"a":3}]',
-            [1, 4],
-            [(2, "not-json", "not JSON"), (3, "not-an-object", "is a number")],
-        ),
-        ('[{"a":1},, {"a":3}]', [1, 3], [(2, "not-json", "not JSON (Expecting value")]),
-        (
-            '[{"a":1}, {"a":3}',
-            [1],
-            [(2, "not-json", "from byte 9 on: the file ends within an array")],
-        ),
-        (
-            '[{"a":1}, {"a":"x}, {"a":3}]',
-            [1],
-            [(2, "not-json", "from byte 9 on: the file ends within")],
-        ),
-        (
-            '[{"a":1}, {"a":"x\n"}, {"a":3}]',
-            [1],
-            [(2, "not-json", "from byte 9 on: a line end within a string")],
-        ),
-        ('[{"a":1}, {"a":[3}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on")]),
-        (
-            '[{"a":1}], {"a":3}]',
-            [1, 2],
-            [(3, "not-json", "from byte 18 on: a bracket closes nothing")],
-        ),
-        ('[{"a":1}} {"a":3}', [], [(1, "not-json", "from byte 1 on: a } closes an array")]),
-        (
-            '[{"a":1}] and {"a":3}',
-            [1],
-            [(2, "not-json", "from byte 9 on: text outside of arrays and objects")],
-        ),
-        ("hello", [], [(1, "not-json", "from byte 0 on: text outside of arrays and objects")]),
-        ("[", [], [(1, "not-json", "from byte 1 on: the file ends within")]),
-        (
-            '[{"a":1,"a":2}, {"a":"\\ud800"}]',
-            [],
-            [(1, "not-json", "appears twice"), (2, "lone-surrogate", "fix the record")],
-        ),
-        ("", [], []),
-        ("[]", [], []),
-        (" \n", [], []),
+        ('[{"a":1}, {"a":2 "b"}, {"a":3}]', [1, 3], {2: "not JSON (Expecting ',' delimiter"}),
+        ('[{"a":1}, {"a":NULL}, 7, {"a":3}]', [1, 4], {2: "not JSON", 3: "is a number"}),
+        ('[{"a":1},, {"a":3}]', [1, 3], {2: "not JSON (Expecting value"}),
+        ('[{"a":1}, {"a":3}', [1], {2: "from byte 9 on: the file ends within an array"}),
+        ('[{"a":1}, {"a":"x}, {"a":3}]', [1], {2: "from byte 9 on: the file ends within"}),
+        ('[{"a":1}, {"a":"x\n"}, {"a":3}]', [1], {2: "from byte 9 on: a line end within a string"}),
+        ('[{"a":1}, {"a":[3}, {"a":3}]', [1], {2: "from byte 9 on"}),
+        ('[{"a":1}], {"a":3}]', [1, 2], {3: "from byte 18 on: a bracket closes nothing"}),
+        ('[{"a":1}} {"a":3}', [], {1: "from byte 1 on: a } closes an array"}),
+        ('[{"a":1}] and {"a":3}', [1], {2: "from byte 9 on: text outside of arrays"}),
+        ("[", [], {1: "from byte 1 on: the file ends within"}),
+        ('[{"a":1,"a":2}, {"a":"\\ud800"}]', [], {1: "appears twice", 2: "fix the record"}),
+        ("", [], {}),
+        ("[]", [], {}),
     ],
 )
 def test_what_is_broken_is_named(tmp_path, text, kept, rejects):
@@ -201,21 +115,20 @@ def test_what_is_broken_is_named(tmp_path, text, kept, rejects):
     for form in (JsonDocument(), JsonDocument(unit_bytes=1, block_bytes=3)):
         records, found = read(path, form)
         assert [number for number, _ in records] == kept
-        assert [(number, error) for number, error, _ in found] == [
-            (number, error) for number, error, _ in rejects
-        ]
-        for (_, _, message), (_, _, part) in zip(found, rejects, strict=True):
+        assert [number for number, *_ in found] == list(rejects)
+        for (_, _, message), part in zip(found, rejects.values(), strict=True):
             assert part in message
             assert "line of JSON" not in message
 
 
-def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path):
+def test_a_record_that_is_too_long_or_no_text_is_a_fault_alone(tmp_path):
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{"a": "x"}, {"a": "x" * 5000}, {"a": "y"}]))
+    long = b"x" * 5000
+    path.write_bytes(b'[{"a":"x"},{"a":"\xff"},{"a":"%s"},{"a":"y"}]' % long)
     records, rejects = read(path, JsonDocument(record_bytes=1000))
-    assert records == [(1, {"a": "x"}), (3, {"a": "y"})]
-    assert [(number, error) for number, error, _ in rejects] == [(2, "too-large")]
-    assert "at most 1000 B are read" in rejects[0][2]
+    assert records == [(1, {"a": "x"}), (4, {"a": "y"})]
+    assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8"), (3, "too-large")]
+    assert "at most 1000 B are read" in rejects[1][2]
 
 
 @pytest.mark.parametrize("later", ['[{"n": 1}]', '[{"n": 1}            ,', '["'])
@@ -223,16 +136,8 @@ def test_a_file_that_changed_is_a_rejection(tmp_path, later):
     path = tmp_path / "rows.json"
     path.write_text('[{"n": 1}, {"n": 2}]')
     form = JsonDocument()
-    cut = cuts_of(path, form)[0]
+    (unit,) = units_of(cut(form, path))
     path.write_text(later)
     with pytest.raises(Rejection) as raised:
-        form.types(str(path), Unit(cut.offset, cut.size, 0, 1, cut.records), READING)
+        form.types(str(path), unit, READING)
     assert (raised.value.stage, raised.value.error) == ("read", "changed")
-
-
-def test_bytes_that_are_not_utf8_cost_one_record(tmp_path):
-    path = tmp_path / "rows.json"
-    path.write_bytes(b'[{"a":"x"},{"a":"\xff"},{"a":"y"}]')
-    records, rejects = read(path, JsonDocument())
-    assert [number for number, _ in records] == [1, 3]
-    assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,13 @@ def one_by_one(data: bytes) -> tuple[list[tuple[int, dict[str, Any]]], list[tupl
     """Return the numbered objects of the lines, and (number, error, message) of the rejected
     ones."""
     records, rejects = [], []
-    for number, line in enumerate(data.split(b"\n"), 1):
+    for number, line in enumerate(re.findall(b"[^\n]*\n|[^\n]+$", data), 1):
         if line.strip():
-            ended = (
-                line if data.endswith(line) and number == data.count(b"\n") + 1 else line + b"\n"
-            )
             try:
-                records.append((number, jsonl.parse_line(ended)))
+                records.append((number, jsonl.parse_line(line)))
             except Rejection as error:
-                rejects.append(
-                    (number, error.error, error.message.replace("recode the file", OTHER_ENCODING))
-                )
+                said = error.message.replace("recode the file", OTHER_ENCODING)
+                rejects.append((number, error.error, said))
     return records, rejects
 
 
@@ -267,19 +264,15 @@ def test_types_of_a_part_are_widened_or_give_the_same_as_types_of_all(one, other
     assert same(parsed.batch.to_pylist(), expected.batch.to_pylist())
 
 
-def numbers_that_are_odd(numbers: Any) -> Any:
-    return numbers % 2 == 1
-
-
 @examples(150)
 @given(LINES)
 def test_chosen_lines_are_those_of_all_lines(lines):
     data = b"".join(line + b"\n" for line in lines)
     schema = types_of(data).schema()
-    every, odd = parse(data, schema), parse(data, schema, numbers_that_are_odd)
-    assert odd.numbers.tolist() == [number for number in every.numbers.tolist() if number % 2]
+    every, odd = parse(data, schema), parse(data, schema, lambda numbers: numbers % 2 == 1)
+    wanted = np.flatnonzero(every.numbers % 2)
+    assert odd.numbers.tolist() == every.numbers[wanted].tolist()
     if len(schema):
-        wanted = np.flatnonzero(every.numbers % 2)
         assert same(odd.batch.to_pylist(), every.batch.take(pa.array(wanted)).to_pylist())
     assert [n for n, _ in odd.rejects] == [n for n, _ in every.rejects if n % 2]
 
@@ -310,11 +303,8 @@ def test_deeply_nested_lines_end_no_process(levels, opening, closing):
         (pa.float64(), "9007199254740993"),
         (pa.float64(), '"NaN"'),
         (pa.bool_(), "0"),
-        (pa.null(), "0"),
         (pa.null(), '"x"'),
         (pa.list_(pa.int64()), "{}"),
-        (pa.list_(pa.null()), "[0]"),
-        (pa.struct([]), '{"x": 1}'),
         (pa.struct([("x", pa.int64())]), '{"y": null}'),
         (pa.struct([("x", pa.int64())]), "[]"),
         (pa.date32(), '"soon"'),
@@ -346,14 +336,12 @@ def test_times_stay_text():
 @pytest.mark.parametrize(
     ("type_", "good", "bad"),
     [
-        (pa.timestamp("s"), '"2020-01-01"', '"soon"'),
         (pa.timestamp("ns"), '"2020-01-01 10:00:00.123456789"', "1577836800"),
         (pa.timestamp("us", "UTC"), '"2020-01-01T10:00:00Z"', '"2020-01-01T10:00:00"'),
         (pa.date32(), '"2020-01-01"', "18262"),
         (pa.decimal128(5, 2), '"1.50"', '"1.505"'),
         (pa.binary(), '"x"', "1"),
         (pa.float32(), "0.5", '"0.5"'),
-        (pa.large_string(), '"x"', None),
         (pa.large_list(pa.int8()), "[1, 2]", "[128]"),
         (pa.list_(pa.int8(), 2), "[1, 2]", "[1, 2, 3]"),
         (pa.list_(pa.struct([("t", pa.date32())])), '[{"t": "2020-01-01"}]', '[{"t": "x"}]'),
@@ -366,21 +354,19 @@ def test_given_types_are_the_same_by_both_ways(type_, good, bad):
     assert fast.schema == slow.schema == schema
     assert fast.equals(slow)
     assert fast.column(0).null_count == 1
-    for after in ("", "broken\n") if bad else ():
+    for after in ("", "broken\n"):
         with pytest.raises(Misfit, match="record"):
             parse(f'{{"a":{bad}}}\n{after}'.encode(), schema)
 
 
 def test_the_types_of_records_with_names_of_their_own_take_memory_as_their_bytes_do():
-    same = [{"id": number, "of": {"name": number}} for number in range(5000)]
-    own = [{"id": number, "of": {"name": number, f"name {number}": 1}} for number in range(5000)]
-    for records in (own, same[:600] + own):
-        data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
-        pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-        pa.set_memory_pool(pool)
-        try:
-            types = types_of(data)
-        finally:
-            pa.set_memory_pool(before)
-        assert types.mixed() == ["of"]
-        assert pool.max_memory() < 200 << 20
+    records = ({"id": n, "of": {"name": n, f"name {n}": 1}} for n in range(5000))
+    data = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        types = types_of(data)
+    finally:
+        pa.set_memory_pool(before)
+    assert types.mixed() == ["of"]
+    assert pool.max_memory() < 200 << 20

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from reading import cut, read, units_of
+from dataset_facts import keys
+from in_this_process import convert
+from reading import read, read_apart
 
 import shardctl
-from shardctl.errors import InstallError, Rejection
+from shardctl.errors import Rejection
 from shardctl.interop.foreign_shards import check
 from shardctl.sources.formats import Reading, ending_of, find_format
 
@@ -60,33 +62,20 @@ def test_units_are_read_apart(tmp_path):
         {"id": range(3000), "data": [np.random.default_rng(n).bytes(2000) for n in range(3000)]}
     )
     lance.write_dataset(wide, str(tmp_path / "a.lance"), max_rows_per_file=700)
-    manifest = newest(tmp_path / "a.lance")
-    units = units_of(cut(LANCE, manifest))
-    assert len(units) > 3
-    whole = read(LANCE, manifest)
+    whole = read_apart(LANCE, newest(tmp_path / "a.lance"))
     assert whole.rows == wide.to_pylist()
-    assert read(LANCE, manifest, units=units[::-1]).digests == whole.digests[::-1]
-    assert len(set(whole.digests)) == len(units)
+    assert len(set(whole.digests)) == len(whole.digests)
 
 
-def test_the_newest_version_is_read_without_what_was_deleted(dataset, tmp_path, cli):
+def test_the_newest_version_is_read_without_what_was_deleted(dataset, tmp_path_factory):
     changed = lance.dataset(str(dataset))
     changed.delete("id % 10 = 3")
     changed.insert(table(100, 5))
     wanted = [n for n in range(100) if n % 10 != 3] + list(range(100, 105))
     assert [row["id"] for row in read(LANCE, newest(dataset)).rows] == wanted
-    ran = cli(
-        "convert",
-        tmp_path,
-        tmp_path.parent / f"{tmp_path.name}-out",
-        "--workers",
-        0,
-        "--key-field",
-        "id",
-    )
-    assert ran.code == 0, ran.err
-    made = shardctl.open(tmp_path.parent / f"{tmp_path.name}-out")
-    assert [made[n]["key"] for n in range(len(made))] == [str(n) for n in wanted]
+    out = tmp_path_factory.mktemp("lance") / "out"
+    convert(dataset.parent, out, key_field="id")
+    assert keys(out) == [str(n) for n in wanted]
     result = check(dataset, 0)
     assert (result.ok, result.shards, result.samples) == (True, 1, len(wanted))
 
@@ -115,27 +104,17 @@ def test_damaged_and_missing_files_are_named(dataset):
         read(LANCE, manifest)
 
 
-def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path, out, cli):
+def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path, out):
     folder = tmp_path / "_mine"
-    (folder / "_versions").mkdir(parents=True)
-    (folder / "data").mkdir()
-    (folder / "data" / "a.jsonl").write_text('{"n": 1}\n')
-    (folder / "_versions" / "b.json").write_text('{"n": 2}')
-    (folder / "_deletions").mkdir()
-    (folder / "_deletions" / "c.json").write_text('{"n": 3}')
-    assert cli("convert", folder, out, "--kind", "table", "--workers", 0).code == 0
-    made = shardctl.open(out)
-    assert sorted(made[n]["n"] for n in range(len(made))) == [1, 2, 3]
+    names = ("data/a.jsonl", "_versions/b.json", "_deletions/c.json")
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(f'{{"n": {number}}}\n')
+    convert(folder, out, kind="table")
+    assert sorted(sample["n"] for sample in shardctl.open(out)) == [0, 1, 2]
 
 
 def test_the_name_of_a_manifest_tells_its_format(dataset):
     manifest = newest(dataset)
     assert ending_of(manifest.name, str(manifest)) == ".lance"
     assert ending_of("app.manifest", str(manifest)) != ".lance"
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "lance", None)
-    find_format.cache_clear()
-    with pytest.raises(InstallError, match="Lance needs the package pylance: pip install "):
-        find_format(".lance", Reading())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +12,11 @@ import xxhash
 from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reading import cut, read, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import (
     Choose,
-    Cut,
-    Format,
     Head,
     Parsed,
     Reading,
@@ -52,26 +50,6 @@ class Lines(TextFormat):
         return Parsed(numbers, pa.record_batch({"line": pa.array(found, pa.binary())}), [])
 
 
-def cuts_of(path: Path, form: LineFile) -> list[Cut]:
-    size = path.stat().st_size
-    scans = [
-        json.loads(json.dumps(form.scan(str(path), *piece, READING))) for piece in form.pieces(size)
-    ]
-    cuts = form.join(scans, size)
-    if cuts is None:
-        cuts = form.join([form.scan(str(path), 0, size, READING)], size)
-    assert cuts is not None
-    return cuts
-
-
-def units_of(cuts: list[Cut]) -> list[Unit]:
-    units, first = [], 1
-    for cut in cuts:
-        units.append(Unit(cut.offset, cut.size, 0, first, cut.records))
-        first += cut.records
-    return units
-
-
 CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\x00"]), max_size=40).map(
     b"".join
 )
@@ -94,23 +72,20 @@ def test_units_are_whole_lines_and_their_records_add_up(
     path = tmp_path / "file"
     data = head + content
     path.write_bytes(data)
-    form = LineFile(Lines(), unit_bytes=cell, piece_bytes=cell * cells, record_bytes=longest)
-    cuts = cuts_of(path, form)
-    assert b"".join(data[cut.offset : cut.offset + cut.size] for cut in cuts) == content
-    for cut in cuts:
-        assert cut.records == len(line_ends(data[cut.offset : cut.offset + cut.size]))
-        assert cut.offset == len(head) or data[cut.offset - 1 : cut.offset] == b"\n"
-    limit = max(longest, cell)
-    ends = line_ends(content).tolist()
-    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    faults = [cut for cut in cuts if cut.fault]
-    assert [cut.size for cut in faults] == [length for length in lengths if length > limit]
-    # A unit goes over its cell by no more than what it begins with and one line.
-    assert all(cut.size <= 2 * cell + limit for cut in cuts if not cut.fault)
-    at_once = cuts_of(
-        path, LineFile(Lines(), unit_bytes=cell, piece_bytes=1 << 20, record_bytes=longest)
+    cuts, at_once = (
+        cut(LineFile(Lines(), unit_bytes=cell, piece_bytes=piece, record_bytes=longest), path)
+        for piece in (cell * cells, 1 << 20)
     )
-    assert [cut[:3] for cut in cuts] == [cut[:3] for cut in at_once]
+    assert b"".join(data[each.offset : each.offset + each.size] for each in cuts) == content
+    for each in cuts:
+        assert each.records == len(line_ends(data[each.offset : each.offset + each.size]))
+        assert each.offset == len(head) or data[each.offset - 1 : each.offset] == b"\n"
+    limit = max(longest, cell)
+    lengths = np.diff(line_ends(content), prepend=0)
+    assert [each.size for each in cuts if each.fault] == lengths[lengths > limit].tolist()
+    # A unit goes over its cell by no more than what it begins with and one line.
+    assert all(each.size <= 2 * cell + limit for each in cuts if not each.fault)
+    assert [each[:3] for each in cuts] == [each[:3] for each in at_once]
 
 
 @examples(100)
@@ -119,21 +94,18 @@ def test_records_of_a_unit_are_read_with_their_numbers(tmp_path, content, skip, 
     path = tmp_path / "file"
     path.write_bytes(content)
     form = LineFile(Lines(), unit_bytes=cell, part_bytes=part)
-    for unit in units_of(cuts_of(path, form)):
+    for unit in units_of(cut(form, path)):
         data = content[unit.offset : unit.offset + unit.size]
-        ends = [0, *line_ends(data).tolist()]
         skipped = min(skip, unit.records - 1)
         records = max(1, unit.records - skipped - less)
         wanted = Unit(unit.offset, unit.size, skipped, unit.first + skipped, records)
-        digest = xxhash.xxh3_64()
-        parsed = list(form.read(str(path), wanted, READING, TEXT, None, digest))
-        assert (
-            b"".join(line for p in parsed for line in p.batch.column(0).to_pylist())
-            == data[ends[skipped] : ends[skipped + records]]
+        found = read(form, path, schema=TEXT, units=[wanted])
+        lines = (
+            data.splitlines(keepends=True) if b"\r" not in data else re.findall(b".*\n|.+$", data)
         )
-        numbers = [number for p in parsed for number in p.numbers.tolist()]
-        assert numbers == list(range(wanted.first, wanted.first + records))
-        assert digest.digest() == xxhash.xxh3_64(data).digest()
+        assert found.table["line"].to_pylist() == lines[skipped : skipped + records]
+        assert found.numbers == list(range(wanted.first, wanted.first + records))
+        assert found.digests == [xxhash.xxh3_64(data).hexdigest()]
 
 
 def write_rows(path: Path, count: int) -> None:
@@ -146,23 +118,11 @@ def write_rows(path: Path, count: int) -> None:
 def test_lines_of_json_are_read_by_units(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows(path, 100)
-    form: Format = LineFile(JsonLines(), unit_bytes=256)
-    units = units_of(cuts_of(path, form))
-    assert len(units) > 10
-    types = [form.types(str(path), unit, READING) for unit in units]
-    schema = types[0].join(types[1]).schema()
-
-    def third(numbers: Any) -> Any:
-        return numbers % 3 == 0
-
-    for choose, expected in ((None, list(range(1, 101))), (third, list(range(3, 101, 3)))):
-        parsed = [
-            p
-            for unit in units
-            for p in form.read(str(path), unit, READING, schema, choose, xxhash.xxh3_64())
-        ]
-        assert [number for p in parsed for number in p.numbers.tolist()] == expected
-        assert pa.Table.from_batches([p.batch for p in parsed]).column("n").to_pylist() == expected
+    form = LineFile(JsonLines(), unit_bytes=256)
+    assert len(cut(form, path)) > 10
+    assert [row["n"] for row in read(form, path).rows] == list(range(1, 101))
+    third = read(form, path, choose=lambda numbers: numbers % 3 == 0)
+    assert third.numbers == [row["n"] for row in third.rows] == list(range(3, 101, 3))
 
 
 def test_a_file_that_became_shorter_is_a_rejection(tmp_path):
@@ -170,12 +130,12 @@ def test_a_file_that_became_shorter_is_a_rejection(tmp_path):
     write_rows(path, 10)
     form = LineFile(JsonLines())
     size = path.stat().st_size
-    unit = units_of(cuts_of(path, form))[0]
+    (unit,) = units_of(cut(form, path))
     path.write_bytes(path.read_bytes()[:-1])
     for work in (
         lambda: form.scan(str(path), 0, size, READING),
         lambda: form.types(str(path), unit, READING),
-        lambda: list(form.read(str(path), unit, READING, pa.schema([]), None, xxhash.xxh3_64())),
+        lambda: read(form, path, schema=pa.schema([]), units=[unit]),
     ):
         with pytest.raises(Rejection) as raised:
             work()
@@ -185,9 +145,9 @@ def test_a_file_that_became_shorter_is_a_rejection(tmp_path):
 def test_a_line_that_is_too_long_is_a_fault_that_says_so(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a":1}\n{"a":"' + b"x" * 5000 + b'"}\n{"a":2}\n')
-    cuts = cuts_of(path, LineFile(JsonLines(), unit_bytes=64, record_bytes=1024))
-    assert [(cut.records, cut.fault is None) for cut in cuts] == [(1, True), (1, False), (1, True)]
-    assert cuts[1].fault is not None
-    assert cuts[1].fault.error == "too-large"
-    assert "5009 bytes" in cuts[1].fault.message
-    assert "1.0 KiB" in cuts[1].fault.message
+    found = read(LineFile(JsonLines(), unit_bytes=64, record_bytes=1024), path)
+    assert found.rows == [{"a": 1}, {"a": 2}]
+    [(number, error, message)] = found.rejects
+    assert (number, error) == (2, "too-large")
+    assert "5009 bytes" in message
+    assert "1.0 KiB" in message

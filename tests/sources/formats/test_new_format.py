@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import shardctl
+from shardctl.errors import InstallError
 from shardctl.sources.format_table import INPUT_FORMATS
+from shardctl.sources.formats import Reading, find_format
 
 ROOT = Path(__file__).parents[3]
 
@@ -140,3 +142,19 @@ def test_the_extra_that_a_message_names_can_be_installed():
     project = (ROOT / "pyproject.toml").read_text()
     extras = {row.needs.extra for row in INPUT_FORMATS if row.needs is not None}
     assert {extra for extra in extras if f"\n{extra} = [" in project} == extras
+
+
+@pytest.mark.parametrize(
+    ("ending", "module", "package"),
+    [
+        (".h5", "h5py", "h5py"),
+        (".lance", "lance", "pylance"),
+        (".mdb", "lmdb", "lmdb"),
+        (".array_record", "array_record.python", "array_record"),
+    ],
+)
+def test_a_missing_package_is_named(ending, module, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    find_format.cache_clear()
+    with pytest.raises(InstallError, match=f"needs the package {package}: pip install "):
+        find_format(ending, Reading())

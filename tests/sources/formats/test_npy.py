@@ -15,10 +15,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 from numpy.lib import format as npy
-from reading import cut, read, types_of, units_of
+from reading import cut, damaged_reads, read, read_apart, types_of, units_of
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats import Unit
 from shardctl.sources.formats.npy import npy_rows, npz_rows
 from shardctl.sources.formats.numbered import Numbered
 
@@ -36,42 +35,12 @@ def header(text: str, data: bytes = b"", version: int = 1) -> bytes:
     return b"\x93NUMPY" + bytes([version, 0]) + size + text.encode() + data
 
 
-def damaged_reads(format_: Numbered, path: Path, data: bytes, many: int) -> int:
-    """Read copies of a file with bits turned over, and cut. All that may be raised is a Rejection;
-    return how often it was."""
-    rejected = 0
-    places = range(0, len(data), max(1, len(data) // many))
-    for place in places:
-        turned = bytearray(data)
-        turned[place] ^= 1 << place % 8 | 0x80
-        for broken in (bytes(turned), data[:place]):
-            path.write_bytes(broken)
-            try:
-                read(format_, path)
-            except Rejection as rejection:
-                rejected += len(rejection.message) > 20 and "\n" not in rejection.message
-    assert rejected >= len(places)  # at least each file that was cut
-    return rejected
+def lie(dtype: Any, shape: str, size: int = 0) -> bytes:
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}}}"
+    return header(text, bytes(size))
 
 
-SCALARS = [
-    "?",
-    "i1",
-    "u1",
-    "<i2",
-    ">i2",
-    "<u2",
-    "<i4",
-    ">u4",
-    "<i8",
-    ">i8",
-    "<u8",
-    "<f2",
-    "<f4",
-    ">f4",
-    "<f8",
-    ">f8",
-]
+SCALARS = "? i1 u1 <i2 >i2 <u2 <i4 >u4 <i8 >i8 <u8 <f2 <f4 >f4 <f8 >f8".split()
 
 
 @pytest.mark.parametrize("dtype", SCALARS)
@@ -85,28 +54,22 @@ def test_numbers_of_every_type_and_order_of_bytes_come_out(dtype, tmp_path):
     assert found.numbers == [1, 2, 3, 4]
 
 
-OTHERS: dict[str, tuple[Any, Any]] = {
-    "texts": (np.array(["a", "", "né\0x"]), ["a", "", "né\0x"]),
-    "texts of the other order": (np.array(["a", "日本"], ">U2"), ["a", "日本"]),
-    "bytes": (np.array([b"a", b"\xff\0b"]), [b"a", b"\xff\0b"]),
-    "matrix": (np.arange(12, dtype=">i4").reshape(3, 4), np.arange(12).reshape(3, 4).tolist()),
-    "Fortran": (
-        np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)),
-        np.arange(24.0).reshape(4, 3, 2).tolist(),
-    ),
-    "texts in lists": (np.array([["a", "b"], ["c", ""]]), [["a", "b"], ["c", ""]]),
-    "durations": (np.array([1, "NaT"], "m8[us]"), np.array([1, "NaT"], "m8[us]").tolist()),
-    "days": (
-        np.array(["2026-11-21", "NaT"], "M8[D]"),
-        np.array(["2026-11-21", "NaT"], "M8[D]").tolist(),
-    ),
+TIMES = {"durations": ([1, "NaT"], "m8[us]"), "days": (["2026-11-21", "NaT"], "M8[D]")}
+OTHERS: dict[str, Any] = {
+    "texts": np.array(["a", "", "né\0x"]),
+    "texts of the other order": np.array(["a", "日本"], ">U2"),
+    "bytes": np.array([b"a", b"\xff\0b"]),
+    "matrix": np.arange(12, dtype=">i4").reshape(3, 4),
+    "Fortran": np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)),
+    "texts in lists": np.array([["a", "b"], ["c", ""]]),
+    **{name: np.array(*given) for name, given in TIMES.items()},
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_values_come_out(name, tmp_path):
-    array, expected = OTHERS[name]
-    assert read(NPY, save(tmp_path, array)).table["data"].to_pylist() == expected
+    array = OTHERS[name]
+    assert read(NPY, save(tmp_path, array)).table["data"].to_pylist() == array.tolist()
 
 
 def test_the_bits_of_numbers_do_not_change(tmp_path):
@@ -120,20 +83,14 @@ def test_the_bits_of_numbers_do_not_change(tmp_path):
 
 
 def test_fields_of_a_structured_array_are_columns(tmp_path):
-    array = np.zeros(
-        3,
-        [("id", ">i8"), ("box", "f4", (2, 2)), ("name", "U3"), ("in", [("x", "i1"), ("y", "S2")])],
+    inside = [("x", "i1"), ("y", "S2")]
+    array = np.array(
+        [(1, np.zeros((2, 2)), "a", (0, b"p")), (2, [[1, 2], [3, 4]], "b", (0, b"q"))],
+        [("id", ">i8"), ("box", "f4", (2, 2)), ("name", "U3"), ("in", inside)],
     )
-    array["id"], array["name"] = [1, 2, 3], ["a", "b", "c"]
-    array["box"][1] = [[1, 2], [3, 4]]
-    array["in"]["y"] = [b"p", b"q", b"rr"]
     found = read(NPY, save(tmp_path, array))
-    assert found.rows[1] == {
-        "id": 2,
-        "box": [[1, 2], [3, 4]],
-        "name": "b",
-        "in": {"x": 0, "y": b"q"},
-    }
+    box = [[1, 2], [3, 4]]
+    assert found.rows[1] == {"id": 2, "box": box, "name": "b", "in": {"x": 0, "y": b"q"}}
     assert found.table.schema.field("box").type == pa.list_(pa.list_(pa.float32(), 2), 2)
 
 
@@ -162,19 +119,12 @@ def test_a_text_that_is_no_unicode_is_a_reject_of_its_row_alone(tmp_path):
 def test_units_are_read_apart_and_in_any_order(order, tmp_path):
     array = np.arange(600_000).reshape(-1, 2)
     path = save(tmp_path, np.asarray(array, order=order))
-    units = units_of(cut(NPY, path))
-    assert len(units) > 3
-    whole = read(NPY, path)
-    assert np.array_equal(
-        np.array(whole.table["data"].combine_chunks().flatten()), array.reshape(-1)
-    )
-    backwards = read(NPY, path, units=units[::-1])
-    assert backwards.digests == whole.digests[::-1]
-    part = units[2]._replace(skip=5, first=units[2].first + 5, records=9)
-    assert (
-        read(NPY, path, units=[part]).table["data"].to_pylist()
-        == array[part.first - 1 : part.first + 8].tolist()
-    )
+    whole = read_apart(NPY, path).table["data"].combine_chunks()
+    assert np.array_equal(whole.flatten(), array.reshape(-1))
+    unit = units_of(cut(NPY, path))[2]
+    part = unit._replace(skip=5, first=unit.first + 5, records=9)
+    some = read(NPY, path, units=[part]).table["data"].to_pylist()
+    assert some == array[part.first - 1 : part.first + 8].tolist()
 
 
 def test_the_digest_is_that_of_the_bytes_of_the_rows(tmp_path):
@@ -186,71 +136,30 @@ def test_an_array_without_rows_has_no_units(tmp_path):
     assert cut(NPY, save(tmp_path, np.zeros((0, 3)))) == []
 
 
-HUGE = "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4096), }"
 LIES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "not-npy"),
     "magic": (b"\x92NUMPY\1\0\2\0{}", "not-npy"),
     "version": (header("{}", version=9), "bad-header"),
     "no header": (b"\x93NUMPY\1\0", "bad-header"),
-    "cut header": (b"\x93NUMPY\1\0\xff\xff{", "bad-header"),
     "long header": (b"\x93NUMPY\2\0\xff\xff\xff\xff{", "bad-header"),
     "no literal": (header("__import__('os')"), "bad-header"),
     "deep literal": (header("(" * 9000), "bad-header"),
     "keys": (header("{'descr': '<f4'}"), "bad-header"),
-    "shape": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), "bad-header"),
-    "shape of truth": (
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", bytes(4)),
-        "bad-header",
-    ),
-    "type": (header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (1,)}"), "bad-header"),
-    "huge": (header(HUGE, bytes(64)), "truncated"),
-    "huge rows": (
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 999999999)}"),
-        "too-large",
-    ),
-    "many rows of nothing": (
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999, 0)}"),
-        "no-values",
-    ),
-    "type of nothing": (
-        header("{'descr': '<U0', 'fortran_order': False, 'shape': (9999999999,)}"),
-        "no-values",
-    ),
-    "too short": (
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(11)),
-        "truncated",
-    ),
-    "too long": (
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(13)),
-        "wrong-size",
-    ),
-    "scalar": (
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", bytes(4)),
-        "no-rows",
-    ),
-    "complex": (
-        header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", bytes(8)),
-        "unknown-type",
-    ),
-    "void": (
-        header("{'descr': '|V2', 'fortran_order': False, 'shape': (1,)}", bytes(2)),
-        "unknown-type",
-    ),
-    "objects": (
-        header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)),
-        "pickle",
-    ),
-    "objects inside": (
-        header("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,)}", bytes(8)),
-        "pickle",
-    ),
-    "part of nothing": (
-        header(
-            "{'descr': [('a', '<f4', (0,)), ('b', '<f4')], 'fortran_order': False, 'shape': (1,)}",
-            bytes(4),
-        ),
-        "no-values",
-    ),
+    "shape": (lie("<f4", "(-1,)"), "bad-header"),
+    "shape of truth": (lie("<f4", "(True,)", 4), "bad-header"),
+    "type": (lie("nonsense", "(1,)"), "bad-header"),
+    "huge": (lie("<f4", "(4611686018427387904, 4096)", 64), "truncated"),
+    "huge rows": (lie("<f4", "(1, 999999999)"), "too-large"),
+    "many rows of nothing": (lie("<f4", "(9999999999, 0)"), "no-values"),
+    "type of nothing": (lie("<U0", "(9999999999,)"), "no-values"),
+    "too short": (lie("<f4", "(3,)", 11), "truncated"),
+    "too long": (lie("<f4", "(3,)", 13), "wrong-size"),
+    "scalar": (lie("<f4", "()", 4), "no-rows"),
+    "complex": (lie("<c8", "(1,)", 8), "unknown-type"),
+    "void": (lie("|V2", "(1,)", 2), "unknown-type"),
+    "objects": (lie("|O", "(1,)", 8), "pickle"),
+    "objects inside": (lie([("a", "|O")], "(1,)", 8), "pickle"),
+    "part of nothing": (lie([("a", "<f4", (0,)), ("b", "<f4")], "(1,)", 4), "no-values"),
 }
 
 
@@ -276,7 +185,8 @@ def test_pickles_are_not_read(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_damage_is_rejected(tmp_path):
     path = save(tmp_path, np.zeros(2, [("a", "i4"), ("b", "U2")]))
-    damaged_reads(NPY, path, path.read_bytes(), 144)
+    size = path.stat().st_size
+    assert damaged_reads(NPY, path, range(size)) >= size
 
 
 # --- .npz ---
@@ -287,35 +197,26 @@ SAVE: dict[str, Callable[..., None]] = {"stored": np.savez, "deflated": np.savez
 @pytest.mark.parametrize("how", SAVE)
 def test_arrays_of_an_archive_are_columns(how, tmp_path):
     images = np.random.default_rng(0).integers(0, 255, (1500, 40, 40), np.uint8)
-    arrays = {
-        "image": images,
-        "label": np.arange(1500) % 7,
-        "name": np.array([f"n{n}" for n in range(1500)]),
-    }
+    labels, names = (np.arange(1500) % 7).tolist(), [f"n{n}" for n in range(1500)]
     path = tmp_path / "a.npz"
-    SAVE[how](path, **arrays)
-    found = read(NPZ, path)
-    assert len(cut(NPZ, path)) == (3 if how == "stored" else 1)
-    assert found.table["label"].to_pylist() == arrays["label"].tolist()
-    assert found.table["name"].to_pylist() == arrays["name"].tolist()
-    assert found.table.schema.field("image").type == pa.list_(pa.list_(pa.uint8(), 40), 40)
-    flat = found.table["image"].combine_chunks().flatten().flatten()
+    SAVE[how](path, image=images, label=labels, name=names)
+    [first, *others] = units_of(cut(NPZ, path))
+    assert len(others) == (2 if how == "stored" else 0)
+    found = read(NPZ, path).table
+    assert found["label"].to_pylist() == labels
+    assert found["name"].to_pylist() == names
+    assert found.schema.field("image").type == pa.list_(pa.list_(pa.uint8(), 40), 40)
+    flat = found["image"].combine_chunks().flatten().flatten()
     assert flat.to_numpy().tobytes() == images.tobytes()
-    [first, *_] = units_of(cut(NPZ, path))
-    parts = [Unit(first.offset, first.size, skip, 1 + skip, 100) for skip in (300, 0, 100)]
+    parts = [first._replace(skip=skip, first=1 + skip, records=100) for skip in (300, 0, 100)]
     again = read(NPZ, path, units=parts)
-    assert again.table["label"].to_pylist() == [*arrays["label"][300:400], *arrays["label"][:200]]
+    assert again.table["label"].to_pylist() == [*labels[300:400], *labels[:200]]
 
 
 @pytest.mark.parametrize("how", SAVE)
 def test_several_splits_in_one_archive_are_refused_with_what_to_do(how, tmp_path):
-    SAVE[how](
-        tmp_path / "a.npz",
-        x_train=np.zeros(3),
-        y_train=np.zeros(3),
-        x_test=np.zeros(3),
-        y_test=np.zeros(3),
-    )
+    names = ("x_train", "y_train", "x_test", "y_test")
+    SAVE[how](tmp_path / "a.npz", **dict.fromkeys(names, np.zeros(3)))
     with pytest.raises(Rejection, match=r"several splits; save each split in a file of its own"):
         read(NPZ, tmp_path / "a.npz")
 
@@ -339,8 +240,7 @@ def test_what_inflates_to_more_than_its_header_says_is_refused(tmp_path):
 def test_damage_to_archives_is_rejected(how, tmp_path):
     path = tmp_path / "a.npz"
     SAVE[how](path, a=np.arange(20), b=np.array(["x", "y"] * 10))
-    rejected = damaged_reads(NPZ, path, path.read_bytes(), 200)
-    assert rejected > 250
+    assert damaged_reads(NPZ, path, np.linspace(0, path.stat().st_size - 1, 200, dtype=int)) > 250
     path.write_bytes(b"")
     with pytest.raises(Rejection, match="not a zip file"):
         read(NPZ, path)

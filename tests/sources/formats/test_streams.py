@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import xxhash
 import zstandard
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import cut, read, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import content as streams
-from shardctl.sources.formats.base import Cut, Numbers, Reading, Unit
+from shardctl.sources.formats.base import Choose, Unit
 from shardctl.sources.formats.content import Truncated, decompressed, split_compression
 from shardctl.sources.formats.sequential import Sequential
 from shardctl.sources.formats.text import Lines, Paragraphs
@@ -75,26 +75,13 @@ def read_all(data: bytes, ending: str, folder: Path) -> tuple[bytes, str]:
     return out, "whole"
 
 
-def scanned(path: Path, form: Sequential, reading: Reading | None = None) -> list[Cut]:
-    size = path.stat().st_size
-    return form.join([form.scan(str(path), *form.pieces(size)[0], reading or Reading())], size)
-
-
 def texts_of(
-    path: Path,
-    unit: Unit,
-    form: Sequential,
-    reading: Reading | None = None,
-    choose: Callable[[Numbers], Numbers] | None = None,
-) -> tuple[list[tuple[int, str]], list[tuple[int, Rejection]], str]:
+    path: Path, unit: Unit, form: Sequential, choose: Choose | None = None
+) -> tuple[list[tuple[int, str]], list[tuple[int, str, str]], list[str]]:
     """Return the records of a unit, its rejects and its digest."""
-    digest = xxhash.xxh3_64()
-    found, rejects = [], []
-    for part in form.read(str(path), unit, reading or Reading(), SCHEMA, choose, digest):  # type: ignore[arg-type]
-        part.batch.validate(full=True)
-        found += list(zip(part.numbers.tolist(), part.batch["text"].to_pylist(), strict=True))
-        rejects += part.rejects
-    return found, rejects, digest.hexdigest()
+    found = read(form, path, schema=SCHEMA, choose=choose, units=[unit])
+    texts = found.table["text"].to_pylist()
+    return list(zip(found.numbers, texts, strict=True)), found.rejects, found.digests
 
 
 @pytest.mark.parametrize(
@@ -149,21 +136,14 @@ def test_a_zstd_file_that_needs_a_dictionary_is_not_damaged(tmp_path):
 
 @every_compression
 def test_a_file_that_is_cut_anywhere_is_truncated(ending, tmp_path, inflate):
-    data = COMPRESS[ending](TEXT) + COMPRESS[ending](b"second\n")
-    between = len(COMPRESS[ending](TEXT))
-    whole = TEXT + b"second\n"
+    first = COMPRESS[ending](TEXT)
+    data, between = first + COMPRESS[ending](b"second\n"), len(first)
     edges = {*range(1, 20), *range(between - 20, between + 20), *range(len(data) - 20, len(data))}
-    for cut in sorted(edges | set(range(0, len(data), 1499))):
-        if not 0 < cut < len(data):
-            continue
-        out, end = read_all(data[:cut], ending, tmp_path)
-        assert whole.startswith(out), cut
-        if cut == between:
-            assert (out, end) == (TEXT, "whole")  # nothing tells that there was more
-        else:
-            assert end == "truncated", cut
-        if cut > between:
-            assert out.startswith(TEXT)
+    for size in sorted(edges | set(range(1, len(data), 1499))):
+        out, end = read_all(data[:size], ending, tmp_path)
+        assert (TEXT + b"second\n").startswith(out), size
+        assert end == ("whole" if size == between else "truncated"), size
+        assert len(out) >= len(TEXT) * (size >= between)
 
 
 @every_compression
@@ -225,20 +205,18 @@ def test_a_file_that_is_not_what_its_name_says_is_named(ending, tmp_path):
 @pytest.mark.thorough(after=3)
 @every_compression
 def test_a_bomb_is_read_in_flat_memory(ending, tmp_path, inflate):
-    size = 24 << 20
     path = tmp_path / f"bomb.{ending}"
     form = Sequential(Lines(), record_bytes=1 << 20)
     path.write_bytes(COMPRESS[ending](b"a"))
-    texts_of(path, Unit(0, 1, 0, 1, 1), form)  # pyarrow imports pandas at the first conversion
-    path.write_bytes(COMPRESS[ending](bytes(size)))
+    read(form, path)  # pyarrow imports pandas at the first conversion
+    path.write_bytes(COMPRESS[ending](bytes(24 << 20)))
     tracemalloc.start()
     try:
-        (cut,) = scanned(path, form)
-        found, rejects, _ = texts_of(path, Unit(0, cut.size, 0, 1, 1), form)
+        found = read(form, path, schema=SCHEMA)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (found, [fault.error for _, fault in rejects]) == ([], ["too-large"])
+    assert (found.rows, [error for _, error, _ in found.rejects]) == ([], ["too-large"])
     assert peak < 14 << 20  # the window of xz is 8 MiB
 
 
@@ -250,77 +228,62 @@ def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_rej
     compress = COMPRESS[ending]
     path.write_bytes((compress(b"one\ntwo\nthr") + compress(TEXT))[:-10])
     form = Sequential(Lines())
-    kept, last = scanned(path, form)
-    assert last.fault is not None
-    assert (last.records, last.fault.stage, last.fault.error) == (1, "read", "truncated")
-    assert f"after {kept.records:,} records" in last.fault.message
-    lines = texts_of(path, Unit(0, kept.size, 0, 1, kept.records), form)[0]
-    assert lines[:2] == [(1, "one"), (2, "two")]
-    assert ("one\ntwo\nthr" + TEXT.decode()).startswith("".join(line + "\n" for _, line in lines))
+    found = read(form, path)
+    [(number, error, message)] = found.rejects
+    kept = found.table["text"].to_pylist()
+    assert (number, error) == (len(kept) + 1, "truncated")
+    assert f"after {len(kept):,} records" in message
+    assert ("one\ntwo\nthr" + TEXT.decode()).startswith("\n".join(kept) + "\n")
     path.write_bytes(compress(b"no line end")[:-3])
     with pytest.raises(
         Rejection, match="ends early, before the end of its first record; get the whole file"
     ):
-        scanned(path, form)
+        cut(form, path)
 
 
 @every_compression
 def test_of_a_damaged_file_nothing_is_used(ending, tmp_path):
     path = tmp_path / f"a.txt.{ending}"
-    data = bytearray(COMPRESS[ending](TEXT) + COMPRESS[ending](TEXT))
+    data = bytearray(COMPRESS[ending](TEXT) * 2)
     data[-len(data) // 4] ^= 4
     path.write_bytes(data)
     with pytest.raises(Rejection, match="data is damaged") as caught:
-        scanned(path, Sequential(Lines()))
+        cut(Sequential(Lines()), path)
     assert caught.value.error == "damaged"
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending, tmp_path):
+@pytest.mark.parametrize("length", [100, 101, 5000])
+def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending, length, tmp_path):
     path = tmp_path / f"a.txt{ending}"
-    for length in (100, 101, 5000):
-        data = b"one\n" * 50 + b"x" * (length - 1) + b"\nlast\n" + b"y" * 200
-        path.write_bytes(gzip.compress(data) if ending else data)
-        expected = [(number, "one") for number in range(1, 51)] + [(52, "last")]
-        digests = set()
-        for part_bytes, chunk_bytes in ((10, 1), (10, 7), (40, 1000), (1000, 1000)):
-            form = Sequential(Lines(), part_bytes, chunk_bytes, record_bytes=100)
-            found, rejects = [], []
-            for cut in scanned(path, form):
-                unit = Unit(cut.offset, cut.size, 0, 1 + len(found) + len(rejects), cut.records)
-                texts, faults, digest = texts_of(path, unit, form)
-                found += texts
-                rejects += faults
-            if length > 100:
-                assert found == expected
-            assert [(number, fault.error) for number, fault in rejects] == [
-                (51, "too-large"),
-                (53, "too-large"),
-            ][length == 100 :]
-            assert (
-                f"a line of {length} bytes, and at most 100 B" in rejects[0][1].message
-                or length == 100
-            )
-            digests.add(digest)
-        assert len(digests) == 1 or not ending
-    assert texts_of(path, Unit(0, 1, 50, 51, 2), form, choose=lambda numbers: numbers > 51)[:2] == (
-        [(52, "last")],
-        [],
-    )
+    long = b"x" * (length - 1)
+    data = b"one\n" * 50 + long + b"\nlast\n" + b"y" * 200
+    path.write_bytes(gzip.compress(data) if ending else data)
+    lines = {**dict.fromkeys(range(1, 51), "one"), 51: long.decode(), 52: "last"}
+    if length > 100:
+        del lines[51]
+    digests = set()
+    for part_bytes, chunk_bytes in ((10, 1), (10, 7), (40, 1000), (1000, 1000)):
+        found = read(Sequential(Lines(), part_bytes, chunk_bytes, record_bytes=100), path)
+        assert dict(zip(found.numbers, found.table["text"].to_pylist(), strict=True)) == lines
+        assert [(number, error) for number, error, _ in found.rejects] == [
+            (number, "too-large") for number in (51, 53) if number not in lines
+        ]
+        assert (f"a line of {length} bytes, and at most 100 B" in str(found.rejects)) == (
+            length > 100
+        )
+        digests.add(tuple(found.digests))
+    assert len(digests) == 1 or not ending
 
 
-def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept(
-    tmp_path,
-):
+def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one\n\n" * 50 + b"x\n" * 500 + b"\nlast\n"))
     for chunk_bytes in (1, 7, 1000):
-        kept, last = scanned(
-            path, Sequential(Paragraphs(), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100)
-        )
-        assert (kept.records, last.records) == (50, 1)
-        assert last.fault is not None
-        assert last.fault.error == "too-large"
+        form = Sequential(Paragraphs(), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100)
+        found = read(form, path)
+        assert found.numbers == list(range(1, 51))
+        assert [(number, error) for number, error, _ in found.rejects] == [(51, "too-large")]
 
 
 class CountedReads(io.FileIO):
@@ -336,28 +299,28 @@ def test_units_that_follow_each_other_do_not_begin_anew(tmp_path, monkeypatch):
     path = tmp_path / "a.txt.xz"
     lines = [random.Random(number).randbytes(300).hex() for number in range(3000)]
     path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=0))
-    size = path.stat().st_size
+    size, form = path.stat().st_size, Sequential(Lines())
     opened = []
 
     def counted_open(name: str, *_: object, **__: object) -> CountedReads:
         opened.append(name)
         return CountedReads(name)
 
+    def lines_from(skip: int, count: int) -> list[str]:
+        unit = Unit(0, size, skip, skip + 1, count)
+        return [line for _, line in texts_of(path, unit, form)[0]]
+
     monkeypatch.setattr("builtins.open", counted_open)
-    form = Sequential(Lines())
-    found = []
     for skip in range(0, 3000, 500):
-        found += texts_of(path, Unit(0, size, skip, skip + 1, 500), form)[0]
+        assert lines_from(skip, 500) == lines[skip : skip + 500]
     assert opened == [str(path)]
     assert CountedReads.total <= size + 6 + 5  # the magic number is read first
-    assert [line for _, line in found] == lines
-    assert texts_of(path, Unit(0, size, 1000, 1001, 2), form)[0] == [
-        (1001, lines[1000]),
-        (1002, lines[1001]),
-    ]
+    assert lines_from(1000, 2) == lines[1000:1002]
     os.utime(path, ns=(1, 1))
-    assert texts_of(path, Unit(0, size, 1002, 1003, 1), form)[0] == [(1003, lines[1002])]
+    assert lines_from(1002, 1) == lines[1002:1003]
     assert len(opened) == 3
+    with pytest.raises(Rejection, match="changed after the files were listed"):
+        lines_from(0, 3001)
 
 
 @given(
@@ -369,33 +332,27 @@ def test_units_that_follow_each_other_do_not_begin_anew(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", [Lines, Paragraphs])
 @examples(60)
 def test_any_range_of_records_is_the_same_however_it_is_read(
-    form,
-    lines,
-    part_bytes,
-    chunk_bytes,
-    data,
-    tmp_path_factory,
+    form, lines, part_bytes, chunk_bytes, data, tmp_path_factory
 ):
     path = tmp_path_factory.getbasetemp() / "ranges.txt.gz"
     ended = data.draw(st.booleans())
     path.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n" * ended, mtime=0))
-    size = path.stat().st_size
     tiny = Sequential(form(), part_bytes=part_bytes, chunk_bytes=chunk_bytes)
     large = Sequential(form())
-    cuts = scanned(path, large)
-    assert scanned(path, tiny) == cuts
+    cuts = cut(large, path)
+    assert cut(tiny, path) == cuts
     if not cuts:
         return
-    total = cuts[0].records
-    skip = data.draw(st.integers(0, total - 1))
-    count = data.draw(st.integers(1, total - skip))
-    everything = texts_of(path, Unit(0, size, 0, 1, total), large)
-    expected = texts_of(path, Unit(0, size, skip, skip + 1, count), large)
+    (whole,) = units_of(cuts)
+    skip = data.draw(st.integers(0, whole.records - 1))
+    count = data.draw(st.integers(1, whole.records - skip))
+    some = Unit(0, whole.size, skip, skip + 1, count)
+    everything, expected = texts_of(path, whole, large), texts_of(path, some, large)
     assert expected[0] == [record for record in everything[0] if skip < record[0] <= skip + count]
-    assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected
-    texts_of(path, Unit(0, size, 0, 1, skip), tiny)
+    assert texts_of(path, some, tiny) == expected
+    texts_of(path, whole._replace(records=skip), tiny)
     # from the stream that is open
-    assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected
+    assert texts_of(path, some, tiny) == expected
 
 
 @given(text=st.text("ab \n", max_size=60), part_bytes=st.integers(1, 20))
@@ -404,18 +361,10 @@ def test_plain_files_of_paragraphs_are_cut_between_them(text, part_bytes, tmp_pa
     path = tmp_path_factory.getbasetemp() / "paragraphs.txt"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     form = Sequential(Paragraphs(), part_bytes=part_bytes, chunk_bytes=3)
-    found = []
-    for cut in scanned(path, form):
-        found += texts_of(path, Unit(cut.offset, cut.size, 0, len(found) + 1, cut.records), form)[0]
-        alone = texts_of(path, Unit(cut.offset, cut.size, cut.records - 1, len(found), 1), form)[0]
-        assert alone == found[-1:]
-    whole = Sequential(Paragraphs())
-    (cut,) = scanned(path, whole) or [Cut(0, 0, 0)]
-    assert found == texts_of(path, Unit(cut.offset, cut.size, 0, 1, cut.records), whole)[0]
-
-
-def test_a_file_that_has_become_shorter_is_a_reject(tmp_path):
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress(b"a\nb\n"))
-    with pytest.raises(Rejection, match="changed after the files were listed"):
-        texts_of(path, Unit(0, path.stat().st_size, 1, 2, 5), Sequential(Lines()))
+    found = read(form, path, schema=SCHEMA)
+    whole = read(Sequential(Paragraphs()), path, schema=SCHEMA)
+    assert (found.numbers, found.rows) == (whole.numbers, whole.rows)
+    for unit in units_of(cut(form, path)):
+        last = unit.first + unit.records - 1
+        alone = unit._replace(skip=unit.records - 1, first=last, records=1)
+        assert texts_of(path, alone, form)[0] == [(last, whole.rows[last - 1]["text"])]

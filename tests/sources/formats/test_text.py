@@ -107,8 +107,3 @@ def test_complete_records_are_the_same_in_parts(form, text, cut):
 def test_a_byte_order_mark_is_no_text():
     assert Lines().head(b"\xef\xbb\xbfa\n", Reading()).size == 3
     assert Paragraphs().head(b"a\n", Reading()).size == 0
-
-
-def test_the_type_of_text_is_a_string_for_any_records():
-    for data in (b"", b"\n", b"\xff\n", b"12\n"):
-        assert Lines().types_of(TextPart(data), Reading()).schema() == SCHEMA

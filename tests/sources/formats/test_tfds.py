@@ -11,10 +11,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from containers import INTEROP, errors, expected
+from dataset_facts import rejects_of, stored
 from in_this_process import convert
 from reading import read, types_of
 from tfrecords import example, framed
@@ -44,6 +44,9 @@ def tensor(dtype: str, *shape: int, encoding: str = "none") -> dict[str, Any]:
 
 def sequence(feature: dict[str, Any]) -> dict[str, Any]:
     return {"sequence": {"feature": feature}}
+
+
+ZIPPED = zlib.compress(struct.pack("<2h", 1, -2))
 
 
 def folder(
@@ -118,33 +121,15 @@ def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path, out):
         (tensor("float16", 2), [0.5, 1.0], [0.5, 1.0], pa.list_(pa.float16())),
         (tensor("bool"), [1], True, pa.bool_()),
         (tensor("string"), ["ä".encode()], "ä", pa.string()),
-        (tensor("int64", -1, 2), [], [], pa.list_(pa.list_(pa.int64()))),
         (tensor("int64", 2, -1), [1, 2, 3, 4], [[1, 2], [3, 4]], pa.list_(pa.list_(pa.int64()))),
         (tensor("uint64"), [-1], 2**64 - 1, pa.uint64()),
-        (tensor("float32"), [float("nan")], None, pa.float32()),
-        (
-            tensor("int16", 2, encoding="zlib"),
-            [zlib.compress(struct.pack("<2h", 1, -2))],
-            [1, -2],
-            pa.list_(pa.int16()),
-        ),
-        (
-            tensor("int16", 2, encoding="bytes"),
-            [struct.pack("<2h", 1, -2)],
-            [1, -2],
-            pa.list_(pa.int16()),
-        ),
+        (tensor("int16", 2, encoding="zlib"), [ZIPPED], [1, -2], pa.list_(pa.int16())),
         (sequence(tensor("int8")), [], [], pa.list_(pa.int8())),
-        (
-            sequence(tensor("int8", 2)),
-            [1, 2, 3, 4],
-            [[1, 2], [3, 4]],
-            pa.list_(pa.list_(pa.int8())),
-        ),
+        (sequence(tensor("int8", 2)), [1, 2], [[1, 2]], pa.list_(pa.list_(pa.int8()))),
         (
             sequence(tensor("int8", 1, encoding="bytes")),
-            [b"\1", b"\2"],
-            [[1], [2]],
+            [b"\1"],
+            [[1]],
             pa.list_(pa.list_(pa.int8())),
         ),
         ({"text": {}}, [b"x"], "x", pa.string()),
@@ -164,7 +149,7 @@ def test_a_feature_has_its_type(feature, stored, value, type_, tmp_path):
     found = read(FORM, folder(tmp_path, features({"x": feature}), {"x": stored}))
     assert found.rejects == []
     assert found.table.schema.field("x").type == type_
-    assert found.rows[0]["x"] == value or (value is None and np.isnan(found.rows[0]["x"]))
+    assert found.rows[0]["x"] == value
 
 
 @pytest.mark.parametrize(
@@ -176,14 +161,12 @@ def test_a_feature_has_its_type(feature, stored, value, type_, tmp_path):
         (tensor("bool"), [2]),
         (tensor("int32"), [1, 2]),
         (tensor("int32"), [b"1"]),
-        (tensor("float32"), [b"1.5"]),
         (tensor("string"), [3]),
         (tensor("string"), [b"\xff"]),
         ({"image": {}}, [1, 2]),
-        ({"text": {}}, [1.5]),
         (tensor("int64", 2, 2), [1, 2, 3]),
         (tensor("int16", 2, encoding="zlib"), [b"no zlib"]),
-        (tensor("int16", 2, encoding="zlib"), [zlib.compress(b"1234")[:-1]]),
+        (tensor("int16", 2, encoding="zlib"), [ZIPPED[:-1]]),
         (tensor("int16", 2, encoding="bytes"), [b"12345"]),
         (tensor("int16", 2, encoding="bytes"), [7]),
         (tensor("int16", 2, encoding="bytes"), []),
@@ -195,8 +178,7 @@ def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(feature, s
     found = read(FORM, folder(tmp_path, tree, {"n": [0]}, {"x": stored, "n": [1]}, {"n": [2]}))
     assert errors(found) == [(2, "other-type")]
     assert "feature 'x'" in found.rejects[0][2]
-    assert [row["n"] for row in found.rows] == [0, 2]
-    assert {row["x"] for row in found.rows} == {None}
+    assert found.rows == [{"x": None, "n": 0}, {"x": None, "n": 2}]
 
 
 @pytest.mark.parametrize(
@@ -205,15 +187,11 @@ def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(feature, s
 )
 def test_lengths_of_ragged_values_must_be_theirs(lengths, tmp_path):
     tree = features({"x": sequence(sequence(tensor("int64")))})
-    record: dict[str, list[Any] | None] = {
-        "x/ragged_flat_values": [1, 2],
-        "x/ragged_row_lengths_0": lengths,
-    }
-    good: dict[str, list[Any] | None] = {
-        "x/ragged_flat_values": [1, 2],
-        "x/ragged_row_lengths_0": [0, 2],
-    }
-    found = read(FORM, folder(tmp_path, tree, record, good))
+    records: list[dict[str, list[Any] | None]] = [
+        {"x/ragged_flat_values": [1, 2], "x/ragged_row_lengths_0": each}
+        for each in (lengths, [0, 2])
+    ]
+    found = read(FORM, folder(tmp_path, tree, *records))
     assert found.rows[-1] == {"x": [[], [1, 2]]}
     assert errors(found) == [(1, "other-type")] or (
         lengths is None and found.rows[0] == {"x": None}
@@ -239,28 +217,19 @@ def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path):
     assert caught.value.error == "bad-features"
 
 
-def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(
-    tmp_path,
-    out,
-):
+def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(tmp_path, out):
     tree = features({"label": {"classLabel": {"numClasses": "2"}}})
-    (tmp_path / "in").mkdir()
-    folder(
-        tmp_path / "in",
-        tree,
-        {"label": [1]},
-        {"label": [-1]},
-        {"label": [2]},
-        {},
-        labels={"label": "b\na\n"},
-    )
-    result = convert(tmp_path / "in", out)
-    assert (result.samples, result.rejected) == (3, 1)
-    assert [sample["label"] for sample in shardctl.open(out)] == [1, None, None]
-    assert "unknown-class" in (out / "rejects.jsonl").read_text()
+    source = tmp_path / "in"
+    source.mkdir()
+    records: list[dict[str, list[Any] | None]] = [{"label": [n]} for n in (1, -1, 2)]
+    folder(source, tree, *records, {}, labels={"label": "b\na\n"})
+    convert(source, out)
+    assert stored(out, "label") == [1, None, None]
+    assert [reject.error for reject in rejects_of(out)] == ["unknown-class"]
 
 
-DEEP = "[" * 100_000
+LISTS = '{"sequence": {"feature": ' * 9 + '{"text": {}}' + "}}" * 9
+DICTS = '{"featuresDict": {"features": {"a": ' * 200 + '{"text": {}}' + "}}}" * 200
 
 
 @pytest.mark.parametrize(
@@ -268,8 +237,7 @@ DEEP = "[" * 100_000
     [
         "",
         "[]",
-        "{",
-        DEEP,
+        "[" * 100_000,
         '{"featuresDict": 3}',
         '{"featuresDict": {"features": {"x": []}}}',
         '{"featuresDict": {"features": {"x": {"tensor": {}}}}}',
@@ -277,18 +245,8 @@ DEEP = "[" * 100_000
         '{"featuresDict": {"features": {"x": {"tensor": {"dtype": "int8", "shape": {"dimensions": '
         '["a"]}}}}}}',
         '{"featuresDict": {"features": {"x/y": {"text": {}}}}}',
-        json.dumps(
-            features({"x": json.loads('{"sequence": {"feature": ' * 9 + '{"text": {}}' + "}}" * 9)})
-        ),
-        json.dumps(
-            features(
-                {
-                    "x": json.loads(
-                        '{"featuresDict": {"features": {"a": ' * 200 + '{"text": {}}' + "}}}" * 200
-                    )
-                }
-            )
-        ),
+        f'{{"featuresDict": {{"features": {{"x": {LISTS}}}}}}}',
+        f'{{"featuresDict": {{"features": {{"x": {DICTS}}}}}}}',
     ],
 )
 def test_features_that_cannot_be_read_are_one_sentence(text, tmp_path):

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from shardctl.errors import InputError
 from shardctl.sources import jsonl
 from shardctl.sources.types import MOST_LABELS, Types
-from shardctl.system.text import first_repeated
 
 NUMBERS = st.sampled_from(
     [0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0]
@@ -120,23 +119,15 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name():
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
-        (pa.int8(), pa.int32(), pa.int32()),
-        (pa.uint8(), pa.int8(), pa.int16()),
-        (pa.uint32(), pa.int8(), pa.int64()),
-        (pa.uint8(), pa.uint32(), pa.uint32()),
-        (pa.uint64(), pa.int64(), pa.int64()),
-        (pa.float16(), pa.float32(), pa.float32()),
-        (pa.float32(), pa.int64(), pa.int64()),
-        (pa.string(), pa.large_string(), pa.large_string()),
-        (pa.string(), pa.string_view(), pa.string()),
-        (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
-        (pa.run_end_encoded(pa.int32(), pa.string()), pa.string(), pa.string()),
-        (pa.null(), pa.date32(), pa.date32()),
-        (
-            pa.list_(pa.timestamp("s", "UTC")),
-            pa.list_(pa.timestamp("ns", "UTC")),
-            pa.list_(pa.timestamp("ns", "UTC")),
-        ),
+        ("int8", "int32", "int32"),
+        ("uint8", "int8", "int16"),
+        ("uint64", "int64", "int64"),
+        ("float16", "float32", "float32"),
+        ("float32", "int64", "int64"),
+        ("string", "large_string", "large_string"),
+        ("null", "date32", "date32"),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string_view(), "string"),
+        (pa.list_(pa.timestamp("s")), pa.list_(pa.timestamp("ns")), pa.list_(pa.timestamp("ns"))),
         (pa.list_(pa.int8()), pa.large_list(pa.int16()), pa.large_list(pa.int16())),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2)),
         (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3), pa.list_(pa.int8())),
@@ -146,8 +137,8 @@ def test_fields_of_the_first_part_come_first_then_the_others_by_name():
 )
 def test_widths_join_to_one_that_rounds_nothing(one, other, expected):
     parts = [of(a=([None], type_)) for type_ in (one, other)]
-    assert parts[0].join(parts[1]).schema().field("a").type == expected
-    assert parts[1].join(parts[0]).schema().field("a").type == expected
+    for joined in (parts[0].join(parts[1]), parts[1].join(parts[0])):
+        assert joined.schema() == pa.schema([("a", expected)])
 
 
 def test_whole_numbers_beyond_those_with_a_sign_have_a_type_of_their_own():
@@ -202,27 +193,16 @@ def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arro
     parts = [found(range(start, start + 200)) for start in range(0, jsonl.MOST_NAMES + 200, 200)]
     few = reduce(Types.join, parts[:-1])
     assert few.mixed() == []
-    assert (
-        few.schema().field("of").type.field("each").type.value_type.num_fields == jsonl.MOST_NAMES
-    )
-    for order in (parts, parts[::-1], [*parts[3:], *parts[:3]]):
-        joined = reduce(Types.join, [found(range(0)), *order])
+    each = few.schema().field("of").type.field("each").type
+    assert each.value_type.num_fields == jsonl.MOST_NAMES
+    for order in (parts, parts[::-1], [few, found(range(5000, 5001))]):
+        joined = reduce(Types.join, order)
         assert joined.mixed() == ["of"]
         assert joined.schema().field("of").type == pa.string()
-    joined = few.join(found(range(5000, 5001)))
-    assert joined.mixed() == ["of"]
-    assert Types.unpacked(joined.packed()).mixed() == ["of"]
-    declared = pa.schema(
-        [
-            (
-                "of",
-                pa.struct(
-                    [(f"name {number}", pa.int64()) for number in range(jsonl.MOST_NAMES + 1)]
-                ),
-            )
-        ]
-    )
-    assert Types.of_schema(declared, "").join(Types.of_schema(declared, "")).schema() == declared
+        assert Types.unpacked(joined.packed()).mixed() == ["of"]
+    names = [(f"name {number}", pa.int64()) for number in range(jsonl.MOST_NAMES + 1)]
+    declared = Types.of_schema(pa.schema([("of", pa.struct(names))]), "")
+    assert declared.join(declared).mixed() == []
 
 
 @pytest.mark.parametrize(
@@ -231,18 +211,14 @@ def test_objects_with_names_of_their_own_are_text_once_they_are_too_many(by_arro
 )
 def test_types_that_json_cannot_hold_and_others_are_one_sentence(value):
     rigid = of(a=([value],))
-    name = str(rigid.schema().field("a").type)
-    for other in (
-        of(a=([1],)),
-        of(a=(["x"],)),
-        of(a=([[value]],)),
-        of(a=([None], pa.timestamp("ms", "UTC"))),
-    ):
+    type_ = rigid.schema().field("a").type
+    for other in ([1], ["x"], [[value]]):
+        joined = rigid.join(of(a=(other,)))
         with pytest.raises(InputError, match="the field a holds values of several types") as raised:
-            rigid.join(other).schema()
-        assert name in str(raised.value)
-        assert rigid.join(other).mixed() == ["a"]
-    assert rigid.join(of(a=([None],))).schema().field("a").type == rigid.schema().field("a").type
+            joined.schema()
+        assert str(type_) in str(raised.value)
+        assert joined.mixed() == ["a"]
+    assert rigid.join(of(a=([None],))).schema().field("a").type == type_
 
 
 def test_labels_are_the_strings_of_one_field():
@@ -268,22 +244,3 @@ def test_two_columns_of_one_name_are_refused():
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     with pytest.raises(InputError, match="two columns have the name a"):
         Types.of(batch, "label")
-
-
-class Counted(str):
-    """A name that counts how often names are compared."""
-
-    compared = 0
-
-    def __eq__(self, other: object) -> bool:
-        Counted.compared += 1
-        return str.__eq__(self, other)
-
-    __hash__ = str.__hash__
-
-
-def test_a_repeated_name_is_found_without_comparing_every_name_with_every_other():
-    names = [Counted(f"field {number}") for number in range(1000)]
-    assert first_repeated(names) is None
-    assert first_repeated([*names, Counted("field 7"), Counted("field 3")]) == "field 3"
-    assert Counted.compared < 20 * len(names)

@@ -28,6 +28,7 @@ from tars import tar
 
 from shardctl.sources.formats import ending_of, find_format
 from shardctl.sources.formats.base import Reading
+from shardctl.sources.formats.content import StreamedContent
 from shardctl.sources.formats.framed import Framed
 from shardctl.sources.formats.webdataset import TarSamples, parse_header
 
@@ -50,6 +51,17 @@ def read_bytes(data: bytes, tmp_path: Path) -> Everything:
     path = tmp_path / "a.tar"
     path.write_bytes(data)
     return read(FORM, path)
+
+
+def texts(found: Everything) -> list[str]:
+    return [row["txt"] for row in found.rows]
+
+
+def with_size(size: str, data: bytes) -> bytes:
+    """Return a member a.txt whose size is in a pax header: that of its own header is 0."""
+    info = tarfile.TarInfo("a.txt")
+    info.pax_headers = {"size": size}
+    return info.tobuf(tarfile.PAX_FORMAT) + data.ljust(512, b"\0") + tar([("b.txt", b"x")])
 
 
 def sample(number: int) -> list[tuple[str, bytes]]:
@@ -92,19 +104,14 @@ def test_samples_are_those_that_webdataset_reads(name):
 @pytest.mark.parametrize("start", ["", "./", "d/"])
 def test_what_a_mac_puts_into_a_tar_is_no_member(start, tmp_path):
     double = b"\0\5\x16\7" + bytes(120)  # AppleDouble: before each file that has attributes
-    members = [
-        (f"{start}{name}", b"%d" % number)
-        for number in range(3)
-        for name in (f"{number}.cls", f"{number}.txt")
+    names = [f"{number}.{ending}" for number in range(3) for ending in ("cls", "txt")]
+    members = [(f"{start}{name}", name[:1].encode()) for name in names]
+    junk = [
+        (f"{start}{name}", double) for name in (".git/1.txt", "__MACOSX/0.cls", "@eaDir/0/1.jpg")
     ]
-    junk = [(f"{start}._{name.rpartition('/')[2]}", double) for name, _ in members]
-    mixed = [each for pair in zip(junk, members, strict=True) for each in pair]
-    others = [
-        (f"{start}.git/1.txt", b"1"),
-        (f"{start}__MACOSX/0.cls", double),
-        (f"{start}@eaDir/0.cls/thumb.jpg", b"1"),
-    ]
-    plain, mac = read_bytes(tar(members), tmp_path), read_bytes(tar([*others, *mixed]), tmp_path)
+    for name, member in zip(names, members, strict=True):
+        junk += [(f"{start}._{name}", double), member]
+    plain, mac = read_bytes(tar(members), tmp_path), read_bytes(tar(junk), tmp_path)
     assert len(plain.rows) == 3
     assert (mac.rows, mac.rejects) == (plain.rows, [])
 
@@ -137,7 +144,7 @@ def test_names_are_split_as_webdataset_splits_them(tmp_path):
 def test_names_that_are_no_fields_are_rejects(name, error, format_, tmp_path):
     found = read_bytes(tar([("good.txt", b"a"), (name, b"1"), ("z.txt", b"b")], format_), tmp_path)
     assert errors(found) == [(2, error)]
-    assert [row["txt"] for row in found.rows] == ["a", "b"]
+    assert texts(found) == ["a", "b"]
     assert list(tmp_path.iterdir()) == [tmp_path / "a.tar"]
 
 
@@ -151,14 +158,10 @@ def test_names_that_are_no_fields_are_rejects(name, error, format_, tmp_path):
     ],
 )
 def test_links_and_devices_are_rejects_of_their_samples(type_, error, tmp_path):
-    parts = [
-        tar([("a.txt", b"1")], end=False),
-        special("a.json", type_, "/etc/passwd"),
-        tar([("b.txt", b"2")]),
-    ]
-    found = read_bytes(b"".join(parts), tmp_path)
+    start, end = tar([("a.txt", b"1")], end=False), tar([("b.txt", b"2")])
+    found = read_bytes(start + special("a.json", type_, "/etc/passwd") + end, tmp_path)
     assert errors(found) == [(1, error)]
-    assert [row["__key__"] for row in found.rows] == ["b"]
+    assert texts(found) == ["2"]
     assert "passwd" in found.rejects[0][2] or error != "link"
 
 
@@ -166,83 +169,47 @@ def test_links_and_devices_are_rejects_of_their_samples(type_, error, tmp_path):
 @pytest.mark.parametrize("format_", ["gnu", "posix"])
 def test_sparse_members_are_rejects_and_what_follows_is_read(format_, tmp_path):
     """With 60 stretches of data, GNU tar writes more blocks behind the header of its own format."""
-    (tmp_path / "in").mkdir()
-    with open(tmp_path / "in" / "a.bin", "wb") as file:
+    with open(tmp_path / "a.bin", "wb") as file:
         for n in range(60):
             file.seek(n * 1 << 16)
             file.write(b"x" * 4096)
-    (tmp_path / "in" / "b.txt").write_text("after")
-    command = [
-        "tar",
-        "--sparse",
-        f"--format={format_}",
-        "-cf",
-        tmp_path / "a.tar",
-        "-C",
-        tmp_path / "in",
-        "a.bin",
-        "b.txt",
-    ]
-    subprocess.run(command, check=True)
+    (tmp_path / "b.txt").write_text("after")
+    command = f"tar --sparse --format={format_} -cf a.tar a.bin b.txt"
+    subprocess.run(command.split(), check=True, cwd=tmp_path)
     if (tmp_path / "a.tar").stat().st_size > 1 << 20:
         pytest.skip("the file system knows no holes")
     found = read(FORM, tmp_path / "a.tar")
     assert errors(found) == [(1, "sparse")]
-    assert found.rows == [{"__key__": "b", "txt": "after"}]
+    assert texts(found) == ["after"]
 
 
 def test_sizes_in_pax_headers_count(tmp_path):
     """A file of 8 GiB or more has its size there alone; here the one in the header is wrong."""
-    info = tarfile.TarInfo("a.txt")
-    info.size, info.pax_headers = 0, {"size": "5"}
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as file:
-        file.addfile(info)
-    header = sink.getvalue()[: 3 * 512]
-    found = read_bytes(header + b"hello".ljust(512, b"\0") + tar([("b.txt", b"x")]), tmp_path)
-    assert [row["txt"] for row in found.rows] == ["hello", "x"]
+    assert texts(read_bytes(with_size("5", b"hello"), tmp_path)) == ["hello", "x"]
 
 
 @pytest.mark.parametrize("size", ["-1", "1e3", "9" * 30, str(2**63), ""])
 def test_a_size_that_no_file_has_is_damage(size, tmp_path):
-    record = f" size={size}\n"
-    length = next(n for n in range(200) if n == len(str(n)) + len(record))
-    pax = special("x", tarfile.XHDTYPE)
-    info = tarfile.TarInfo.frombuf(pax, "utf-8", "strict")
-    info.size = length
-    data = (
-        info.tobuf(tarfile.GNU_FORMAT)
-        + f"{length}{record}".encode().ljust(512, b"\0")
-        + tar([("b.txt", b"x")])
-    )
+    data = tar([("0.txt", b"1")], end=False) + with_size(size, b"hello")
     for stored in (data, gzip.compress(data)):
-        found = read_bytes(
-            tar([("a.txt", b"1")], end=False) + stored if stored is data else gzip.compress(data),
-            tmp_path,
-        )
-        assert errors(found)[-1][1] in ("damaged", "truncated")
+        assert errors(read_bytes(stored, tmp_path))[-1][1] in ("damaged", "truncated")
 
 
 def test_members_of_a_sample_must_be_beside_each_other(tmp_path):
-    members = [("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3"), ("c.txt", b"4")]
-    for data in (tar(members), gzip.compress(tar(members))):
-        found = read_bytes(data, tmp_path)
+    data = tar([("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3"), ("c.txt", b"4")])
+    for stored in (data, gzip.compress(data)):
+        found = read_bytes(stored, tmp_path)
         assert errors(found) == [(3, "repeated-key")]
         assert "sample 1" in found.rejects[0][2]
-        assert [row["__key__"] for row in found.rows] == ["a", "b", "c"]
+        assert texts(found) == ["1", "2", "4"]
 
 
 def test_folders_and_meta_members_are_passed_over(tmp_path):
     folder = special("d", tarfile.DIRTYPE)
-    parts = [
-        folder,
-        tar([("__index__", b"x"), ("d/a.txt", b"1")], end=False),
-        folder,
-        tar([("d/a.cls", b"2")], end=False),
-        folder,
-    ]
-    for data in (b"".join(parts) + bytes(1024), gzip.compress(b"".join(parts))):
-        found = read_bytes(data, tmp_path)
+    start = tar([("__index__", b"x"), ("d/a.txt", b"1")], end=False)
+    data = folder + start + folder + tar([("d/a.cls", b"2")], end=False) + folder
+    for stored in (data + bytes(1024), gzip.compress(data)):
+        found = read_bytes(stored, tmp_path)
         assert found.rows == [{"__key__": "d/a", "txt": "1", "cls": 2}]
         assert found.rejects == []
 
@@ -316,15 +283,15 @@ def test_a_tar_without_blocks_of_zeros_at_its_end_is_whole(tmp_path):
     assert errors(read_bytes(whole[:-400], tmp_path)) == [(2, "truncated")]
 
 
-def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path):
-    for format_ in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        start = tar([("a.txt", b"1"), ("b.txt", b"2")], end=False)
-        named = tar([("k" * 200 + ".txt", b"2")], format_, end=False)
-        for size in (512, 600, 1024, 1100):
-            found = read_bytes(start + named[:size], tmp_path)
-            assert errors(found) == [(2, "damaged")], (format_, size)
-            assert "at byte" in found.rejects[0][2]
-            assert [row["txt"] for row in found.rows] == ["1"]
+@pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(format_, tmp_path):
+    start = tar([("a.txt", b"1"), ("b.txt", b"2")], end=False)
+    named = tar([("k" * 200 + ".txt", b"2")], format_, end=False)
+    for size in (512, 600, 1024, 1100):
+        found = read_bytes(start + named[:size], tmp_path)
+        assert errors(found) == [(2, "damaged")], size
+        assert "at byte" in found.rejects[0][2]
+        assert texts(found) == ["1"]
 
 
 def test_headers_without_end_are_damage_and_take_no_memory(tmp_path, monkeypatch):
@@ -339,27 +306,21 @@ def test_headers_without_end_are_damage_and_take_no_memory(tmp_path, monkeypatch
 
 def test_a_large_first_member_stays_out_of_memory(tmp_path, monkeypatch):
     """Before the member that follows it is looked at."""
-    import shardctl.sources.formats.content as content
-
     monkeypatch.setattr("shardctl.sources.formats.webdataset.RECORD_BYTES", 1 << 20)
-    held = []
-    real = content.StreamedContent._fill
+    held, fill = [], StreamedContent._fill
     monkeypatch.setattr(
-        content.StreamedContent, "_fill", lambda self: (real(self), held.append(len(self._held)))[0]
+        StreamedContent, "_fill", lambda self: (fill(self), held.append(len(self._held)))[0]
     )
-    path = tmp_path / "a.tar.zst"
-    path.write_bytes(
-        zstandard.compress(tar([("a.bin", bytes(20 << 20)), ("a.txt", b"1"), ("b.txt", b"2")]))
-    )
-    found = read(FORM, path)
+    data = tar([("a.bin", bytes(20 << 20)), ("a.txt", b"1"), ("b.txt", b"2")])
+    found = read_bytes(zstandard.compress(data), tmp_path)
     assert errors(found) == [(1, "too-large")]
-    assert [row["txt"] for row in found.rows] == ["2"]
+    assert texts(found) == ["2"]
     assert max(held) < 4 << 20
 
 
 @pytest.mark.parametrize("name", ["x^2.txt", "BZh91.txt", "BZhang.txt", "x\x9c.txt"])
 def test_a_name_that_looks_like_compressed_data_is_a_name(name, tmp_path):
-    assert [row["txt"] for row in read_bytes(tar([(name, b"1")]), tmp_path).rows] == ["1"]
+    assert texts(read_bytes(tar([(name, b"1")]), tmp_path)) == ["1"]
 
 
 def test_only_the_fields_that_are_wanted_are_looked_at(tmp_path):
@@ -381,57 +342,40 @@ def test_the_key_comes_first_and_one_key_in_two_files_is_no_fault(tmp_path):
 def test_headers_are_read_as_tarfile_reads_them(data):
     """Those of all formats, and changed ones; only fields that tarfile is looser about may be
     refused."""
-    name = data.draw(
-        st.text(
-            st.characters(exclude_characters="\0", exclude_categories=("Cs",)),
-            min_size=1,
-            max_size=60,
-        )
-    )
-    info = tarfile.TarInfo(name)
+    characters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
+    info = tarfile.TarInfo(data.draw(st.text(characters, min_size=1, max_size=60)))
     info.size = data.draw(st.integers(0, 2**40))
-    info.type = data.draw(
-        st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CONTTYPE])
-    )
+    types = [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CONTTYPE]
+    info.type = data.draw(st.sampled_from(types))
     info.linkname = data.draw(st.text("abc/", max_size=20))
-    block = info.tobuf(
-        data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])),
-        "utf-8",
-        "surrogateescape",
-    )[-512:]
+    format_ = data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+    block = bytearray(info.tobuf(format_, "utf-8", "surrogateescape")[-512:])
     if data.draw(st.booleans()):
-        changed = bytearray(block)
-        changed[data.draw(st.integers(0, 511))] = data.draw(st.integers(0, 255))
-        block = bytes(changed)
+        block[data.draw(st.integers(0, 511))] = data.draw(st.integers(0, 255))
     try:
-        theirs = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        theirs = tarfile.TarInfo.frombuf(bytes(block), "utf-8", "surrogateescape")
     except tarfile.HeaderError:
         with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
-            parse_header(block)
+            parse_header(bytes(block))
         return
     try:
-        ours = parse_header(block)
+        ours = parse_header(bytes(block))
     except ValueError:
         assert theirs.size < 0
         return
     name = ours.name.rstrip("/") if ours.type == tarfile.DIRTYPE else ours.name
-    assert (name, ours.size, ours.type, ours.link) == (
-        theirs.name,
-        theirs.size,
-        theirs.type,
-        theirs.linkname,
-    )
+    assert name == theirs.name
+    assert (ours.size, ours.type, ours.link) == (theirs.size, theirs.type, theirs.linkname)
 
 
 @pytest.mark.parametrize("what", ["hole", "two", "two.gz"])
 def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what, tmp_path):
     whole = tar([("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
-    hole = whole[:1024] + bytes(1024) + whole[2048:]  # in the place of b
     data = {
-        "hole": hole,
+        "hole": whole[:1024] + bytes(1024) + whole[2048:],  # in the place of b
         "two": whole + bytes(1 << 17) + whole,
         "two.gz": gzip.compress(whole + whole),
     }[what]
-    found = read_bytes(data, tmp_path)
-    assert [error for _, error in errors(found)] == ["damaged"]
-    assert "a hole, or another tar" in found.rejects[0][2]
+    [(_, error, message)] = read_bytes(data, tmp_path).rejects
+    assert error == "damaged"
+    assert "a hole, or another tar" in message

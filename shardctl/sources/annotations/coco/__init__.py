@@ -49,10 +49,9 @@ from shardctl.sources.annotations.objects import (
     said_of_others_in,
 )
 from shardctl.sources.files import resolved
-from shardctl.sources.label_table import some
 from shardctl.sources.splits import split_word
 from shardctl.system.locations import name_of, parent_of
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted, printable, some
 
 IMAGES_AT_ONCE = 4096
 """Images whose annotations are put together at a time."""

@@ -22,6 +22,15 @@ with tempfile.TemporaryDirectory() as cache:
 
     for name in ("photos", "gaps", "raw", "texts"):
         found[f"parquet {name}"] = rows(str(root / f"parquet-{name}"))
+    shards = {
+        name: sorted(map(str, (root / name).glob("train-*.arrow"))) for name in ("photos", "raw")
+    }
+    found["shards"] = rows("arrow", data_files=shards["photos"])["train"]
+    vector = datasets.Sequence(datasets.Value("uint8"), length=6 * 8 * 3)
+    kinds = {"key": datasets.Value("string"), "image": vector, "label": datasets.Value("int64")}
+    found["vectors"] = rows("arrow", data_files=shards["raw"], features=datasets.Features(kinds))[
+        "train"
+    ]
     loaded = datasets.load_dataset(str(root / "parquet-photos"), cache_dir=cache)
     found["classes"] = loaded["train"].features["label"].names
     found["files photos"] = rows("imagefolder", data_dir=str(root / "files-photos"))
