@@ -367,7 +367,7 @@ def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stay
     )
     (trash / "mine.txt").write_text("mine")
     check_unchanged(here, trash.name, ["up to date", "repair", "overwrite"])
-    with pytest.raises(StorageError, match=r"old/mine\.txt: the replaced dataset is deleted here"):
+    with pytest.raises(StorageError, match=r"old/mine\.txt: this is not of the replaced dataset"):
         call("repair", here)
     (trash / "mine.txt").rename(here / "mine.txt")
     call("repair", here)
@@ -500,11 +500,11 @@ def test_a_cache_follows_no_link(here):
     (folder / "shards").symlink_to(here / "precious")
     assert cache.find(about.url, about.version) is None
     assert cache.clear() == ([], [])
-    with pytest.raises(StorageError, match="the cache needs this name, but a link"):
+    with pytest.raises(StorageError, match="the cache needs this name; move away"):
         cache.make(about, 100, bring)
     shutil.rmtree(folder)
     folder.symlink_to(here / "precious")
-    with pytest.raises(StorageError, match="the cache needs this name, but a link"):
+    with pytest.raises(StorageError, match="the cache needs this name; move away"):
         cache.make(about, 100, bring)
     assert cache.clear() == ([], [])
     folder.unlink()

@@ -62,7 +62,7 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     # without transforms the original bytes are a choice, and pixels need one size
     by_name = {choice.name: choice for choice in advised(photos).choices}
     assert by_name["source"].error is None
-    assert "names the size" in str(by_name["raw none"].error)
+    assert "one size of all images" in str(by_name["raw none"].error)
 
 
 @pytest.mark.thorough
@@ -94,7 +94,7 @@ def test_what_cannot_be_advised_on_is_refused(photos):
         ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         ({"consumer_rate": -1}, "a consumer rate of -1"),
         ({"consumer": "resnet"}, "did you mean"),
-        ({"consumer": "mine:step"}, "presets only"),
+        ({"consumer": "mine:step"}, "advise takes presets"),
         ({"consumer_rate": 1000, "recipe": {"store": "raw"}}, "itself decides store"),
         ({"consumer_rate": 0.001}, "give a smaller batch_size$"),
         ({"consumer_rate": 1000, "bandwidth": "2Gb"}, "not clear"),

@@ -263,7 +263,9 @@ def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
     assert shardctl.bench(out, **BASELINE).baseline.rejected == 1
     for path in others:
         path.write_bytes(b"changed")
-    with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
+    with pytest.raises(
+        InputError, match="all its raw inputs, which --baseline reads, have changed or are gone"
+    ):
         shardctl.bench(out, **BASELINE)
 
 
@@ -427,5 +429,7 @@ def test_a_baseline_reads_the_records_of_files_that_have_many(demo, tmp_path, ou
     found = shardctl.bench(out, **options).baseline
     assert (found.raw_samples_per_s > 0, found.rejected) == (True, 0)
     lines.write_text(lines.read_text().replace("demo", "else"))
-    with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
+    with pytest.raises(
+        InputError, match="all its raw inputs, which --baseline reads, have changed or are gone"
+    ):
         shardctl.bench(out, **options)

@@ -188,7 +188,7 @@ def test_the_result_and_shardctl_json_tell_what_was_written(tmp_path, out, cli):
         ("megatron", [500], ROLE, "has a token 500; tokens are numbers from 0 on and below 500"),
         ("megatron", [-1], ROLE, "has a token -1; tokens are numbers from 0 on"),
         ("megatron", [1], {"role": "tokens"}, "has no end-of-text token .* eos=False"),
-        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks, and lack"),
+        ("megatron", [1], {**ROLE, "packed": True}, "are packed blocks without"),
     ],
 )
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path, to, document, role, message):

@@ -202,7 +202,7 @@ def test_a_mixture_derives_what_can_be_joined(blocks, compressed):
     there = batch["labels"][:, :-1] != -100
     assert (batch["labels"][:, :-1][there] == batch["tokens"][:, 1:][there]).all()
     assert not there[~same].any()
-    with pytest.raises(UsageError, match="a mixture does not have"):
+    with pytest.raises(UsageError, match="no mixture has"):
         mix.loader(8, derive=["cu_seqlens"])
 
 

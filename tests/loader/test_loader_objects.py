@@ -288,7 +288,7 @@ def motion_of(mask: Any, size: tuple[int, int], resize: Any) -> Motion:
 
 def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path):
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
-    with pytest.raises(UsageError, match="flip: the keypoints"):
+    with pytest.raises(UsageError, match="flip: nothing says which"):
         ds.loader(4, flip=True)
     (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
     assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]

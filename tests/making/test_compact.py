@@ -175,7 +175,7 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
 
 def test_what_cannot_be_moved_is_refused(tmp_path, out, cli):
     convert(write_lines(tmp_path / "in.jsonl", [{"text": "a"}] * 50), out, shuffle=1)
-    with pytest.raises(UsageError, match="its records were shuffled within their shards"):
+    with pytest.raises(UsageError, match="its records were shuffled in their shards"):
         shardctl.compact(out)
     packed = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another"}))
     with pytest.raises(UsageError, match="its samples are packed shard by shard"):

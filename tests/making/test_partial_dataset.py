@@ -59,7 +59,7 @@ def test_batches_come_before_the_dataset_is_there(source, out, slow):
 def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source, out, slow):
     ds = arriving(source, out, recipe=slow)
     for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
-        with pytest.raises(UsageError, match=r"needs the complete dataset: use wait\(\) first"):
+        with pytest.raises(UsageError, match=r"needs the complete dataset: wait\(\) first"):
             need(ds)
     with pytest.raises(TypeError, match="shufle"):
         ds.loader(4, shufle=True)

@@ -222,7 +222,7 @@ def test_a_machine_with_other_versions_is_refused(photos, out):
     build(photos, out, "1/2")
     # as a machine with another Arrow would have planned it
     edit_job(out, "parts", lambda parts: parts.update(versions="pyarrow 1.0"))
-    with pytest.raises(DatasetError, match=r"other versions \(pyarrow 1\.0 → .* than this machine"):
+    with pytest.raises(DatasetError, match=r"other versions \(pyarrow 1\.0 → .* than here"):
         build(photos, out, "2/2")
 
 

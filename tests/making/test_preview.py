@@ -258,13 +258,13 @@ def test_a_table_is_printed_where_no_page_is_asked_for(photos, cli):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("texts", 2, "a preview is for images, and the kind of these inputs is text"),
-        ("photos --kind table", 2, "the kind of these inputs is table"),
+        ("texts", 2, "a preview is for images, and these are text"),
+        ("photos --kind table", 2, "and these are table"),
         ("photos --inputs 2 --key a", 2, "--inputs and --key contradict each other"),
         ("photos --inputs 0", 2, "--inputs"),
         ("photos --key a", 3, "there is no input with the key a"),
         ("photos --variants 3", 2, "no step is random"),
-        ("photos --resize 8 --store source", 2, "keeps the original bytes, so resize cannot apply"),
+        ("photos --resize 8 --store source", 2, "keeps the original bytes, without resize"),
         ("photos --resize 8 --inputs 1 --html absent/p.html", 3, "No such file or directory"),
         ("photos --overwrite", 2, "there is no option --overwrite"),
         ("absent", 3, "absent: no such file or folder"),

@@ -141,7 +141,7 @@ def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_t
     told: list[tuple[str, ...]] = []
     result = repair(copy, listener=Listener(reading=told.append))
     assert result.status == "damaged"
-    said = f"where it says: {origin}; say where they are with --source SRC"
+    said = f"wrong sources: {origin}; say where they are with --source SRC"
     assert said in result.unrepaired[0].message
     assert told == []
     assert repair(copy, sources=[origin]).status == "repaired"
@@ -158,7 +158,7 @@ def test_a_source_as_no_conversion_records_it_is_not_read(copy, made, source, mo
     manifest.write_text(signed({**record, "sources": [source]}))
     (copy / SHARD).unlink()
     message = repair(copy).unrepaired[0].message
-    assert "sources as no conversion records them" in message
+    assert "the manifest has impossible sources" in message
     manifest.write_text(signed(record))
     told: list[tuple[str, ...]] = []
     assert repair(copy, listener=Listener(reading=told.append)).status == "repaired"
@@ -170,7 +170,7 @@ def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(c
     path.write_text(path.read_text().replace(str(origin), "s3://somebody/else"))
     (copy / SHARD).unlink()
     result = repair(copy)
-    assert "where it says: s3://somebody/else" in result.unrepaired[0].message
+    assert "wrong sources: s3://somebody/else" in result.unrepaired[0].message
     assert shardctl.open(copy).manifest.sources == ()
     assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
 
@@ -387,7 +387,7 @@ def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(copy):
     """It may be the only copy of its samples."""
     swap(copy / SHARD, copy / "manifest.json")
     before = (copy / "manifest.json").read_bytes()
-    with pytest.raises(DatasetError, match="an Arrow file, not a manifest; give it its own name"):
+    with pytest.raises(DatasetError, match="an Arrow file, not a manifest; rename it"):
         repair(copy)
     assert (copy / "manifest.json").read_bytes() == before
 

@@ -229,7 +229,7 @@ def test_finished_work_of_another_conversion_is_not_thrown_away(images_in, out):
 def test_a_higher_limit_of_rejects_goes_on(images_in, out):
     for number in range(0, 16, 4):
         (images_in / f"{number:02d}.png").write_bytes(b"bad")
-    with pytest.raises(TooManyRejectsError, match="run the same command with a higher limit"):
+    with pytest.raises(TooManyRejectsError, match="run this again with a higher limit"):
         small(images_in, out, max_rejects="1")
     result = small(images_in, out, max_rejects="4")
     assert (result.status, result.samples, result.rejected) == ("resumed", 12, 4)

@@ -63,7 +63,7 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes():
     [
         ("train/1.png val/2.png stray/3.png", "train, val are named as splits, .* not: stray"),
         ("train/1.png other/2.png", "train is named as a split, but .* are not: other"),
-        ("train/1.png val/2.png logo.png", r"1 input \(logo.png\) is in no folder. Move such"),
+        ("train/1.png val/2.png logo.png", r"1 input \(logo.png\) is in no folder; move such"),
         ("coco/train2017/1.png coco/val2017/2.png", "further down .*coco/train2017 and coco/val"),
         ("cat/train/1.png cat/test/2.png dog/train/3.png", "further down are named as splits"),
         ("train-256/1.png val-256/2.png", "train-256, val-256 cannot name a split"),
@@ -96,7 +96,7 @@ def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, out):
 def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path, out):
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]
-    said = r"of the sources train is named as a split, but more is not\. Use split='source'"
+    said = r"the source train is named as a split, and more is not; use split='source'"
     with pytest.raises(InputError, match=said):
         planned(both, out)
     assert splits(planned(both, out, split="source")) == {"train": 1, "more": 1}
@@ -195,7 +195,7 @@ def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path, out):
     with pytest.raises(InputError, match=r"the column split names no split for 1 input \(2.png\)"):
         planned(source, out)
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
-    with pytest.raises(InputError, match="the column split holds int64, not names of splits"):
+    with pytest.raises(InputError, match="its split is int64, not names"):
         planned(folds, out)
     bare = tree(tmp_path / "bare", "1.png")
     with pytest.raises(InputError, match="no labels file with a column called split"):

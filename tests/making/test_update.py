@@ -744,7 +744,7 @@ def test_labels_that_have_gone_away_are_no_update(labels, source, out):
     for folder in source.iterdir():
         if folder != table.parent:
             shutil.rmtree(folder)
-    with pytest.raises(DatasetError, match="but the sources no longer have any"):
+    with pytest.raises(DatasetError, match="the sources have lost their"):
         update(images, out)
     assert len(shardctl.open(out)) == count
     assert convert(images, out, overwrite=True).status == "updated"

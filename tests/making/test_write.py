@@ -120,7 +120,7 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
 
 UNFIT: dict[str, Any] = {
     "there is no sample to write": [],
-    r"sample 0 is 7 \(int\); it must be a dict": [7],
+    r"sample 0 is 7 \(int\), not a dict": [7],
     r"n has values of several types, 1 \(int\) in sample 0 .* 1;": [{"n": 1}, {"n": "x"}],
     "sample 1: the field n is .*, which no column holds": [{"n": 1}, {"n": 1j}],
     r"sample 2,000 \(000002000\): the field n is 1.5 \(float\)": [*FIRST, {"n": 1.5}],
@@ -129,7 +129,7 @@ UNFIT: dict[str, Any] = {
     "its key .* must be a string of UTF-8": [{"key": "a\ud800", "x": 1}],
     "make it a list": [{"n": {1, 2}}],
     "sample 0 .*: not an image": [{"image": b"no image"}],
-    "it must be a uint8": [{"image": np.zeros((2, 2), np.uint8)}],
+    "uint8 array": [{"image": np.zeros((2, 2), np.uint8)}],
     "store raw needs one size": [{"image": pixels(0)}, {"image": pixels(1, 5)}],
     "the split test has no sample": {"train": FIRST, "test": []},
     "the split train has no sample": {"train": iter([]), "test": FIRST},

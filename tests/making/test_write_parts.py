@@ -194,7 +194,7 @@ def test_the_same_call_goes_on_after_it_was_stopped(tmp_path, out, how):
     assert how is signal.SIGKILL or "interrupted; " in err
     left = set(range(12)) - done()
     assert left
-    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts that an earlier call of"):
+    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts of a call of"):
         shardctl.write(out, rows, parts=[1])
     log.unlink()
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -341,7 +341,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
 
     said = "sample 8,500: making it raised ValueError: no such number"
     assert said in run(fails=8500, n=1).stderr
-    said = "made with other arguments or other code; overwrite=True starts over"
+    said = "with other arguments or code; overwrite=True starts over"
     assert said in run(fails=-1, n=2).stderr
     assert run(", overwrite=True", fails=-1, n=2).returncode == 0
     assert {sample["n"] for sample in shardctl.open(out)} == {2}
@@ -350,7 +350,7 @@ def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path
 @pytest.mark.thorough
 def test_a_call_that_nothing_can_recognise_begins_anew(out):
     for _ in range(2):
-        with pytest.raises(InputError, match="begins anew: nothing tells whether its code is"):
+        with pytest.raises(InputError, match="begins anew, as its code may differ"):
             shardctl.write(out, lambda part: failing(part), parts=range(60))
     shardctl.write(out, lambda part: rows(part), parts=range(60))
     assert plain(shardctl.open(out)) == expected(range(60))

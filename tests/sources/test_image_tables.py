@@ -195,7 +195,7 @@ def test_metadata_jsonl_alone_is_a_table_of_images(folder, tmp_path, out):
             {"path": ["x"], "file_name": ["x"]},
             "several fields may hold the images: path, file_name",
         ),
-        ({"url": ["x"], "n": [1]}, r"no field is known to hold images \(there are url, n\)"),
+        ({"url": ["x"], "n": [1]}, r"no field holds images \(there are url, n\)"),
     ],
 )
 def test_unclear_columns_are_refused_and_named(columns, said, tmp_path, out):

@@ -329,9 +329,9 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "would be called label"),
     ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "have no field b; they have a"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "b:int64"], 3, "none of the fields of the schema (b)"),
-    ("a.txt", b"x\n", ["--schema", "b:int64"], 2, "whole files of text and have no fields"),
-    ("a.txt", b"x\n", ["--text-field", "b"], 2, "whole files of text and have no fields"),
-    ("a.jsonl", b'{"a": 1}\n', ["--schema", "nowhere"], 2, "neither name:type,… nor a file"),
+    ("a.txt", b"x\n", ["--schema", "b:int64"], 2, "whole files of text"),
+    ("a.txt", b"x\n", ["--text-field", "b"], 2, "whole files of text"),
+    ("a.jsonl", b'{"a": 1}\n', ["--schema", "nowhere"], 2, "neither name:type,… nor a readable"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int"], 2, "is not of the form name:type"),
     ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),
     ("a.csv", b"1,2\n", ["--columns", "a,a"], 2, "columns must be different names"),
@@ -548,4 +548,4 @@ def test_the_index_that_pandas_writes_is_kept_and_told(suffix, tmp_path, out):
     pd.DataFrame({"a": ["x", "y"]}).to_csv(tmp_path / f"a{suffix}")
     (notice,) = convert(tmp_path / f"a{suffix}", out).notices
     assert [(row["Unnamed: 0"], row["a"]) for row in shardctl.open(out)] == [(0, "x"), (1, "y")]
-    assert "as pandas writes its index: it is kept as the field Unnamed: 0" in notice
+    assert "as in files of pandas: it is kept as Unnamed: 0" in notice

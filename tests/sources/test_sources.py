@@ -237,7 +237,7 @@ def _same(got: Any, put: Any) -> bool:
 def test_a_field_whose_values_no_type_holds_is_told(tmp_path, out):
     (tmp_path / "a.jsonl").write_text('{"a": 9007199254740993}\n{"a": 0.5}\n')
     said = convert(tmp_path / "a.jsonl", out).notices
-    assert "the field a has values that fit no one type" in str(said)
+    assert "the field a has values of no one type" in str(said)
 
 
 def test_text_files_and_lines_do_not_mix(tmp_path):

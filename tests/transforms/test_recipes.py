@@ -113,7 +113,7 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path):
         ('kind = "text"\nstore = "png"\n', 2, "store", "is for images"),
         ("variants = 2\n", 1, "variants", "no step is random"),
         ('\nstore = "raw"\n', 2, "store", "store raw needs"),
-        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "hflip cannot apply"),
+        ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "without hflip"),
         ('encoding = "klingon"', 1, "encoding", "no such encoding"),
         ('schema = "a:b"', 1, "schema", "name:type"),
         ('text_field = "a"\nlabel_field = "a"', 2, "label_field", "the text and the label"),
@@ -468,7 +468,7 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text, step):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("p=1", "write the name of a step"),
+        ("p=1", "write a step and its settings"),
         ("hflop p=1", "step 'hflop' is not known; did you mean hflip?"),
         ("hflip 0.5", "'0.5' is not of the form setting=value"),
         ("hflip p=1,2", "the value of p is not as TOML writes it"),

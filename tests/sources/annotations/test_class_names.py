@@ -53,7 +53,7 @@ def test_lists_of_classes_that_differ_are_both_named(source, out, other, where):
     yaml = where == "data.yaml"
     text = f"train: images\nnames: [{', '.join(other.split())}]\n" if yaml else other
     (source / where).write_text(text)
-    with pytest.raises(InputError, match=r"(classes.txt|data.yaml) and .*have other classes"):
+    with pytest.raises(InputError, match=r"(classes.txt|data.yaml) and .*have different classes"):
         converted(source, out, f"yolo:{source / (where if yaml else 'labels')}")
 
 

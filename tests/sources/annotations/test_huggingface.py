@@ -62,7 +62,7 @@ def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_pat
     objects = {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
     said = converted(labelled(tmp_path / "in", objects), out).notices
     assert objects_of(out) == [objects]
-    assert "objects has bbox and no list of categories" in str(said)
+    assert "objects has bbox and no categories" in str(said)
 
 
 def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> None:

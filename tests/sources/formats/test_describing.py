@@ -75,7 +75,7 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path, out):
     img2dataset(tmp_path / "in", "00001", [None])
     result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (6, 0)
-    said = "2 tables of img2dataset.*error_message say what could not be downloaded"
+    said = "2 tables of img2dataset.*of what could not be downloaded"
     assert re.search(said, str(result.notices))
     ds = shardctl.open(out)
     assert ds.schema.names == ["key", "image", "json", "txt"]
