@@ -2,32 +2,42 @@
 without a word."""
 
 from __future__ import annotations
+
 import json
 import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import re
-import shardctl
-from PIL import Image
-from collections.abc import Iterable
 from dataset_facts import stored
-from in_this_process import (convert, repair)
-from pathlib import Path
+from in_this_process import convert, repair
+from PIL import Image
 from places import file_at
 from pyarrow import parquet
-from shardctl.errors import (DatasetError, InputError, UsageError)
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table
 from shardctl.making.convert import conversion
-from shardctl.making.plan import (list_files, listing)
+from shardctl.making.plan import list_files, listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
-from shardctl.sources.boxes import (NUMBER_NAMES, PLACE_NAMES, Shown, beside_images, kinds_of, known_places)
+from shardctl.sources.boxes import (
+    NUMBER_NAMES,
+    PLACE_NAMES,
+    Shown,
+    beside_images,
+    kinds_of,
+    known_places,
+)
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 
 def images(root: Path, count: int) -> Path:
