@@ -504,8 +504,8 @@ def test_which_texts_are_urls():
     with pytest.raises(UsageError, match="a Path drops one / of a URL"):
         is_url(Path("s3://bucket/a"))
     for url, message in (
-        ("out", "begin with s3://, gs://, az://"),
-        ("ftp://host/a", "begin with s3://, gs://, az://"),
+        ("out", "object store .s3://, gs://, az://"),
+        ("ftp://host/a", "object store .s3://, gs://, az://"),
         ("s3://", "names no bucket"),
         ("s3://b/a//c", "has an empty part"),
         ("s3://b/../c", "has an empty part, . or .."),
