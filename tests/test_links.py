@@ -439,7 +439,7 @@ def without_rights() -> None:
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
 @pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
 def test_a_check_goes_on_where_another_user_works(here, where):
@@ -562,7 +562,7 @@ def run_commands(here: Path, names: list[str]) -> str:
 READING = "open,inspect,verify,export,up to date,update,compact,prune,snapshot,merge".split(",")
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["train-00000.arrow", "manifest.json", "files.arrow", "SHA256SUMS", "rejects.jsonl"]
 )

@@ -23,12 +23,6 @@ def test_they_are_written_from_the_pages_and_commands():
     )
 
 
-def test_every_page_of_the_list_is_there():
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
-    assert len(links) > 30
-    assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
-
-
 def test_every_command_and_option_of_the_skill_exists():
     skill = (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8")
     context = click.Context(cli)
@@ -42,18 +36,12 @@ def test_every_command_and_option_of_the_skill_exists():
         r"^shardctl .*$", skill, re.MULTILINE
     )
     assert len(lines) > 10
-    for command, rest in (
-        re.match(
-            r"shardctl "
-            r"(\S+)(.*)",
-            line,
-        ).groups()
-        for line in lines
-    ):  # type: ignore[union-attr]
-        if command == "COMMAND":
-            continue
-        assert command in cli.list_commands(context), command
-        assert set(re.findall(r"--[a-z][a-z-]*", rest)) <= {*options_of(context, command), "--help"}
+    for line in lines:
+        _, command, *rest = line.split(" ", 2)
+        if command != "COMMAND":
+            assert command in cli.list_commands(context), command
+            used = set(re.findall(r"--[a-z][a-z-]*", " ".join(rest)))
+            assert used <= {*options_of(context, command), "--help"}
     for name in WRITER["USED"]:
         assert set(WRITER["USED"][name]) <= options_of(context, name)
 

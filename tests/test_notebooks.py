@@ -42,23 +42,14 @@ class Shown(HTMLParser):
         self.text += f"{data} "
 
 
+TAGS = set("div b table thead tbody tr th td span img br".split())
+
+
 def shown(what: Any) -> Shown:
     """Return what a notebook shows of an object, in which nothing runs or is loaded."""
     found = Shown(what._repr_html_())
     assert found.open == []
-    assert {tag for tag, _ in found.tags} <= {
-        "div",
-        "b",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "span",
-        "img",
-        "br",
-    }
+    assert {tag for tag, _ in found.tags} <= TAGS
     for tag, attributes in found.tags:
         assert set(attributes) <= ({"src", "alt", "style"} if tag == "img" else {"style"})
         assert (attributes.get("src") or "data:image/").startswith("data:image/")

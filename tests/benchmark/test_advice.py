@@ -37,12 +37,6 @@ def advised(source: Path, recipe: Any = None, **options: Any) -> Any:
     return shardctl.advise(source, recipe, **{**usual, **options})
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.05)
-    monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
-
-
 @pytest.mark.thorough
 def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     found = advised(photos, CROP, inputs=24)

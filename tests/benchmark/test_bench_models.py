@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from token_samples import packed_blocks, write_packed
 
 import shardctl
 from shardctl.benchmark.measure import consumers
@@ -65,18 +63,12 @@ def test_a_step_says_what_it_takes(step, batch):
         step(batch)
 
 
-def fed(root: Path, model: str, **options: Any) -> Any:
-    """Feed a step on the CPU, and return what `bench` says of it."""
-    given = {"consumer": f"shardctl.benchmark.models:{model}", "device": "cpu", "runs": 1}
-    found = shardctl.bench(root, batch_size=4, **given, **options)
-    assert found.consumer.steps >= 2
-    return found
-
-
 @pytest.mark.thorough
 def test_bench_feeds_a_training_step_and_knows_its_own_rate(raw_dataset, monkeypatch):
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.5)
-    found = fed(raw_dataset, "resnet50", seconds=1.0, shuffle=True).consumer
+    step = {"consumer": "shardctl.benchmark.models:resnet50", "device": "cpu"}
+    found = shardctl.bench(raw_dataset, runs=1, seconds=1.0, batch_size=4, **step).consumer
+    assert found.steps >= 2
     assert found.consumer_rate > 0
     assert (found.verdict == "keeps-up") == (found.accelerator_utilization >= 0.9)
 
@@ -98,13 +90,3 @@ def test_a_language_step_learns_which_token_comes_next(monkeypatch):
             rising.append(torch.softmax(made[0](tokens[:, :-1]), 2)[0, 3, 4].item())
     assert rising[-1] > 1.5 * rising[0], "4 comes after 3"
     step({"tokens": torch.tensor([[60_000, 1, 2, 3]])})
-
-
-@pytest.mark.thorough
-def test_bench_feeds_blocks_to_a_language_model(out, monkeypatch):
-    monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
-    monkeypatch.setattr(models, "VOCABULARY", 300)
-    small = lambda length: models.LanguageModel(length, width=8, layers=1, heads=2)  # noqa: E731
-    monkeypatch.setattr(models, "gpt2", models.LanguageStep(small))
-    write_packed(out, packed_blocks({str(number): "a text" for number in range(40)}))
-    assert fed(out, "gpt2", seconds=0.3, threads=1).tokens_per_s > 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from in_this_process import convert
+from quick_measurements import quick  # noqa: F401 (a fixture)
 from token_samples import EOS, block_of, write_packed
 
 import shardctl
@@ -43,11 +44,6 @@ class Clock:
         for _ in range(count):
             self.now += waits
             yield {"key": np.zeros(10)}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardctl.benchmark.measure.throughput.WARM_UP_SECONDS", 0.05)
 
 
 @pytest.fixture

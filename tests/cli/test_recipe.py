@@ -51,12 +51,8 @@ def test_check_says_what_a_recipe_does(cli, recipe):
     ):
         assert line in ran.out
     record = cli("recipe", "check", recipe, "--json").json
-    assert (record["ok"], record["problems"], record["size"], record["samples_per_input"]) == (
-        True,
-        [],
-        [24, 24],
-        1,
-    )
+    assert (record["ok"], record["problems"], record["size"]) == (True, [], [24, 24])
+    assert record["samples_per_input"] == 1
     assert [step["name"] for step in record["steps"]] == ["resize", "maybe", "crop"]
     assert record["steps"][1]["settings"]["steps"] == [{"name": "hflip", "p": 0.2}]
     assert record["moves"] == ["boxes", "keypoints", "masks", "polygons"]
@@ -67,10 +63,7 @@ def test_check_names_what_cannot_move_with_the_images(cli, recipe):
         '[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n'
     )
     said = cli("recipe", "check", recipe).out
-    assert (
-        "refused if the inputs have them: boxes (elastic), polygons (elastic), keypoints (elastic)"
-        in said
-    )
+    assert "boxes (elastic), polygons (elastic), keypoints (elastic)" in said
     assert "from each input: 5 samples" in said
 
 
@@ -78,19 +71,14 @@ def test_check_prints_all_problems_and_exits_with_one(cli, recipe):
     recipe.write_text('seed = "x"\n[[transform]]\nname = "crop"\nsize = 0\n')
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
-    assert (
-        ran.out.splitlines()[0]
-        == f"{recipe}:1: seed must be a whole number from 0 to {2**63 - 1}; it is 'x'"
-    )
-    assert ran.out.splitlines()[1].startswith(
-        f"{recipe}:4: step 1 (crop): size must be 224, or 320x240"
-    )
-    assert ran.out.splitlines()[2] == f"2 problems in {recipe}"
+    first, second, last = ran.out.splitlines()
+    assert first.startswith(f"{recipe}:1: seed must be a whole number from 0 to {2**63 - 1}")
+    assert second.startswith(f"{recipe}:4: step 1 (crop): size must be 224, or 320x240")
+    assert last == f"2 problems in {recipe}"
     record = cli("recipe", "check", recipe, "--json").json
     assert record["ok"] is False
-    assert [
-        (problem["line"], problem["column"], problem["key"]) for problem in record["problems"]
-    ] == [(1, 1, "seed"), (4, 1, "transform[0].size")]
+    found = [(each["line"], each["column"], each["key"]) for each in record["problems"]]
+    assert found == [(1, 1, "seed"), (4, 1, "transform[0].size")]
 
 
 def test_show_prints_a_recipe_that_makes_the_same_dataset(cli, recipe, photos, tmp_path, out):
@@ -121,44 +109,26 @@ def test_the_schema_is_one_json_object(cli):
 
 
 def test_an_option_wins_over_the_file(cli, recipe, photos, out):
-    arguments = (
-        "--resize",
-        48,
-        "--flip",
-        1,
-        "--crop",
-        "16x8",
-        "--step",
-        "vflip p=1",
-        "--step",
-        "random_rotation degrees=5",
-    )
-    arguments += ("--kind", "auto", "--store", "jpeg:70", "--seed", 9, "--workers", 0)
-    assert cli("convert", photos, out, "--recipe", recipe, *arguments).code == 0
+    options = "--resize 48 --flip 1 --crop 16x8 --kind auto --store jpeg:70 --seed 9 --workers 0"
+    steps = ("--step", "vflip p=1", "--step", "random_rotation degrees=5")
+    assert cli("convert", photos, out, "--recipe", recipe, *options.split(), *steps).code == 0
     made = Manifest.load(LocalFolder(out)).recipe
     assert (made["kind"], made["store"], made["seed"]) == ("image", "jpeg:70", 9)
-    rotation = {
-        "name": "random_rotation",
-        "degrees": [-5.0, 5.0],
-        "expand": False,
-        "interpolation": "nearest",
-        "fill": 0,
-    }
-    assert made["transform"] == [
+    *steps, rotation = made["transform"]
+    assert steps == [
         {"name": "resize", "size": 48, "side": "long"},
         {"name": "maybe", "steps": [{"name": "hflip", "p": 1.0}], "p": 0.4},
         {"name": "crop", "size": "16x8"},
         {"name": "vflip", "p": 1.0},
-        rotation,
     ]
+    assert (rotation["name"], rotation["degrees"]) == ("random_rotation", [-5.0, 5.0])
 
 
 def test_a_ready_recipe_is_used_by_its_name_wherever_a_file_is(cli, photos, tmp_path, out):
     listed = cli("recipe", "list", "--json").json["recipes"]
     assert "@imagenet" in listed
-    assert [
-        line.split()[0] for line in cli("recipe", "list").out.splitlines() if line.startswith("@")
-    ] == list(listed)
+    lines = cli("recipe", "list").out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("@")] == list(listed)
     options = "--variants 1 --random-crop 8 --workers 0".split()
     assert cli("convert", photos, out, "--recipe", "@imagenet", *options).code == 0
     again = shardctl.convert(photos, tmp_path / "again", recipe="@imagenet", workers=0)

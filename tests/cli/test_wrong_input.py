@@ -198,8 +198,8 @@ WRONG = r"""
 3 | convert photos.zip out | unpack archives first
 3 | convert ready out | is a dataset of shardctl already
 3 | convert line.jsonl out | line.jsonl: no such file or folder; did you mean lines.jsonl?
-2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL, and would be a folder here; write s3://bucket/photos
-2 | convert https://example.com/a.jsonl out | download or copy all else to a folder first
+2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL; write s3://bucket/photos
+2 | convert https://example.com/a.jsonl out | download or copy all else to a folder
 3 | inspect in | in: not a dataset (it has no manifest.json); `shardctl convert in out` makes one
 3 | inspect redy | redy: no such dataset; did you mean ready?
 3 | cache ls absent | absent: no such folder
@@ -250,9 +250,9 @@ WRONG = r"""
 3 | verify ready/files.arrow | not a shard; give the folder of the dataset, ready
 3 | inspect ready/plan.arrow | not a shard; give the folder of the dataset, ready
 3 | inspect ready/manifest.json | not a shard; give the folder of the dataset, ready
-2 | export ready out --to parquet --rename label=image | a name of its own
+2 | export ready out --to parquet --rename label=image | need different names
 2 | export ready out --to parquet --where 'size > 3' | no column 'size'
-3 | export ready out --to parquet --where 'label > 99' | has no sample for which
+3 | export ready out --to parquet --where 'label > 99' | no sample matches
 2 | export ready out --to parquet --store webp | keep, png or jpeg:QUALITY
 2 | export ready out --to parquet --on-loss ignore | 'ignore' is not one of fail, json, drop
 2 | export ready out --to parquet --compression br | zstd, snappy or none
@@ -266,7 +266,7 @@ WRONG = r"""
 2 | inspect ready --images x.png --where 'label == 17' | 17
 3 | inspect ready --html absent/x.html | cannot be written (No such file or directory)
 2 | convert in out --recipe steps.toml --random-crop 9 | has no step random_resized_crop (it has resize, crop, custom); add it with --step
-2 | convert in out --recipe steps.toml --crop 8 | has 2 steps crop; change the one that is meant
+2 | convert in out --recipe steps.toml --crop 8 | has 2 steps crop; change
 2 | convert in out --recipe steps.toml --transform json:dumps | has this function already
 2 | convert in out --recipe steps.toml --step hflip | hflip must come before your own function
 2 | convert in out --recipe steps.toml --resize 0 | must be 224, or 320x240

@@ -8,6 +8,7 @@ import re
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,45 +51,31 @@ def test_version_1_is_refused_with_what_to_do(unpacked):
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
 def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked):
-    datasets = sorted(path.name for path in unpacked.iterdir() if path.name != "sources")
-    assert datasets in (
-        ["jpeg", "lines", "raw", "source", "texts"],
-        ["jpeg", "lines", "raw", "source", "texts", "tokens"],
-    )
-    for name in datasets:
+    sources, photos = unpacked / "sources", unpacked / "sources" / "photos"
+    datasets = {path.name for path in unpacked.iterdir()} - {"sources"}
+    assert datasets - {"tokens"} == {"jpeg", "lines", "raw", "source", "texts"}
+    opened = {name: shardctl.open(unpacked / name) for name in datasets}
+    for name, ds in opened.items():
         assert shardctl.verify(unpacked / name, level="deep").findings == ()
-        assert shardctl.inspect(unpacked / name).samples == len(shardctl.open(unpacked / name)) > 0
-    sources = unpacked / "sources"
-    kept = shardctl.open(unpacked / "source")
+        assert shardctl.inspect(unpacked / name).samples == len(ds) > 0
+    kept, raw = opened["source"], opened["raw"]
     assert {kept.classes[sample["label"]] for sample in kept} == {"cats", "dogs"}
-    for sample in kept:
-        with Image.open(sources / "photos" / sample["key"]) as picture:
-            assert np.array_equal(sample["image"], np.asarray(picture))
-    raw = shardctl.open(unpacked / "raw")
     assert {split.name for split in raw.manifest.splits} == {"train", "val"}
-    for sample in raw:
-        with Image.open(sources / "photos" / sample["key"]) as picture:
-            assert np.array_equal(sample["image"], np.asarray(picture.crop((2, 0, 18, 16))))
-    assert next(iter(raw.loader(batch_size=6, shuffle=True, seed=0)))["image"].shape == (
-        6,
-        16,
-        16,
-        3,
-    )
-    texts = {sample["key"]: sample["text"] for sample in shardctl.open(unpacked / "texts")}
+    for ds, part in ((kept, None), (raw, (2, 0, 18, 16))):
+        for sample in ds:
+            with Image.open(photos / sample["key"]) as picture:
+                pixels = np.asarray(picture.crop(part) if part else picture)
+                assert np.array_equal(sample["image"], pixels)
+    batch = next(iter(raw.loader(batch_size=6, shuffle=True, seed=0)))
+    assert batch["image"].shape == (6, 16, 16, 3)
+    texts = {sample["key"]: sample["text"] for sample in opened["texts"]}
     assert texts == {path.name: path.read_text() for path in (sources / "texts").iterdir()}
-    lines = [
-        {name: sample[name] for name in ("text", "id", "score")}
-        for sample in shardctl.open(unpacked / "lines")
-    ]
-    assert lines == [
-        json.loads(line) for line in (sources / "lines.jsonl").read_text().splitlines()
-    ]
+    lines = [{name: row[name] for name in ("text", "id", "score")} for row in opened["lines"]]
+    told = (sources / "lines.jsonl").read_text().splitlines()
+    assert lines == [json.loads(line) for line in told]
     if "tokens" in datasets:
-        tokens = shardctl.open(unpacked / "tokens")
-        assert b"line 0" in bytes(
-            np.concatenate([sample["tokens"] for sample in tokens]).clip(0, 255).astype(np.uint8)
-        )
+        tokens = np.concatenate([sample["tokens"] for sample in opened["tokens"]])
+        assert b"line 0" in bytes(tokens.clip(0, 255).astype(np.uint8))
 
 
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
@@ -106,22 +93,19 @@ def test_damage_in_version_2_is_found_and_repaired_from_its_sources(unpacked):
 def test_version_2_follows_its_sources(unpacked):
     dataset, photos = unpacked / "raw", unpacked / "sources" / "photos"
     manifest = json.loads((dataset / "manifest.json").read_text())
-    (before,), imaging = manifest["sources"], manifest["environment"]
     shutil.copy(photos / "cats" / "0.png", photos / "cats" / "9.png")
-    options = {
-        "crop": 16,
-        "store": "raw",
-        "split": {"train": 0.5, "val": 0.5},
-        "shuffle": 1,
-        "workers": 0,
-    }
-    if (imaging["imaging"], imaging["libraries"]) != (
-        backend.require_one(),
-        ", ".join(backend.libraries()),
-    ):
-        with pytest.raises(DatasetError, match="other versions made it"):
-            shardctl.convert(photos, dataset, update=True, moved_from=[before], **options)
-    else:
-        result = shardctl.convert(photos, dataset, update=True, moved_from=[before], **options)
+
+    def update() -> Any:
+        given = {"crop": 16, "store": "raw", "split": "train=0.5,val=0.5", "shuffle": 1}
+        moved = {"moved_from": manifest["sources"], "update": True, "workers": 0}
+        return shardctl.convert(photos, dataset, **given, **moved)
+
+    made_by = manifest["environment"]
+    libraries = ", ".join(backend.libraries())
+    if (made_by["imaging"], made_by["libraries"]) == (backend.require_one(), libraries):
+        result = update()
         assert (result.status, result.samples) == ("updated", 7)
+    else:
+        with pytest.raises(DatasetError, match="other versions made it"):
+            update()
     assert shardctl.verify(dataset).ok

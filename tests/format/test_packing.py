@@ -66,24 +66,6 @@ def test_concat_and_best_fit_have_every_token_in_one_place_in_order(lengths, siz
             assert counts.tolist() == [-(-length // size) for length in lengths]
 
 
-def plain_best_fit(lengths: list[int], size: int) -> int:
-    """Best-fit decreasing as a textbook has it: how many blocks it needs."""
-    free: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        fitting = [place for place, room in enumerate(free) if room >= length]
-        if fitting:
-            free[min(fitting, key=lambda place: free[place])] -= length
-        else:
-            free.append(size - length)
-    return len(free)
-
-
-@examples(60)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
-def test_best_fit_is_the_textbook_algorithm(lengths, size):
-    assert best_fit(np.array(lengths), size).blocks == plain_best_fit(lengths, size)
-
-
 def bound(lengths: Any, size: int) -> int:
     return fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
 
@@ -392,7 +374,7 @@ def wanted_documents(documents: Documents) -> dict[str, list[int]]:
     return {f"in.parquet#{number}": [*each, EOS] for number, each in enumerate(documents, 1)}
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     source, documents, tmp_path, method
@@ -469,7 +451,7 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
     assert [step["documents"] for step in result.steps] == [len(wanted)]
 
 
-def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_path, monkeypatch):
+def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, out, monkeypatch):
     def refuse(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
         if len(lengths) > 100:
             raise MemoryError
@@ -479,7 +461,7 @@ def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(source, tmp_
     monkeypatch.setitem(METHODS, "bfd", refuse)
     # which ends a process, and several in a row end the conversion
     with pytest.raises(MemoryError):
-        converted(source, tmp_path / "out", method="bfd")
+        converted(source, out, method="bfd")
 
 
 def test_estimates_of_blocks_are_near_what_comes(source, out, cli):

@@ -13,6 +13,7 @@ from places import file_at
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format import shard
+from shardctl.format.arrays import column_of, rows_at
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Image
 from shardctl.format.shard import (
@@ -183,3 +184,22 @@ def test_rows_and_batches_of_any_types_come_out_with_the_checksums_of_a_reader(d
             read, metadata = reader.get_batch_with_custom_metadata(block)
             checksum = metadata[CHECKSUM_KEY].decode()
             assert (read.num_rows, checksum) == (count, block_checksum(read))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint16", "int32", "int64", "uint64", "float32", "float64"]
+)
+def test_numbers_become_the_same_column(dtype):
+    numbers = np.arange(40).astype(dtype)
+    for each in (numbers, numbers[::3], numbers[:0]):
+        column = column_of(each)
+        assert column.equals(pa.array(each))
+        column.validate(full=True)
+
+
+@given(st.lists(st.integers(0, 199), max_size=150))
+def test_rows_are_those_of_take(rows):
+    texts = [str(n) if n % 3 else None for n in range(200)]
+    batch = pa.record_batch({"n": pa.array(range(200)), "text": texts})
+    for wanted in (np.array(rows, np.int64), np.array(sorted(rows), np.int64)):
+        assert rows_at(batch, wanted).equals(batch.take(pa.array(wanted)))

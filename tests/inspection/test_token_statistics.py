@@ -45,31 +45,28 @@ def test_the_statistics_are_those_of_the_documents(tmp_path_factory, texts):
     documents = {f"{number}.txt": text for number, text in enumerate(texts)}
     tokens = [token for text in texts for token in tokens_of(text)]
     blocks = packed_blocks(documents)
-    (packed,) = token_statistics(
-        place_of(write_packed(tmp_path / "packed", blocks, per_shard=3))
-    ).values()
-    (ragged,) = token_statistics(place_of(write_ragged(tmp_path / "ragged", documents))).values()
+    roots = (
+        write_packed(tmp_path / "packed", blocks, per_shard=3),
+        write_ragged(tmp_path / "ragged", documents),
+    )
+    packed, ragged = (token_statistics(place_of(root))["tokens"] for root in roots)
     lengths = [len(tokens_of(text)) for text in texts]
     for found in (packed, ragged):
         assert (found.tokens, found.documents) == (len(tokens), len(texts))
         assert (found.lengths.low, found.lengths.high) == (min(lengths), max(lengths))
         assert sum(found.lengths.counts) == len(texts)
         counts = Counter(tokens)
-        assert {each.token: each.count for each in found.most_common} == dict(
-            sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:20]
-        )
+        most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:20]
+        assert [(each.token, each.count) for each in found.most_common] == most
         assert (found.used, found.unused) == (len(counts), VOCABULARY - len(counts))
-        assert [each.token for each in found.never_used] == [
-            n for n in range(VOCABULARY) if n not in counts
-        ][:20]
+        unused = sorted(set(range(VOCABULARY)) - set(counts))
+        assert [each.token for each in found.never_used] == unused[:20]
     assert packed.padding == sum(block["tokens"].count(PAD) for block in blocks)
     pieces = Counter(key for block in blocks for key in block["document_keys"])
     assert packed.cut == sum(count > 1 for count in pieces.values())
     assert (ragged.padding, ragged.cut, ragged.per_block) == (None, None, None)
-    assert (ragged.text_bytes, ragged.text_tokens) == (
-        sum(len(text.encode()) for text in texts),
-        len(tokens),
-    )
+    assert ragged.text_bytes == sum(len(text.encode()) for text in texts)
+    assert ragged.text_tokens == len(tokens)
 
 
 def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path):
@@ -86,7 +83,7 @@ def test_documents_are_told_apart_without_an_end_token(tmp_path, eos):
     """But for one that ends where its block does. The tokenizer may have an end token that was not
     used."""
     out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
-    (found,) = token_statistics(place_of(out)).values()
+    found = token_statistics(place_of(out))["tokens"]
     assert (found.documents, found.cut, found.lengths.high) == (5, 2, 44)
     assert found.why_numbers is not None
     assert {each.text for each in found.most_common} == {None}
@@ -115,7 +112,7 @@ def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(tmp_path, cli
     out = write_packed(
         tmp_path / "out", [good, good, {**good, "document_lengths": [99]}, good], per_shard=9
     )
-    (found,) = token_statistics(place_of(out)).values()
+    found = token_statistics(place_of(out))["tokens"]
     assert (found.samples, len(found.faults)) == (2, 1)
     shown = cli("inspect", out, "--stats")
     assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
@@ -150,12 +147,8 @@ def test_a_vocabulary_may_have_holes(tmp_path, cli):
     }
     out = write_ragged(tmp_path / "out", {"x": "\0\4"}, Tokens(5, tokenizer="tokenizer.json"))
     (out / "tokenizer.json").write_text(json.dumps(content))
-    (found,) = token_statistics(place_of(out)).values()
-    assert [(each.token, each.text) for each in found.never_used] == [
-        (1, None),
-        (2, None),
-        (3, None),
-    ]
+    found = token_statistics(place_of(out))["tokens"]
+    assert [(each.token, each.text) for each in found.never_used] == [(n, None) for n in (1, 2, 3)]
     assert [(each.token, each.text) for each in found.most_common] == [(0, "a"), (4, "z")]
     shown = cli("inspect", out, "--stats")
     assert "never used: 1, 2, 3 (3 in all)" in shown.out

@@ -9,7 +9,7 @@ from image_files import images
 from in_this_process import convert
 
 import shardctl
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import UsageError
 from shardctl.images.codecs.image import decode
 
 
@@ -37,7 +37,7 @@ def test_every_input_comes_out_as_it_went_in(photos, out):
     assert keys_of(ds.filter("width > height and label != 1")) == wide != []
 
 
-def test_indices_of_the_order(raw_dataset):
+def test_indices_and_slices_of_the_order(raw_dataset):
     ds = shardctl.open(raw_dataset)
     in_order = keys_of(ds)
     assert [ds[index]["key"] for index in range(-1, 60)] == [in_order[-1], *in_order]
@@ -64,15 +64,6 @@ def test_the_splits_are_the_whole(raw_dataset):
     assert keys_of(train) + keys_of(val) == keys_of(both)
     with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
         shardctl.open(raw_dataset, split="test")
-
-
-def test_batches_are_arrays_of_the_right_shape(raw_dataset):
-    batches = list(shardctl.open(raw_dataset).loader(batch_size=25))
-    assert [batch["image"].shape for batch in batches] == [(n, 32, 32, 3) for n in (25, 25, 10)]
-    assert all(batch["image"].dtype == np.uint8 for batch in batches)
-    assert all(batch["label"].dtype == np.int64 for batch in batches)
-    assert len(list(shardctl.open(raw_dataset).loader(batch_size=25, drop_last=True))) == 2
-    assert set(next(iter(shardctl.open(raw_dataset).loader(2, columns=["label"])))) == {"label"}
 
 
 @pytest.fixture
@@ -132,7 +123,6 @@ def test_a_filter_may_be_a_string(raw_dataset):
         (ds.filter("label == 2"), second),
         (ds.filter(f"label == {ds.classes[2]!r}"), second),
         (ds.filter("contains(key, 'dunes') and label >= 0").limit(2), dunes[:2]),
-        (ds.filter("True"), in_order),
         (ds.filter("width == 32 and height > 31 and image_bytes == 32 * 32 * 3"), in_order),
         (ds.filter("width > 100 or label == 2"), second),
         (ds.filter("index < 5 or index == 59"), [*in_order[:5], in_order[59]]),
@@ -142,8 +132,8 @@ def test_a_filter_may_be_a_string(raw_dataset):
         (turned.filter("index < 3 and width == 32"), in_order[:-4:-1]),
     ):
         assert keys_of(kept) == keys
-    assert ds.filter("split == 'train'").identity["samples"] == len(train)
-    assert len(turned.filter("split == 'train'")) == len(train)
+    for whole in (ds, turned):
+        assert len(whole.filter("split == 'train'")) == len(train)
     for wrong, message in (
         ("label = 2", "'label = 2' is not a condition"),
         ("colour == 2", "no column 'colour'"),
@@ -165,17 +155,6 @@ def test_what_is_printed_says_what_is_in_it(raw_dataset):
     ):
         assert part in repr(shown)
     assert {"open", "convert", "mix", "bench", "__version__"} <= set(dir(shardctl))
-
-
-def test_a_damaged_shard_is_named_and_not_read(dataset):
-    victim = dataset / "train-00001.arrow"
-    victim.write_bytes(victim.read_bytes()[:-1])
-    ds = shardctl.open(dataset)
-    with pytest.raises(DatasetError, match=r"train-00001.arrow"):
-        list(ds.loader(8))
-    victim.unlink()
-    with pytest.raises(DatasetError, match=r"train-00001.arrow: no such shard"):
-        list(shardctl.open(dataset))
 
 
 def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(

@@ -215,7 +215,7 @@ class TestTorch:
 
     @pytest.mark.thorough(after=1)
     @pytest.mark.parametrize("samples", [SAMPLES, SAMPLES - 9, 1])
-    def test_two_ranks_of_distributed_data_parallel(self, root, tmp_path, samples):
+    def test_two_ranks_of_distributed_data_parallel_end_together(self, root, tmp_path, samples):
         """Two real processes train a real model; each must have the other's gradients, and all
         samples come: where they do not divide, the first of the epoch again, and no rank waits."""
         printed = in_two_ranks(root, tmp_path, f"SAMPLES = {samples}{TRAIN}")

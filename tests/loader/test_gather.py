@@ -58,15 +58,18 @@ def test_nothing_behind_a_buffer_is_read():
 
 
 @pytest.mark.parametrize("stretch", [1 << 30, 16])
-@given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.data())
-def test_gathered_values_are_those_of_the_buffers(stretch, contents, data):
+@given(
+    st.lists(st.binary(max_size=60), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 60)), max_size=8),
+)
+def test_gathered_values_are_those_of_the_buffers(stretch, contents, drawn):
     """With a stretch of 16 bytes, buffers and values are as large for it as those of more than 1
     GiB."""
     places = []
-    for _ in range(data.draw(st.integers(0, 8))):
-        which = data.draw(st.integers(0, len(contents) - 1))
-        start = data.draw(st.integers(0, len(contents[which])))
-        places.append((which, start, data.draw(st.integers(0, len(contents[which]) - start))))
+    for number, start, length in drawn:
+        which = number % len(contents)
+        size = len(contents[which])
+        places.append((which, min(start, size), min(length, size - min(start, size))))
     which, start, length = np.array(places, np.int64).reshape(-1, 3).T
     located = Located([pa.py_buffer(content) for content in contents], which, start, length)
     expected = [contents[which][start : start + length] for which, start, length in places]
@@ -74,10 +77,8 @@ def test_gathered_values_are_those_of_the_buffers(stretch, contents, data):
         assert gather(located).to_pylist() == expected
         for width in {int(size) for size in length}:
             same = located.at(length == width)
-            assert [bytes(row) for row in gather_fixed(same, width)] == [
-                bytes(row) for row in same.rows()
-            ]
-    assert [bytes(row) for row in located.rows()] == expected
+            assert list(map(bytes, gather_fixed(same, width))) == list(map(bytes, same.rows()))
+    assert list(map(bytes, located.rows())) == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 40, 1100])

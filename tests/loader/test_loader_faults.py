@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 from annotated import png
 from conftest import CROP
-from handmade import repeat_shard, write_dataset
+from handmade import write_dataset
 from in_this_process import convert
 from programs import run_python
 
@@ -271,23 +271,6 @@ def test_a_dataset_replaced_under_a_running_loader_is_named(photos, out):
         DatasetError, match=r"replaced by another dataset while it was read; open it again"
     ):
         list(ds.loader(8, mmap=False))
-
-
-@pytest.mark.thorough
-def test_many_shards_with_few_open_files(out):
-    columns = pa.schema({"key": pa.string(), "n": pa.int64()})
-    write_dataset(out, columns, ((f"k{n}", n) for n in range(4)), 4)
-    repeat_shard(out, 1000)
-    code = """
-import shardctl, sys, collections
-for options in ({}, {'shuffle': True}, {'shuffle': 'window'}, {'mmap': False}):
-    batches = shardctl.open(sys.argv[1]).loader(256, **options)
-    counts = collections.Counter(n for batch in batches for n in batch['n'].tolist())
-    assert counts == dict.fromkeys(range(4), 1000), (options, counts)
-"""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
-    ran = run_python(limit + code, out)
-    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.fixture

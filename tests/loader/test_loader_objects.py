@@ -454,15 +454,6 @@ def test_the_size_of_an_image_is_that_of_the_upright_one(out, orientation, read)
     assert batch["objects"][0]["bbox"].tolist() == [[*place, 2, 2]]
 
 
-def test_differences_of_objects_between_datasets_are_found(tmp_path, cli):
-    changed = [SAMPLES[0], [thing([1, 1, 1, 1])], None, [thing([4, 4, 8, 4], area=float("nan"))]]
-    for name, samples in (("a", SAMPLES), ("b", changed), ("c", changed)):
-        write(tmp_path / name, samples)
-    done = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b")
-    assert "objects" in done.out
-    assert cli("inspect", tmp_path / "b", "--diff", tmp_path / "c").code == 0
-
-
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [

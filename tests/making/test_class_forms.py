@@ -159,7 +159,7 @@ def test_a_list_of_classes_has_no_name_in_two_forms(tmp_path, out):
     for options, says in (
         ({"labels": f"yolo:{data}"}, "names are a list of different names"),
         ({"labels": f"yolo:{labels}"}, "repeats"),
-        ({"classes": classes}, "each once"),
+        ({"classes": classes}, "each class on one line"),
     ):
         with pytest.raises(InputError, match=says):
             convert(source, out, **options)

@@ -628,7 +628,7 @@ def test_the_settings_are_recorded(raw_dataset):
 def test_records_that_each_have_fields_of_their_own_are_refused_until_some_are_named(tmp_path, out):
     records = ({"id": number, f"name {number}": number} for number in range(5000))
     lines = write_lines(tmp_path / "lines.jsonl", records)
-    with pytest.raises(InputError, match="fields that the first ones do not have"):
+    with pytest.raises(InputError, match="fields that the first ones lack"):
         convert(lines, out)
     assert convert(lines, out, fields="id").samples == 5000
     assert sorted(sample["id"] for sample in shardctl.open(out)) == list(range(5000))

@@ -54,26 +54,16 @@ def manifest(**parts: str) -> Manifest:
     )
 
 
-def decided(there: Manifest | None, jobs: dict[str, str] | None = None, **wanted: Any) -> Decision:
-    return decide(replace(WANTED, **wanted), there, jobs or {})
+def decided(there: Manifest | None, **wanted: Any) -> Decision:
+    return decide(replace(WANTED, **wanted), there)
 
 
 def test_a_dataset_is_created_where_there_is_none():
-    assert decided(None) == decided(None, updates=True) == (NAME, False, False)
+    assert decided(None) == decided(None, updates=True) == (NAME, "")
 
 
-def test_its_own_unfinished_job_is_resumed_and_no_other():
-    assert decided(None, {NAME: ""}) == (NAME, True, False)
-    assert decided(None, {"other": ""}) == (NAME, False, False)
-    assert decided(None, {NAME: "of another dataset"}) == (NAME, False, False)
-
-
-def test_an_update_that_was_begun_is_resumed_only_for_the_same_dataset():
-    there = manifest(inputs="others")
-    assert decided(there, updates=True).follows
-    resumed = decided(there, {NAME + UPDATING: "digest"}, updates=True)
-    assert resumed == (NAME + UPDATING, True, True)
-    assert decided(there, {NAME + UPDATING: "the one before"}, updates=True).follows
+def test_an_update_has_a_job_of_its_own_and_names_the_dataset():
+    assert decided(manifest(inputs="others"), updates=True) == (NAME + UPDATING, "digest")
 
 
 @pytest.mark.parametrize("versions", [PARTS["versions"], "numpy 1.0", ""])
@@ -87,7 +77,7 @@ def test_a_dataset_with_a_part_that_is_not_known_is_another_one():
 
 
 def test_overwrite_creates_it_anew_also_if_it_is_up_to_date():
-    assert decided(manifest(), overwrites=True) == (NAME, False, False)
+    assert decided(manifest(), overwrites=True) == (NAME, "")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +104,7 @@ def test_versions_that_may_give_other_values_are_refused_by_an_update():
     with pytest.raises(DatasetError, match="other versions made it"):
         decided(manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"), updates=True)
     same = manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0")
-    assert decided(same, updates=True).follows
+    assert decided(same, updates=True).updates
 
 
 def test_sources_that_have_moved_must_be_said():
@@ -122,12 +112,12 @@ def test_sources_that_have_moved_must_be_said():
     for wrong in ([], ["/elsewhere"]):
         with pytest.raises(InputError):
             decided(manifest(), **moved, moved=wrong)
-    assert decided(manifest(), **moved, moved=["/in"]).follows
+    assert decided(manifest(), **moved, moved=["/in"]).updates
 
 
 def test_sources_may_be_appended_after_those_that_are_there():
     more: dict[str, Any] = {"parts": {**PARTS, "inputs": "more"}, "appends": True}
-    assert decided(manifest(), **more, sources=["/in", "/more"]).follows
+    assert decided(manifest(), **more, sources=["/in", "/more"]).updates
     with pytest.raises(InputError):
         decided(manifest(), **more, sources=["/more"])
 

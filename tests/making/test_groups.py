@@ -183,5 +183,5 @@ def test_a_group_that_cannot_be_is_refused(records, tmp_path, out):
     ):
         with pytest.raises(InputError, match=said):
             grouped(source, out, group)
-    with pytest.raises(UsageError, match="keeps samples together where split divides them"):
+    with pytest.raises(UsageError, match="needs a split by shares"):
         convert(records, out, group="patient")

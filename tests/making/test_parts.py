@@ -232,7 +232,7 @@ def test_a_part_runs_no_code_only_because_the_job_names_it(photos, tmp_path, out
     monkeypatch.syspath_prepend(tmp_path)
     own = [{"name": "custom", "target": "evil:f"}]
     edit_job(out, "recipe", lambda recipe: recipe.update(transform=own))
-    with pytest.raises(UsageError, match="was made with user functions"):
+    with pytest.raises(UsageError, match="made with user functions"):
         build(photos, out, "2/2")
 
 

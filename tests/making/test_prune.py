@@ -291,7 +291,7 @@ def test_keys_that_are_values_of_a_field(tmp_path, out):
     assert [(reject.key, reject.error) for reject in rejects_of(out)] == [("in.jsonl#34", "pruned")]
     expect_whole(out)
     convert(source, tmp_path / "mixed", shuffle=1, **KEYED)
-    with pytest.raises(UsageError, match="its records were shuffled; remove the records"):
+    with pytest.raises(UsageError, match="its records were shuffled; remove them"):
         shardctl.prune(tmp_path / "mixed", keys=["user-in33"])
 
 

@@ -395,7 +395,7 @@ def test_a_connection_that_is_there_is_used_and_stays(tmp_path, out, cluster):
     source = numbered(tmp_path, 1)
     shardctl.convert(source, out, engine=f"ray:{cluster.address}")
     assert ray.is_initialized()
-    with pytest.raises(UsageError, match=r"already uses the Ray cluster at .*, not the one at 127"):
+    with pytest.raises(UsageError, match=r"already uses the Ray cluster at .*, not 127"):
         shardctl.convert(source, tmp_path / "other", engine="ray:127.0.0.9:1")
 
 

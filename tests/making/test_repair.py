@@ -447,7 +447,7 @@ def test_no_code_is_run_that_only_the_dataset_names(origin, out, tmp_path, monke
     imported.unlink()
     sys.modules.pop("dim_steps")
     flip(out / SHARD)
-    said = r"was made with user functions; .*transforms=\['dim_steps:dim'\]"
+    said = r"was made with user functions, .*transforms=\['dim_steps:dim'\]"
     with pytest.raises(UsageError, match=said):
         shardctl.repair(out, workers=1)
     assert not imported.exists()
@@ -498,7 +498,7 @@ def test_sources_that_are_gone_are_named_and_found_where_the_caller_says(source,
     moved = source.rename(source.with_name("moved"))
     result = repair(out)
     assert len(result.lost) == 8
-    assert "--source says where the sources are now" in result.unrepaired[0].message
+    assert "--source says where sources are now" in result.unrepaired[0].message
     flip(out / "plan.arrow")
     assert repair(out, sources=[moved]).status == "repaired"
     assert sums(out) == sums(whole)

@@ -219,6 +219,14 @@ def test_other_versions_go_on_with_a_job_that_has_the_same_keys_and_no_others(im
     assert small(images_in, out).status == "resumed"
 
 
+def test_a_job_that_updates_another_dataset_is_not_gone_on_with(tmp_path, out):
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
+    broken_off(source, out)
+    (path,) = (out / ".shardctl").glob("*/job.json")
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "updates": "another"}))
+    assert convert(source, out, samples_per_shard=2).status == "created"
+
+
 def test_finished_work_of_another_conversion_is_not_thrown_away(images_in, out):
     broken_off(images_in, out)
     with pytest.raises(DatasetError, match=r"its recipe and settings: \d of 8 shards are done"):

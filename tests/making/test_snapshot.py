@@ -458,7 +458,7 @@ def test_a_script_that_would_wait_for_itself_is_told_so(source, tmp_path, out):
     assert run("True") == (1, True)
     assert run("__name__ == '__main__'") == (0, False)
     own = {"transform": [{"name": "custom", "target": "__main__:mine"}]}
-    expect(UsageError, "into a file of its own", source, tmp_path / "new", recipe=own)
+    expect(UsageError, "into another file", source, tmp_path / "new", recipe=own)
 
 
 def test_what_is_left_out_is_said(source, out, capfd):

@@ -210,7 +210,7 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
         convert(source, out, **options)
     happens(source)
     results = [update(source, quick, **options)]
-    monkeypatch.setattr(conversion, "listed_without_walk", lambda request: None)
+    monkeypatch.setattr(conversion, "listed_without_walk", lambda request, folder: None)
     results.append(update(source, listed, **options))
     one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
     assert vars(one) == vars(other)

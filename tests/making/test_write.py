@@ -129,7 +129,7 @@ UNFIT: dict[str, Any] = {
     "its key .* must be a string of UTF-8": [{"key": "a\ud800", "x": 1}],
     "make it a list": [{"n": {1, 2}}],
     "sample 0 .*: not an image": [{"image": b"no image"}],
-    "uint8 array": [{"image": np.zeros((2, 2), np.uint8)}],
+    "all are uint8": [{"image": np.zeros((2, 2), np.uint8)}],
     "store raw needs one size": [{"image": pixels(0)}, {"image": pixels(1, 5)}],
     "the split test has no sample": {"train": FIRST, "test": []},
     "the split train has no sample": {"train": iter([]), "test": FIRST},

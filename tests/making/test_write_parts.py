@@ -119,7 +119,7 @@ def ending(part: int) -> Iterator[Sample]:
         (failing, 0, InputError, FAILS),
         (failing, 2, InputError, FAILS),
         (misfit, 2, InputError, MISFITS),
-        (ending, 2, WorkerError, "ended in the middle of a part"),
+        (ending, 2, WorkerError, "ended within a part"),
         (lambda part: [{"key": "a"}], 2, InputError, "the samples 0 and 1 have the key a"),
         (lambda part: [], 2, InputError, "there is no sample to write: no part has one"),
         (lambda part: 5, 0, UsageError, "samples are an iterable of dicts"),

@@ -237,18 +237,14 @@ def _same(got: Any, put: Any) -> bool:
 def test_a_field_whose_values_no_type_holds_is_told(tmp_path, out):
     (tmp_path / "a.jsonl").write_text('{"a": 9007199254740993}\n{"a": 0.5}\n')
     said = convert(tmp_path / "a.jsonl", out).notices
-    assert "the field a has values of no one type" in str(said)
+    assert "the field a has values" in str(said)
 
 
-def test_text_files_and_lines_do_not_mix(tmp_path):
+def test_text_files_and_lines_do_not_mix(tmp_path, out):
     tree(tmp_path / "in", "a.txt")
     (tmp_path / "in" / "b.jsonl").write_text('{"text": "b"}\n')
-    with pytest.raises(
-        InputError,
-        match=r"the sources mix files of many records \(b.jsonl\) and files that are one record "
-        r"each \(a.txt\)",
-    ):
-        convert(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(InputError, match=r"many records \(b.jsonl\) and .* \(a.txt\)"):
+        convert(tmp_path / "in", out)
 
 
 def test_an_image_without_a_telling_name_is_found(tmp_path, out):
@@ -259,17 +255,12 @@ def test_an_image_without_a_telling_name_is_found(tmp_path, out):
 
 
 def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path, out):
-    source = tmp_path / "in"
-    source.mkdir()
+    source = tree(tmp_path / "in", "b.txt")
     (source / "a-link").symlink_to("nowhere")
-    (source / "b.txt").write_text("text")
     result = convert(source, out)
-    assert (shardctl.open(out).manifest.kind, result.samples) == ("text", 1)
-    assert (
-        result.notices[0]
-        == f"left out: 1 file or folder, for instance {source}/a-link, which cannot be reached"
-    )
-    (source / "b.txt").unlink()
+    assert shardctl.open(out).manifest.kind == "text"
+    assert f"1 file or folder, for instance {source}/a-link, which cannot" in result.notices[0]
+    (source / "b.txt").rename(tmp_path / "b.txt")
     (source / "c.png").symlink_to("nowhere")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
         convert(source, tmp_path / "images", max_rejects="100%")
@@ -293,12 +284,11 @@ def test_a_source_that_gives_nothing_beside_others_is_an_error(idle, place, tmp_
     assert not out.exists()
 
 
-def test_sources_that_describe_or_label_others_give_something(tmp_path):
-    made = tree(tmp_path / "in", "1.png")
+def test_sources_that_describe_or_label_others_give_something(tmp_path, out):
+    made = tree(tmp_path, "1.png", "00000_stats.json", "00000.parquet")
     (made / "labels.csv").write_text("file_name,label\n1.png,cat\n")
-    assert labels([made / "1.png", made / "labels.csv"], tmp_path / "out") == {"1.png": "cat"}  # type: ignore[arg-type]
+    convert([made / "1.png", made / "labels.csv"], out)
+    assert shardctl.open(out).classes == ("cat",)
     (made / "00000.tar").write_bytes(tar([("a.txt", b"1")]))
-    (made / "00000_stats.json").write_text("{}")
-    (made / "00000.parquet").write_bytes(b"")
-    files = [made / name for name in ("00000.tar", "00000_stats.json", "00000.parquet")]
+    files = [made / f"00000{ending}" for ending in (".tar", "_stats.json", ".parquet")]
     assert convert(files, tmp_path / "table").samples == 1

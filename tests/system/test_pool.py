@@ -335,25 +335,22 @@ def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(mo
 def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_it(
     tmp_path, monkeypatch
 ):
-    os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     allowed = iter([True, True, False])
+    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
     monkeypatch.setattr(pool, "allow_open_files", lambda more: next(allowed))
-    tasks = Pool("pool_tasks", "auto", Limits())
-    answers: list[Any] = []
+    listening = Listening("auto")
 
     def died(_task: Task, _death: Death) -> Task:
-        (tmp_path / "pipe").write_text("died")  # now the other worker ends its task
+        pipe.write_text("died")  # now the other worker ends its task
         return {"do": "double", "number": 4}
 
+    monkeypatch.setattr(listening, "_died", died)
     try:
-        tasks.run(
-            [{"do": "die_with_a_command"}, {"do": "read", "path": str(tmp_path / "pipe")}],
-            lambda task, message: answers.append(message["done"]),
-            died,
-        )
+        answers = listening.run({"do": "die_with_a_command"}, {"do": "read", "path": str(pipe)})
     finally:
-        tasks.close()
+        listening.pool.close()
     assert answers == ["died", 8]
 
 

@@ -12,25 +12,21 @@ from shardctl.system.python_names import in_python
     ("message", "said"),
     [
         ("use --overwrite to make it anew", "use overwrite=True to make it anew"),
-        ("--split none makes one split of all", "split='none' makes one split of all"),
         ("use --split source or --split folder", "use split='source' or split='folder'"),
         ("--split train=0.9,val=0.1, for instance", "split='train=0.9,val=0.1', for instance"),
-        (
-            "leave them out with --drop-columns x1,x2; or",
-            "leave them out with drop_columns='x1,x2'; or",
-        ),
+        ("with --drop-columns x1,x2; or", "with drop_columns='x1,x2'; or"),
         ("keep it with --unmoved objects.bbox.", "keep it with unmoved='objects.bbox'."),
-        ("add --encoding gbk (Chinese)", "add encoding='gbk' (Chinese)"),
         ("--labels 'masks:my masks' uses them", "labels='masks:my masks' uses them"),
         ("add --transform steps:mark", "add transforms='steps:mark'"),
-        (
-            "--text-field FIELD names it, --shard-size 4096",
-            "text_field=FIELD names it, shard_size=4096",
+        ("--text-field FIELD names it, --shard-size 9", "text_field=FIELD names it, shard_size=9"),
+        *(
+            (text, text)
+            for text in (
+                "run `shardctl convert in out --update`",
+                "data/a--split.jsonl: bad",
+                "pip install --force-reinstall pillow",
+            )
         ),
-        ("more than --max-rejects allows; stop", "more than max_rejects allows; stop"),
-        ("run `shardctl convert in out --update`", "run `shardctl convert in out --update`"),
-        ("data/a--split.jsonl: bad", "data/a--split.jsonl: bad"),
-        ("pip install --force-reinstall pillow", "pip install --force-reinstall pillow"),
     ],
 )
 def test_arguments_are_named_as_python_writes_them(message, said):

@@ -174,9 +174,9 @@ def test_repair_brings_back_the_same_samples_and_rejects(source, out, names):
     ("settings", "message"),
     [
         ({"duplicates": "same"}, "duplicates must be keep, exact, similar"),
-        ({"duplicates": "similar:17"}, r"0 to 16.* it is 'similar:17'"),
+        ({"duplicates": "similar:17"}, "'similar:17'"),
         ({"duplicates": "near", "kind": "image"}, "use exact or similar"),
-        ({"duplicates": "exact", "image_field": "photo"}, "compares image files"),
+        ({"duplicates": "exact", "image_field": "photo"}, "image files"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(source, tmp_path, settings, message):

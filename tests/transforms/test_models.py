@@ -383,7 +383,7 @@ def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(lines, out,
 
 @pytest.mark.thorough
 def test_a_model_that_dies_of_no_single_record_ends_the_conversion(source, tmp_path):
-    with pytest.raises(WorkerError, match=r"several inputs, from 00\.png on.*batch lower"):
+    with pytest.raises(WorkerError, match=r"several inputs, from 00\.png on.*a lower batch"):
         convert(source, tmp_path / "out", step("LeavesInCompany"), workers=1)
 
 

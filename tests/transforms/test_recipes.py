@@ -468,7 +468,7 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text, step):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("p=1", "write a step and its settings"),
+        ("p=1", "write a step"),
         ("hflop p=1", "step 'hflop' is not known; did you mean hflip?"),
         ("hflip 0.5", "'0.5' is not of the form setting=value"),
         ("hflip p=1,2", "the value of p is not as TOML writes it"),

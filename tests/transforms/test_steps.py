@@ -231,7 +231,7 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path, out):
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        (["hflip", "five_crop"], "put it after five_crop"),
+        (["hflip", "five_crop"], "after five_crop"),
         (["ten_crop", "five_crop"], "only one step"),
         (["sequence"], "needs steps"),
     ],

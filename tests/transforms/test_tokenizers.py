@@ -602,7 +602,7 @@ def test_a_tokenizer_that_loses_something_is_a_notice_or_rejects_what_it_loses(t
     words.write_text("<unk>\nthe\ncat\n")
     source = texts_in(tmp_path / "in.jsonl", ["the cat", "the  cat", "the dog", " "])
     made = convert(source, tmp_path / "a", recipe=making(words, keep_text=True))
-    assert "tokenizer.txt does not give every text back exactly" in str(made.notices)
+    assert "tokenizer.txt does not give every text back" in str(made.notices)
     assert [(s["text"], s["tokens"].tolist()) for s in shardctl.open(tmp_path / "a")] == [
         ("the cat", [1, 2]),
         ("the  cat", [1, 2]),

@@ -149,8 +149,7 @@ def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool)
 
 @dataclass(frozen=True)
 class ConversionPlan:
-    """A new dataset that is decided on and not begun: its `job`, whose folder is to be given yet,
-    and what makes its tables."""
+    """A new dataset that is decided on and not begun: its `job`, and what makes its tables."""
 
     listing: Listing
     labelling: Labelling
@@ -159,16 +158,20 @@ class ConversionPlan:
     probe: Probe
     compared: Sequence[Compared] = ()
 
-    def write(self, folder: Path) -> None:
-        """Write the tables of the job."""
+    def write(self) -> None:
+        """Write the tables of the job into its folder."""
+        folder = self.job.folder
         write_files(folder / FILES, self.listing, self.labelling)
         self.planner.write(folder, [split.shards for split in self.job.splits])
         for each in self.compared:
             copy_file(each.table, folder / each.table.name)
 
 
-def plan_conversion(conversion: Conversion, inputs: Inputs, all_types: bool) -> ConversionPlan:
-    """Plan a conversion, having probed some of its records. Notices are added to a list of its own.
+def plan_conversion(
+    conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool
+) -> ConversionPlan:
+    """Plan a conversion, whose job will be in `folder`, having probed some of its records. Notices
+    are added to a list of its own.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that
     is enough. Raises InputError.
@@ -289,7 +292,7 @@ def plan_conversion(conversion: Conversion, inputs: Inputs, all_types: bool) -> 
         listing.note("encodings", found=", ".join(shown))
     listing.notices += [said for step in recipe.transform for said in step.notices()]
     planned = DatasetJob(
-        Path(),
+        folder,
         inputs.bases,
         recipe,
         probe.layout,

@@ -62,47 +62,43 @@ class NewDataset:
 
 class Decision(NamedTuple):
     """What a conversion does: the name of the folder of its job, "" where the dataset is up to
-    date. It goes on with a job that was begun where it `resumes`, and updates the dataset that is
-    there where it `follows`."""
+    date; and the digest of the dataset that the job updates, "" for none. It goes on with a job in
+    that folder which updates the same dataset."""
 
     job: str = ""
-    resumes: bool = False
-    follows: bool = False
+    updates: str = ""
 
 
-def decide(new: NewDataset, there: Manifest | None, begun: Mapping[str, str]) -> Decision:
+def decide(new: NewDataset, there: Manifest | None) -> Decision:
     """Decide what to do where the dataset `there` is, None for none.
 
-    `begun` has the names of unfinished jobs that can be resumed, each with the digest of the
-    dataset that it updates ("" for none). A dataset that other versions made counts as the same
-    one: it is complete, and can be used. Raises the error of a refusal, and DatasetReplacedError
-    where a dataset that is to be followed has changed since the inputs were listed beside it.
+    A dataset that other versions made counts as the same one: it is complete, and can be used.
+    Raises the error of a refusal, and DatasetReplacedError where a dataset that is to be followed
+    has changed since the inputs were listed beside it.
     """
-    name, digest = fingerprint(new.parts), ""
-    follows = there is not None and not new.overwrites
-    if there is not None and follows:
-        digest, follows = there.files[CHECKSUMS].sha256, new.updates or new.appends
-        if follows and digest != new.existing:
-            raise DatasetReplacedError
-        verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
-        if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
-            return Decision(follows=follows)
-        if not follows:
-            differs = difference(there.fingerprint_parts, new.parts)
-            found = between_settings(there, new.recipe, new.settings)
-            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-            if found:
-                differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
-            update = "--update to bring it up to date, " if verdict == "update" else ""
-            raise DatasetError(
-                f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use "
-                f"{update}--overwrite to make it again, or another destination; --explain says "
-                "more"
-            )
-        moved = new.sources[: len(there.sources)] if new.appends else new.moved
-        _refuse_to_follow(new, there, moved)
-        name += UPDATING
-    return Decision(name, begun.get(name) == digest, follows)
+    name = fingerprint(new.parts)
+    if there is None or new.overwrites:
+        return Decision(name)
+    digest, follows = there.files[CHECKSUMS].sha256, new.updates or new.appends
+    if follows and digest != new.existing:
+        raise DatasetReplacedError
+    verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
+    if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
+        return Decision()
+    if not follows:
+        differs = difference(there.fingerprint_parts, new.parts)
+        found = between_settings(there, new.recipe, new.settings)
+        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        if found:
+            differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+        update = "--update to bring it up to date, " if verdict == "update" else ""
+        raise DatasetError(
+            f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use "
+            f"{update}--overwrite to make it again, or another destination; --explain says more"
+        )
+    moved = new.sources[: len(there.sources)] if new.appends else new.moved
+    _refuse_to_follow(new, there, moved)
+    return Decision(name + UPDATING, digest)
 
 
 FOLLOWED = ("inputs", "labels", VERSIONS)

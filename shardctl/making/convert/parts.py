@@ -287,7 +287,7 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
         parts=Part.parse(str(conversion.options.part)).parts,
         closing=provenance_of(conversion, planned.inputs, planned.before, None),
         notices=tuple(listing.notices),
-        warnings=(*listing.warnings, *planned.warnings),
+        warnings=(*listing.warnings, *job.warnings),
         labelled=has_own_labels(listing),
     )
     write_atomically(job.folder / PARTED, json.dumps(asdict(parted)).encode())

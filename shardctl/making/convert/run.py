@@ -8,6 +8,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -160,31 +161,20 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     if conversion.options.explain:
         return explained(conversion, inputs)
     root, there = conversion.folder.root, conversion.manifest()
-    # no job is looked at yet: it may be another user's
-    decision, _ = _decide(conversion, inputs, there, with_jobs=False)
+    decision = _decide(conversion, inputs, there)
     if there is not None and not decision.job:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
     if not publish.needs_recovery(root):
         publish.refuse_to_replace(root, conversion.recipe.files)
-    return _plan_only(conversion, inputs, there) if conversion.options.dry_run else None
+    return _plan_only(conversion, inputs, decision, there) if conversion.options.dry_run else None
 
 
-def _decide(
-    conversion: Conversion, inputs: Inputs, there: Manifest | None, with_jobs: bool
-) -> tuple[Decision, PreviousDataset | None]:
-    """Decide by the dataset that is there now, and by the unfinished jobs `with_jobs`; return also
-    that dataset with its tables, if the job updates it or adds to it.
-
-    Raises the error of a refusal, DatasetReplacedError, and DatasetError if a table of the dataset
-    is damaged that is to be followed.
-    """
-    options, begun, made = conversion.options, dict[str, str](), fingerprint(inputs.parts)
-    for name in (made, f"{made}{UPDATING}") if with_jobs else ():
-        folder = conversion.staging.path(name)
-        if (job := unfinished(folder, inputs.bases, conversion.recipe)) is not None:
-            begun[name] = job.updates
+def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> Decision:
+    """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
+    Raises the error of a refusal, DatasetReplacedError."""
+    options = conversion.options
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -198,10 +188,7 @@ def _decide(
         settings=conversion.request.recorded_settings(conversion.recipe),
         existing=inputs.existing,
     )
-    decision = decide(new, there, begun)
-    if there is None or not decision.follows:
-        return decision, None
-    return decision, conversion.before(there)
+    return decide(new, there)
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
@@ -244,16 +231,18 @@ def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _plan_only(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> ConvertResult:
+def _plan_only(
+    conversion: Conversion, inputs: Inputs, decision: Decision, there: Manifest | None
+) -> ConvertResult:
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
     conversion.target.check_writable()
-    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    before = conversion.before(there) if there is not None and decision.updates else None
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new, warnings = job is None, tuple[str, ...]()
     if job is None:
         found, *_ = plan_job(conversion, inputs, before, inputs.scratch, all_types=False)
-        job, listing, warnings = found.job, found.inputs.listing, found.warnings
+        job, listing, warnings = found.job, found.inputs.listing, found.job.warnings
     expected = announce(conversion, job, listing, is_new)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
     return ConvertResult(
@@ -283,7 +272,6 @@ class PlannedJob:
     inputs: Inputs
     status: str
     before: PreviousDataset | None
-    warnings: tuple[str, ...] = ()
     matching: Matching | None = None
 
 
@@ -301,39 +289,36 @@ def begin_job(
         return finished(conversion, inputs, "resumed", 0)
     # Once more: another converter may have finished while this one waited.
     there = conversion.manifest()
-    decision, before = _decide(conversion, inputs, there, with_jobs=True)
+    decision = _decide(conversion, inputs, there)
     if there is not None and not decision.job:
         return _use_existing(conversion, inputs, there)
+    before = conversion.before(there) if there is not None and decision.updates else None
     folder = conversion.staging.path(decision.job)
     if all_types:
         held.check()
         conversion.target.discard(folder)
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
-        return PlannedJob(job, inputs, "resumed", before, job.warnings)
-    planned, write, of_old = plan_job(conversion, inputs, before, folder, all_types)
+        return PlannedJob(job, inputs, "resumed", before)
+    planned, write = plan_job(conversion, inputs, before, folder, all_types)
     announce(conversion, planned.job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
     job = conversion.target.prepared(planned.job)
-    write(folder)
-    warnings = list(planned.warnings)
-    if before is not None:
-        hide_pruned(folder / FILES, before.state.pruned)
-        warnings += write_known(job, before, of_old)
-    job = replace(job, warnings=tuple(dict.fromkeys(warnings)))
+    job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *write()))))
     begin(job)
     conversion.target.begun(job)
-    return replace(planned, job=job, warnings=job.warnings)
+    return replace(planned, job=job)
 
 
 def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
     """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
     that would throw away finished shards of another one."""
     folder = conversion.staging.path(decision.job)
-    if not conversion.options.overwrite and not decision.follows:
+    if not conversion.options.overwrite and not decision.updates:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    return unfinished(folder, inputs.bases, conversion.recipe) if decision.resumes else None
+    job = unfinished(folder, inputs.bases, conversion.recipe)
+    return job if job is not None and job.updates == decision.updates else None
 
 
 def plan_job(
@@ -342,29 +327,26 @@ def plan_job(
     before: PreviousDataset | None,
     folder: Path,
     all_types: bool,
-) -> tuple[PlannedJob, Callable[[Path], None], Numbers | None]:
+) -> tuple[PlannedJob, Callable[[], list[str]]]:
     """Plan the conversion, whose job will be in `folder`, once some records were tried. Return also
-    what writes the tables of the job, and the row in the plan before of each row of its plan
-    (UpdatePlan), None where all are new.
+    what writes the tables of the job, and returns further warnings.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
     fields are found in all records; without, in some of them, and only where these do not show all,
     in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
     status = "updated" if conversion.is_there else "created"
-
     why = "new records have other types" if all_types else ""
     if before is not None and not all_types:
         from shardctl.making.convert.update_plan import UpdatePlan, UpdatePlanner
 
         own = replace(inputs, listing=inputs.listing.fresh())
-        found = UpdatePlanner(conversion, own, before).plan()
+        found = UpdatePlanner(conversion, own, before, folder).plan()
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
-            job = replace(found.job, folder=folder)
-            warnings = tuple(moved_records(job, found.matching))
-            planned = PlannedJob(job, own, status, before, warnings, found.matching)
-            return planned, found.write, found.of_old
+            job = replace(found.job, warnings=tuple(moved_records(found.job, found.matching)))
+            planned = PlannedJob(job, own, status, before, found.matching)
+            return planned, partial(_write_tables, job, found.write, before, found.of_old)
         why = found
     if before is not None and conversion.options.append:
         raise InputError(
@@ -373,22 +355,40 @@ def plan_job(
         )
 
     def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(conversion, inputs, all_types)
+        return plan_conversion(conversion, inputs, folder, all_types)
 
+    # records that are only tried may have other types; those that are converted are seen later
     new = attempt(True) if all_types else with_types(attempt)
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, new.listing)
-    inputs, job = replace(inputs, listing=new.listing), replace(new.job, folder=folder)
+    job, own = new.job, replace(inputs, listing=new.listing)
     if before is None:
-        return PlannedJob(job, inputs, status, None), new.write, None
+        planned = PlannedJob(job, own, status, None)
+        return planned, partial(_write_tables, job, new.write, None, None)
     # all shards of the dataset are made anew
     files = inputs.scratch / f"anew-{FILES}"
     write_files(files, new.listing, new.labelling)
     matching, old = match_files(before, new.listing, files), len(before.table)
     changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
-    job = replace(job, changes=asdict(changes), updates=before.digest)
     warnings = tuple(moved_records(job, matching))
-    return PlannedJob(job, inputs, status, before, warnings, matching), new.write, None
+    job = replace(job, changes=asdict(changes), updates=before.digest, warnings=warnings)
+    planned = PlannedJob(job, own, status, before, matching)
+    return planned, partial(_write_tables, job, new.write, before, None)
+
+
+def _write_tables(
+    job: DatasetJob,
+    write: Callable[[], None],
+    before: PreviousDataset | None,
+    of_old: Numbers | None,
+) -> list[str]:
+    """Write the tables of a job, with what is known of records of the dataset `before`, and return
+    warnings. `of_old` is as in UpdatePlan, None where all is made anew."""
+    write()
+    if before is None:
+        return []
+    hide_pruned(job.folder / FILES, before.state.pruned)
+    return write_known(job, before, of_old)
 
 
 def announce(
@@ -582,7 +582,8 @@ def _commit(
 ) -> ConvertResult:
     """Make a job that is done the dataset. This call has made `made` of its samples. Raises
     TooManyRejectsError."""
-    job, target, warnings, before = planned.job, conversion.target, planned.warnings, planned.before
+    job, target, before = planned.job, conversion.target, planned.before
+    warnings = job.warnings
     changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
     if before is not None and (
         Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed

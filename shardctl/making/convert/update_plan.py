@@ -63,8 +63,8 @@ content. And the number that the split of each shard has now, -1 if there is no 
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """An update that is decided on and not begun: its `job`, whose folder is to be given yet, and
-    `write`, which makes its tables in a folder.
+    """An update that is decided on and not begun: its `job`, and `write`, which makes its tables in
+    the folder of that.
 
     `of_old` has the row in the plan before of each row of the plan, -1: it is new, or has changed,
     (rows,) int64. `kept` are the shards of the dataset before that are kept, by their numbers
@@ -72,7 +72,7 @@ class UpdatePlan:
     """
 
     job: DatasetJob
-    write: Callable[[Path], None]
+    write: Callable[[], None]
     matching: Matching
     of_old: Numbers
     kept: list[int]
@@ -80,11 +80,13 @@ class UpdatePlan:
 
 @dataclass(frozen=True)
 class UpdatePlanner:
-    """Plans how a conversion of these `inputs` brings the dataset `before` up to date."""
+    """Plans how a conversion of these `inputs` brings the dataset `before` up to date, by a job in
+    `folder`."""
 
     conversion: Conversion
     inputs: Inputs
     before: PreviousDataset
+    folder: Path
 
     def plan(self) -> UpdatePlan | str:
         """Compare the sources with the dataset, and plan what is to be built; or return why all
@@ -339,7 +341,7 @@ class UpdatePlanner:
             *matching.counts, rebuilt - len(all_kept), len(shards) - rebuilt, len(all_kept)
         )
         job = DatasetJob(
-            Path(),
+            self.folder,
             self.inputs.bases,
             self.conversion.recipe,
             before.layout,
@@ -358,7 +360,8 @@ class UpdatePlanner:
             record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),
         )
 
-        def write(folder: Path) -> None:
+        def write() -> None:
+            folder = job.folder
             copy_file(files, folder / FILES)
             with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
                 plan.write_table(rows, max_chunksize=CHUNK_ROWS)

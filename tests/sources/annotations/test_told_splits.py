@@ -65,7 +65,6 @@ def food(root: Path) -> tuple[list[Path], list[str]]:
 FORMS: dict[str, Any] = {
     "lists": lambda root: yolo(root, "train: train.txt\nval: val.txt"),
     "folders": lambda root: yolo(root, "train: images/monday\nval: images/friday"),
-    "lists of folders": lambda root: yolo(root, "train: [images/monday]\nval: [images/friday]"),
     "coco": coco,
     "voc": voc,
     "food": food,

@@ -135,7 +135,6 @@ def test_the_option_is_said_and_takes_the_file(cli, photos, tmp_path, kind):
             '<annotations><image id="0" name="a.jpg"><box label="cat" '
             'xtl="1"/></image></annotations>',
         ),
-        ("list.txt", "images/a.jpg 1\nimages/b.jpg 2\n"),
         ("all.json", '[{"image": "images/a.jpg", "caption": "x"}]'),
         ("list.json", '[{"image_id": 1, "file_name": "images/a.jpg", "caption": "x"}]'),
         (

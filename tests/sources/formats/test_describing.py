@@ -3,6 +3,7 @@ classes and splits."""
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -38,6 +39,7 @@ def found_in(folder: Path) -> list[str]:
     return [file.path for file in found]
 
 
+@functools.cache
 def jpeg(seed: int) -> bytes:
     sink = io.BytesIO()
     Image.fromarray(np.full((4, 4 + seed, 3), seed, np.uint8)).save(sink, "JPEG")
@@ -75,7 +77,7 @@ def test_what_img2dataset_could_not_get_is_told(tmp_path, out):
     img2dataset(tmp_path / "in", "00001", [None])
     result = convert(tmp_path / "in", out)
     assert (result.samples, result.rejected) == (6, 0)
-    said = "2 tables of img2dataset.*of what could not be downloaded"
+    said = "2 tables of img2dataset.*could not be downloaded"
     assert re.search(said, str(result.notices))
     ds = shardctl.open(out)
     assert ds.schema.names == ["key", "image", "json", "txt"]
@@ -284,18 +286,13 @@ def test_a_tar_of_images_is_a_dataset_of_images(tmp_path, out):
         ("", ["cat/notes.txt"]),
     ],
 )
-def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top, others, tmp_path):
-    names = [f"{top}{folder}/{number:03}" for folder in ("cat", "dog") for number in range(70)]
-    path = tar_of(tmp_path / "a.tar", names, ((name, b"{}") for name in others))
-    with tarfile.open(path) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    convert(path, tmp_path / "tar")
-    convert(tmp_path / "unpacked", tmp_path / "folder")
-    of_tar, of_folder = shardctl.open(tmp_path / "tar"), shardctl.open(tmp_path / "folder")
-    assert of_tar.classes == of_folder.classes == ("cat", "dog")
-    assert others or of_tar.schema.names == of_folder.schema.names == ["key", "image", "label"]
-    labels = {f"{each['key'].removeprefix('./')}.jpg": each["label"] for each in of_tar}
-    assert labels == {each["key"]: each["label"] for each in of_folder}
+def test_a_tar_of_class_folders_has_the_classes_of_its_folders(top, others, tmp_path, out):
+    labels = {f"{top}{folder}/{n:03}": folder for folder in ("cat", "dog") for n in range(70)}
+    convert(tar_of(tmp_path / "a.tar", labels, ((name, b"{}") for name in others)), out)
+    ds = shardctl.open(out)
+    assert ds.classes == ("cat", "dog")
+    assert others or ds.schema.names == ["key", "image", "label"]
+    assert {each["key"]: ds.classes[each["label"]] for each in ds} == labels
 
 
 def test_folders_in_a_tar_are_as_those_of_a_disk(tmp_path):
@@ -359,28 +356,21 @@ def test_classes_with_a_word_of_splits_in_their_name_are_no_splits_in_a_tar(tmp_
 
 
 def test_a_format_is_told_by_name_or_by_content(tmp_path):
-    interop = {
+    copy = tmp_path / "x-without-a-known-ending"
+    for name, ending in {
         "webdataset/plain-000000.tar": ".tar",
         "webdataset/packed.tar.gz": ".tar",
         "tfrecord/plain.tfrecord": ".tfrecord",
         "tfrecord/gzip.tfrecord.gz": ".tfrecord",
         "tfrecord/zlib-00000-of-00001": ".tfrecord",
         "recordio/images.rec": ".rec",
-    }
-    for name, ending in interop.items():
+    }.items():
         assert ending_of(name, str(INTEROP / name)).startswith(ending), name
-        copy = tmp_path / "x-without-a-known-ending"
         shutil.copy(INTEROP / name, copy)
         assert ending_of(copy.name, str(copy)) == ending, name
-        copy.unlink()
-    for name in (
-        "a.tgz",
-        "a.tar.zstd",
-        "a.tfrecords-00001-of-00002",
-        "tfrecord",
-        "a.tfrecord.gz",
-        "b.mds.zstd",
-    ):
+    for (
+        name
+    ) in "a.tgz a.tar.zstd a.tfrecords-00001-of-00002 tfrecord a.tfrecord.gz b.mds.zstd".split():
         assert ending_of(name, "/nowhere").split(".")[1] in ("tar", "tfrecord", "mds"), name
     for name in ("photo.jpg", "tfrecords.py", "a.rec.txt", "mytfrecord"):
         assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name

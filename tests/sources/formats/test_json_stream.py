@@ -12,7 +12,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import Everything, cut, read, units_of
+from reading import cut, read, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Reading
@@ -35,19 +35,15 @@ PIECES = (
 )
 
 
-def facts(found: Everything) -> tuple[Any, ...]:
-    return found.numbers, found.rows, [(number, error) for number, error, _ in found.rejects]
-
-
 def outcome(form: Any, path: Path, reading: Reading) -> Any:
     try:
-        if not cut(form, path, reading):
-            return "nothing"
-        if all(each.fault for each in cut(form, path, reading)):
-            return "not-json"
+        cuts = cut(form, path, reading)
     except Rejection as rejection:
         return rejection.error
-    return facts(read(form, path, reading))
+    if all(each.fault for each in cuts):
+        return "not-json" if cuts else "nothing"
+    found = read(form, path, reading)
+    return found.numbers, found.rows, [reject[:2] for reject in found.rejects]
 
 
 @examples(60)

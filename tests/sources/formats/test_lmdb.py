@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from conftest import examples
 from dataset_facts import keys
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ def write(path: Path, entries: dict[bytes, bytes], subdir: bool = False) -> Path
     return path / "data.mdb" if subdir else path
 
 
+@examples(40)
 @given(
     entries=st.dictionaries(st.text(min_size=1, max_size=40), st.binary(max_size=200), max_size=30)
 )

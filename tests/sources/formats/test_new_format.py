@@ -120,12 +120,9 @@ def test_a_format_is_one_file_and_one_row(package, tmp_path, out):
 
 
 def test_the_help_and_the_written_pages_name_it(package):
+    said = ran(package, "-m", "shardctl", "convert", "--help")
     for option in ("--kind", "--format"):
-        words = (
-            ran(package, "-m", "shardctl", "convert", "--help")
-            .partition(option)[2]
-            .partition("]")[0]
-        )
+        words = said.partition(option)[2].partition("]")[0]
         assert "lance,pairs,huggingface" in "".join(words.split())
     code = """
 import sys

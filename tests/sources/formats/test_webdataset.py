@@ -224,18 +224,14 @@ def test_two_members_of_one_field_are_a_reject(tmp_path):
     ("field", "data", "error"),
     [
         ("cls", b"cat", "not-a-number"),
-        ("cls", b"", "not-a-number"),
         ("json", b"{", "not-json"),
         ("json", b'{"a": 1, "a": 2}', "not-json"),
         ("txt", b"\xff", "not-utf8"),
-        ("npy", b"", "not-npy"),
         ("npy", npy(np.zeros(3))[:-1], "not-npy"),
         ("npy", npy(np.array([{}], object)), "not-npy"),
         ("npy", npy(np.array(["a"])), "not-npy"),
         ("npy", npy(np.zeros(2)).replace(b"(2,)", b"(-2"), "not-npy"),
-        ("npy", npy(np.zeros(2)).replace(b"{", b"("), "not-npy"),
         ("pkl", pickle.dumps(1), "pickle"),
-        ("pyd", b"", "pickle"),
         ("depth.pth", b"", "pickle"),
     ],
 )
