@@ -464,7 +464,7 @@ def _why_no_manifest(folder: Folder) -> str:
     if (here / STAGING).exists():
         return f"{shown}: an unfinished conversion; run the same command or script again"
     if any(exists(here / name) for name in BESIDE_SHARDS):
-        return f"{shown}: only its {MANIFEST} is missing; `shardctl repair {shown}` rebuilds it"
+        return f"{shown}: its {MANIFEST} is missing; `shardctl repair {shown}` rebuilds it"
     with contextlib.suppress(OSError):
         for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
             return f"{nothing}; did you mean {printable(inside)}?"

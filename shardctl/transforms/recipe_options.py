@@ -196,7 +196,7 @@ class RecipeKeys(Settings):
     truncated: str = setting(
         Word("reject", "keep"),
         "reject",
-        "Truncated images: reject them, or keep what can be read, the rest grey.",
+        "Truncated images: reject them, or keep what can be read and make the rest grey.",
         heading=IMAGES,
     )
     gray16: GrayRange | None = setting(

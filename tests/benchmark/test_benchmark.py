@@ -1,27 +1,23 @@
 """What `bench` measures. What it says of a consumer is in test_consumers.py."""
 
 from __future__ import annotations
-
 import json
-import re
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from conftest import CROP, examples
-from hypothesis import given
-from hypothesis import strategies as st
-from in_this_process import convert
-
+import re
 import shardctl
-from shardctl.benchmark.measure import BenchOptions, Listener, compare
+import shutil
+from collections.abc import Callable
+from conftest import (CROP, examples)
+from hypothesis import (given, strategies as st)
+from in_this_process import convert
+from pathlib import Path
+from shardctl.benchmark.measure import (BenchOptions, Listener, compare)
 from shardctl.benchmark.measure.comparison import compare_records
-from shardctl.benchmark.measure.meters import CpuUse, Latencies, RateSeries
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.benchmark.measure.meters import (CpuUse, Latencies, RateSeries)
+from shardctl.errors import (DatasetError, InputError, UsageError)
 from shardctl.system.machine import usable_cores
+from typing import Any
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "block"])
