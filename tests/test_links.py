@@ -2,14 +2,12 @@
 nothing waits for a pipe."""
 
 from __future__ import annotations
+
 import contextlib
 import ctypes
 import hashlib
 import json
 import os
-import pyarrow as pa
-import pytest
-import shardctl
 import shutil
 import signal
 import socket
@@ -17,22 +15,28 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import (Callable, Iterator)
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
 from conftest import examples
 from forged_datasets import signed
-from hypothesis import (given, strategies as st)
-from in_this_process import (command_line, export, repair)
-from pathlib import Path
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import command_line, export, repair
 from places import place_of
-from shardctl.errors import (DatasetError, ShardctlError, StorageError)
+
+import shardctl
+from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head
-from shardctl.loader.remote.cache import (About, Cache)
+from shardctl.loader.remote.cache import About, Cache
 from shardctl.making.convert import Listener
 from shardctl.system import files
 from shardctl.system.folders import LocalFolder
-from typing import Any
 
 FINGERPRINT = "0123456789abcdef" * 2
 

@@ -1,21 +1,25 @@
 """What `advise` recommends."""
 
 from __future__ import annotations
+
 import dataclasses
 import json
-import pytest
 import re
-import shardctl
 import sys
-from conftest import examples
-from hypothesis import (given, strategies as st)
 from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
 from shardctl.benchmark import advice
-from shardctl.benchmark.network import (Epoch, OverNetwork)
-from shardctl.errors import (InputError, UsageError)
+from shardctl.benchmark.network import Epoch, OverNetwork
+from shardctl.errors import InputError, UsageError
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_files.showing import recipe_toml
-from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib

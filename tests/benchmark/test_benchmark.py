@@ -1,23 +1,27 @@
 """What `bench` measures. What it says of a consumer is in test_consumers.py."""
 
 from __future__ import annotations
+
 import json
-import numpy as np
-import pytest
 import re
-import shardctl
 import shutil
 from collections.abc import Callable
-from conftest import (CROP, examples)
-from hypothesis import (given, strategies as st)
-from in_this_process import convert
 from pathlib import Path
-from shardctl.benchmark.measure import (BenchOptions, Listener, compare)
-from shardctl.benchmark.measure.comparison import compare_records
-from shardctl.benchmark.measure.meters import (CpuUse, Latencies, RateSeries)
-from shardctl.errors import (DatasetError, InputError, UsageError)
-from shardctl.system.machine import usable_cores
 from typing import Any
+
+import numpy as np
+import pytest
+from conftest import CROP, examples
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import convert
+
+import shardctl
+from shardctl.benchmark.measure import BenchOptions, Listener, compare
+from shardctl.benchmark.measure.comparison import compare_records
+from shardctl.benchmark.measure.meters import CpuUse, Latencies, RateSeries
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.system.machine import usable_cores
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "block"])

@@ -2,25 +2,41 @@
 and in PyTorch."""
 
 from __future__ import annotations
+
 import io
+from itertools import chain
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import shardctl
-from PIL import Image as Pictures
 from conftest import examples
 from handmade import write_dataset
-from hypothesis import (example, given, strategies as st)
-from itertools import chain
+from hypothesis import example, given
+from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
-from objects_in_images import (CATEGORIES, FIELDS, FLOATS, NOISE, OBJECTS, ROLE, SAMPLES, png, struct, thing, write)
+from objects_in_images import (
+    CATEGORIES,
+    FIELDS,
+    FLOATS,
+    NOISE,
+    OBJECTS,
+    ROLE,
+    SAMPLES,
+    png,
+    struct,
+    thing,
+    write,
+)
+from PIL import Image as Pictures
 from remote_datasets import all_same
-from shardctl.errors import (DatasetError, UsageError)
-from shardctl.format.layout import (ENCODED_IMAGE, image_tensor)
-from shardctl.format.roles import (Mask, Objects)
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, image_tensor
+from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
-from shardctl.images.object_geometry import (Motion, moved_objects)
-from typing import Any
+from shardctl.images.object_geometry import Motion, moved_objects
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

@@ -2,29 +2,32 @@
 are gone."""
 
 from __future__ import annotations
+
 import contextlib
 import errno
 import json
 import os
-import pytest
-import shardctl
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
-from image_files import images
-from in_this_process import (command_line, convert)
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pytest
+from image_files import images
+from in_this_process import command_line, convert
 from programs import run_python
-from shardctl.errors import (BusyError, DiskFullError, StorageError)
+
+import shardctl
+from shardctl.errors import BusyError, DiskFullError, StorageError
 from shardctl.making.commit import publish
 from shardctl.making.convert import Listener
 from shardctl.system import file_lease
-from shardctl.system.file_lease import (LEASE, Owner, STALE_SECONDS)
-from subprocess import PIPE
-from typing import Any
+from shardctl.system.file_lease import LEASE, STALE_SECONDS, Owner
 
 OTHER = json.dumps(vars(Owner("node8", "other", 1, "now", "other")))
 """What a machine that takes a lease over writes into it."""

@@ -1,8 +1,8 @@
 """Object stores: the same promises of each, and what is said when one refuses."""
 
 from __future__ import annotations
+
 import os
-import pytest
 import random
 import re
 import signal
@@ -13,18 +13,31 @@ import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from conftest import examples
-from hypothesis import (given, strategies as st)
-from object_server import ObjectServer
-from object_stores import (memory_store, new_bucket)
 from pathlib import Path
+
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from object_server import ObjectServer
+from object_stores import memory_store, new_bucket
 from programs import run_python
-from shardctl.errors import (InstallError, NoSuchKeyError, ObjectChangedError, StorageError, StoreError, UnansweredError, UsageError, WrongAnswerError)
+
+from shardctl.errors import (
+    InstallError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    StorageError,
+    StoreError,
+    UnansweredError,
+    UsageError,
+    WrongAnswerError,
+)
 from shardctl.system.locations import is_url
 from shardctl.system.packages import to_install
-from shardctl.system.store_lease import (PROBES, probe)
-from shardctl.system.stores import (client, objects, open_store)
-from shardctl.system.stores.base import (Entry, Store)
+from shardctl.system.store_lease import PROBES, probe
+from shardctl.system.stores import client, objects, open_store
+from shardctl.system.stores.base import Entry, Store
 from shardctl.system.stores.objects import PART
 
 KEYS = ["a", "b c.txt", "d/e+f", "d/g%20h", "d/sub/#1?x=y&z", "z~!'()[]{}^|", "über/日本.jpg"]
