@@ -65,6 +65,9 @@ SPARE_FILES = 48
 """Descriptors of which two thirds are left to the rest of the program where shards are opened."""
 
 
+FileIdentity = tuple[int, int, int]
+
+
 @dataclass
 class OpenShard:
     """A shard that is open, the path of its file, what that was then, (inode, bytes, time of
@@ -72,7 +75,7 @@ class OpenShard:
 
     file: BlockFile
     path: Path
-    identity: tuple[int, int, int]
+    identity: FileIdentity
     checked: float = field(default_factory=time.monotonic)
     used: float = 0.0
 
@@ -350,22 +353,25 @@ class Shards:
             try:
                 file = BlockFile.at(path, opener, fields)
             except DatasetError as error:
+                status = identity(path)
                 if self._is_in_place:
-                    if isinstance(error, DamageError) or identity(path) is None:
-                        self._status_of(shard, path)
+                    if isinstance(error, DamageError) or status is None:
+                        self._check_size(shard, status)
                     raise
                 continue
+            status = identity(path)
             if self._is_in_place:  # else the file may be of another dataset
-                status = self._status_of(shard, path)
+                status = self._check_size(shard, status)
                 if file.bytes == status[1]:  # else it came just now
                     break
         self._check_content(shard, file, fields)
         return OpenShard(file, path, status)
 
-    def _status_of(self, shard: int, path: Path) -> tuple[int, int, int]:
-        """Return what tells the file of a shard from the next at its path. Raises DatasetError for
-        one of another size."""
-        status, size = identity(path), int(self._table.sizes[self._first_shard + shard])
+    def _check_size(self, shard: int, status: FileIdentity | None) -> FileIdentity:
+        """Return the identity of the file of a shard. Raises DatasetError where there is none, or
+        one of another size. It was looked at before the dataset was found to be in place: that
+        may have moved since."""
+        size = int(self._table.sizes[self._first_shard + shard])
         if status is None or status[1] != size:
             what = (
                 "no such shard"
@@ -425,7 +431,7 @@ class Shards:
         return DatasetError(f"{name}: {what}; {VERIFY_ADVICE}")
 
 
-def identity(path: str | Path) -> tuple[int, int, int] | None:
+def identity(path: str | Path) -> FileIdentity | None:
     """Return what tells one file at this path from the next; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - hundreds of times per batch, and a Path costs more than the call
@@ -435,15 +441,17 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
 
 
 def open_shards(find: Callable[[], Path], split: str | None) -> Shards:
-    """Open a split of the dataset in the folder that is found; again where it was replaced, or
-    moved, between the reading of two of its files. Raises DatasetError, UsageError."""
+    """Open a split of the dataset in the folder that is found, and read its columns, of which the
+    first shard has the types; again where it was replaced, or moved, between the reading of two of
+    its files. Raises DatasetError, UsageError."""
     while True:
         root = find()
         found, shards = identity(root / MANIFEST), None
         try:
             shards = Shards(root, split)
+            _ = shards.layout  # kept
         except (DatasetError, UsageError):
-            if identity(root / MANIFEST) == found:
+            if identity(root / MANIFEST) == found and find() == root:
                 raise
         if shards is not None and identity(root / MANIFEST) == found:
             return shards
