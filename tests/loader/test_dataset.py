@@ -10,6 +10,7 @@ from in_this_process import convert
 
 import shardctl
 from shardctl.errors import UsageError
+from shardctl.format.shard import BlockFile
 from shardctl.images.codecs.image import decode
 
 
@@ -164,3 +165,18 @@ def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(
     ds = shardctl.open(raw_dataset.name)
     monkeypatch.chdir(tmp_path)
     assert sum(len(batch["key"]) for batch in ds.loader(16)) == len(ds)
+
+
+def test_a_dataset_that_is_replaced_while_it_is_opened_is_the_new_one(tmp_path, out, monkeypatch):
+    convert(images(tmp_path / "in", "a.png"), out)
+    convert(images(tmp_path / "other", "b.png", "c.png"), tmp_path / "new")
+    read = BlockFile.at
+
+    def replaced(path: Path, *how: Any) -> BlockFile:
+        if (tmp_path / "new").exists():
+            out.rename(tmp_path / "old")
+            (tmp_path / "new").rename(out)
+        return read(path, *how)
+
+    monkeypatch.setattr(BlockFile, "at", staticmethod(replaced))
+    assert keys_of(shardctl.open(out)) == ["b.png", "c.png"]
