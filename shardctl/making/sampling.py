@@ -103,9 +103,9 @@ def settled(recipe: Json, roots: Sequence[SourceRoot], workers: int | str) -> Js
 
     Raises InputError, UsageError.
     """
-    found, engine = dict(recipe), local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
+    engine = local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        settle_kind(found, roots, engine, LabelRule.parse("none"))
+        found, _ = settle_kind(recipe, roots, engine, LabelRule.parse("none"))
     finally:
         engine.close()
     return {

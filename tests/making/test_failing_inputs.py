@@ -265,7 +265,7 @@ def test_an_update_that_was_stopped_says_it_too(tmp_path, out, monkeypatch):
     day_of(source, 1, CHINESE)
     with monkeypatch.context() as stopped:
         stopping = Mock(side_effect=KeyboardInterrupt)
-        stopped.setattr("shardctl.making.convert.run.build", stopping)
+        stopped.setattr("shardctl.making.convert.run.build_shards", stopping)
         with pytest.raises(KeyboardInterrupt):
             follow(source, out)
     result = follow(source, out, max_rejects="100%")

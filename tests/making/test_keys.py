@@ -309,7 +309,7 @@ def test_it_warns_also_where_all_shards_are_made_anew_and_where_it_was_stopped(
     assert len(warned(anew)) == 1
     with monkeypatch.context() as stopped:
         stopping = Mock(side_effect=KeyboardInterrupt)
-        stopped.setattr("shardctl.making.convert.run.build", stopping)
+        stopped.setattr("shardctl.making.convert.run.build_shards", stopping)
         with pytest.raises(KeyboardInterrupt):
             followed(more[:30])
     assert len(warned(followed(more[:30]))) == 1

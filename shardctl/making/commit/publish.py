@@ -103,8 +103,9 @@ def publish(new: Path, target: Path) -> None:
         current = None
         with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
             current = Path.cwd()
-        if not (replaces and current != target and _exchange_folders(new, target)):
-            _replace_files(new.parent, target)
+        if replaces and current != target and _exchange_folders(new, target):
+            return
+        _replace_files(new.parent, target)
 
 
 def _giving_way(new: Path, target: Path) -> tuple[str, ...]:

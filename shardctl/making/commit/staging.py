@@ -124,7 +124,7 @@ def begin(job: Job) -> None:
     it one to go on from."""
     JobFolder(job.folder).make_folders(NEW_FOLDER)
     with naming_the_path(job.folder):
-        job.write_files()
+        job.write_recipe_files()
     job.save()
 
 

@@ -19,7 +19,7 @@ from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import find_unwalked
+from shardctl.making.convert.unchanged import UnwalkedInputs, find_unwalked
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
 from shardctl.making.plan.labels import PlanRules
@@ -30,7 +30,7 @@ from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import Root
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.rechecking import Changed
+from shardctl.sources.rechecking import Changed, ChangedError
 from shardctl.system.folders import LocalFolder
 from shardctl.transforms.recipe import Recipe
 
@@ -38,8 +38,8 @@ from shardctl.transforms.recipe import Recipe
 class Conversion:
     """One call of `convert`. `folder` is that of the dataset; of one on a store, a folder of this
     machine with the work on it. `staging` has the jobs. `notices` say how the kind of the samples
-    was found; `held` is the lease of the target where the caller has it. `unwalked` are the inputs, the parts of the
-    fingerprint and the digest of the dataset there where `listed_without_walk` has told them.
+    was found; `held` is the lease of the target where the caller has it. `unwalked` is what
+    `listed_without_walk` has told.
 
     Another process may replace the dataset that is at the target at any time that this one holds no
     lease.
@@ -60,17 +60,15 @@ class Conversion:
         self.options, self.folder = request.options, target.folder
         self.staging = self.folder.below(STAGING)
         self._before: PreviousDataset | None = None
-        given, self.notices = dict(request.recipe), list[str]()
+        self.notices = list[str]()
         check_sources(request.roots, target.folder.shown())
         list_all((root.text for root in request.roots), listener.listing)
-        self.unwalked: tuple[Listing, dict[str, str], str] | None = None
-        found = listed_without_walk(request, self.folder) if held is None else None
-        if found is not None:
-            self.recipe, *_ = found
-            self.unwalked = found[1:]
-            listener.listing(len(found[1]))
+        self.unwalked = listed_without_walk(request, self.folder) if held is None else None
+        if self.unwalked is not None:
+            self.recipe = self.unwalked.recipe
+            listener.listing(len(self.unwalked.listing))
         else:
-            self.notices = settle_kind(given, request.roots, engine, request.labels)
+            given, self.notices = settle_kind(request.recipe, request.roots, engine, request.labels)
             self.recipe = Recipe.from_json(given)
         if self.recipe.kind == "image":
             backend.require_one()
@@ -128,11 +126,9 @@ class Conversion:
             raise DatasetReplacedError
 
 
-def listed_without_walk(
-    request: ConvertRequest, folder: LocalFolder
-) -> tuple[Recipe, Listing, dict[str, str], str] | None:
-    """Return the recipe, the inputs and the parts of the fingerprint if the inputs are surely those
-    of the dataset that is there, told in the time of a bare walk; and the digest of that.
+def listed_without_walk(request: ConvertRequest, folder: LocalFolder) -> UnwalkedInputs | None:
+    """Return the inputs if they are surely those of the dataset that is there, told in the time of
+    a bare walk.
 
     None where they must be listed anew. Those of an update are as they are now: some may have come,
     gone or changed.
@@ -148,18 +144,13 @@ def listed_without_walk(
     )
     if others or folder.url or not folder.path(MANIFEST).exists():
         return None
-    with contextlib.suppress(DatasetError):  # what is wrong with it is said later
+    with contextlib.suppress(DatasetError, ChangedError):  # what is wrong with it is said later
         manifest = Manifest.load(folder)
         found = None
         if manifest.records is None:  # only inputs that are one record each are told so
             found = find_unwalked(request, folder, manifest, Changed() if options.update else None)
-        listing = None if found is None else found.listing()
-        if found is not None and listing is not None:
-            settings, parts = request.recorded_settings(found.recipe), manifest.fingerprint_parts
-            parts = {**parts, **parts_without_sources(found.recipe, settings)}
-            if found.listed.changed:
-                parts["inputs"] = inputs_digest(listing, settings)
-            return found.recipe, listing, parts, found.dataset
+        if found is not None and found.listing.whole:  # made now, or ChangedError is raised
+            return found
     return None
 
 
@@ -216,10 +207,13 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         roots = tuple(map(SourceRoot, known.sources))
         bases = tuple(map(Root.anywhere, map(folder_of, known.sources)))
     sources = [root.recorded for root in roots]
-    if conversion.unwalked is not None:
-        listing, parts, digest = conversion.unwalked
-        if digest == existing:
-            return Inputs(listing.fresh(), sources, bases, parts, existing, scratch)
+    found = conversion.unwalked
+    if found is not None and manifest is not None and found.dataset == existing:
+        settings = request.recorded_settings(recipe)
+        parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, settings)}
+        if found.listed.changed:
+            parts["inputs"] = inputs_digest(found.listing, settings)
+        return Inputs(found.listing.fresh(), sources, bases, parts, existing, scratch)
     listing = list_files(
         roots,
         KINDS[recipe.kind],

@@ -37,7 +37,7 @@ from shardctl.making.plan.labels import (
     label_files,
     left_out_by,
     side_fields,
-    write_files,
+    write_files_table,
 )
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, SplitPlan, Units
@@ -161,7 +161,7 @@ class ConversionPlan:
     def write(self) -> None:
         """Write the tables of the job into its folder."""
         folder = self.job.folder
-        write_files(folder / FILES, self.listing, self.labelling)
+        write_files_table(folder / FILES, self.listing, self.labelling)
         self.planner.write(folder, [split.shards for split in self.job.splits])
         for each in self.compared:
             copy_file(each.table, folder / each.table.name)
@@ -236,8 +236,8 @@ def plan_conversion(
             masks = [trial.renames.get(name, name) for name in marked_masks(fields)]
             if masks := [name for name in masks if name not in recipe.mask_fields]:
                 moved = "moved" if recipe.moving else "moved by the loader"
-                facts = {"names": some(masks), "moved": moved, "option": ",".join(masks)}
-                listing.note("masks-by-name", **facts)
+                option = ",".join(masks)
+                listing.note("masks-by-name", names=some(masks), moved=moved, option=option)
         fields = with_said(fields, FRAME, probe.frames)
     listing.warnings += probe.warnings
     listing.notices += probe.notices
@@ -245,8 +245,8 @@ def plan_conversion(
         listing.notices += each.notices()
     if units.repeats is not None:
         dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
-        facts = {"what": "rejected", "rule": f"--duplicates {recipe.duplicates}"}
-        listing.note("duplicates", dropped=dropped, count=count, **facts)
+        rule = f"--duplicates {recipe.duplicates}"
+        listing.note("duplicates", dropped=dropped, count=count, what="rejected", rule=rule)
     splits = []
     for name, records, expected in zip(
         splitting.names, planner.records, planner.split_records, strict=True
@@ -340,7 +340,7 @@ def _probe(
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     files = planner.write_some(folder, some, run)
-    write_files(folder / FILES, listing, labelling, files)
+    write_files_table(folder / FILES, listing, labelling, files)
     probe = conversion.engine.probe(job)
     if not is_failing(probe) or probe.records >= planner.inputs:
         return probe
@@ -350,7 +350,7 @@ def _probe(
     else:
         run = WIDE_SLOW_RUN if job.has_images or recipe.batch_transforms else WIDE_RUN
         files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
-    write_files(folder / FILES, listing, labelling, files)
+    write_files_table(folder / FILES, listing, labelling, files)
     return conversion.engine.probe(replace(job))  # which reads the new tables
 
 

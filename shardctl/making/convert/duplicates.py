@@ -19,7 +19,7 @@ from shardctl.format.names import FILES
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
-from shardctl.making.plan.labels import Labelling, write_files
+from shardctl.making.plan.labels import Labelling, write_files_table
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
@@ -236,7 +236,7 @@ def compare_texts(
     with naming_the_path(job.folder):
         folder = Path(tempfile.mkdtemp(prefix="texts-", dir=job.folder))
         job = replace(job, folder=folder, draw=None)
-        write_files(folder / FILES, listing, labelling)
+        write_files_table(folder / FILES, listing, labelling)
         Planner(units, Splitting(("all",), None, ""), None).write_units(folder)
         begin(job)
         return [_dropped_by(job, place, engine, comparing) for place in places]

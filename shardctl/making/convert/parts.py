@@ -45,7 +45,7 @@ from shardctl.making.convert.run import (
     PlannedJob,
     announce,
     begin_job,
-    build,
+    build_shards,
     telling_what_is_done,
     with_inputs,
 )
@@ -142,7 +142,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             target.fetch_done(job, chosen)
             try:
                 with telling_what_is_done(job, chosen):
-                    made = build(job, chosen, before, engine, options.max_rejects, listener)
+                    made = build_shards(job, chosen, before, engine, options.max_rejects, listener)
             except TypesDifferError as error:
                 raise InputError(
                     f"{error}; give the types (--schema), or convert without --part"

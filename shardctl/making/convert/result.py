@@ -144,8 +144,8 @@ def result_of(
         rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
         if (boxes := manifest.settings.get("boxes")) is not None:
             rule = f"{rule}, boxes: {boxes}"
-        facts = {"cut": objects["cut_off"], "objects": of_all, "rule": rule}
-        notices = (*notices, notice("objects-cut-off", **facts))
+        cut = notice("objects-cut-off", cut=objects["cut_off"], objects=of_all, rule=rule)
+        notices = (*notices, cut)
     empty = [split.name for split in manifest.splits if not split.samples]
     if 0 < len(empty) < len(manifest.splits):  # a loader of one has nothing to give
         warnings = (notice("empty-split", names=some(empty)), *warnings)
@@ -198,8 +198,9 @@ def warnings_of(
     else:
         return ()
     example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
-    facts = {"count": reasons[reason], "reason": reason, "key": printable(example.key)}
-    return (notice("many-rejects", what=what, **facts, message=printable(example.message)),)
+    key, said = printable(example.key), printable(example.message)
+    count = reasons[reason]
+    return (notice("many-rejects", what=what, count=count, reason=reason, key=key, message=said),)
 
 
 def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:

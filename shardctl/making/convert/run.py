@@ -61,7 +61,7 @@ from shardctl.making.convert.table_writer import (
 from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
-from shardctl.making.plan.labels import LABEL, write_files
+from shardctl.making.plan.labels import LABEL, write_files_table
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
@@ -367,7 +367,7 @@ def plan_job(
         return planned, partial(_write_tables, job, new.write, None, None)
     # all shards of the dataset are made anew
     files = inputs.scratch / f"anew-{FILES}"
-    write_files(files, new.listing, new.labelling)
+    write_files_table(files, new.listing, new.labelling)
     matching, old = match_files(before, new.listing, files), len(before.table)
     changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
     warnings = tuple(moved_records(job, matching))
@@ -455,12 +455,8 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
     were made."""
-    job, target, before, options = (
-        planned.job,
-        conversion.target,
-        planned.before,
-        conversion.options,
-    )
+    job, before = planned.job, planned.before
+    target, options = conversion.target, conversion.options
     new = LocalFolder(job.folder / NEW_FOLDER)
     if new.path(MANIFEST).exists():
         refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
@@ -472,7 +468,7 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
-        made = build(
+        made = build_shards(
             job, shards, before, conversion.engine, options.max_rejects, conversion.listener
         )
         held.check()
@@ -486,7 +482,7 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
     return made
 
 
-def build(
+def build_shards(
     job: Job,
     chosen: Bools,
     before: PreviousDataset | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,9 +39,9 @@ LOOKED_AT = 64
 
 
 def settle_kind(
-    recipe: Json, roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule
-) -> list[str]:
-    """Write into a recipe what the sources decide, and return notices. Raises InputError,
+    given: Mapping[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule
+) -> tuple[Json, list[str]]:
+    """Return the recipe as given, with what the sources decide, and notices. Raises InputError,
     UsageError.
 
     That is the kind where it is not given, and for images that come from tables `image_field`.
@@ -49,6 +49,7 @@ def settle_kind(
     Options that only tables have choose tables, but for labels files of images. Of tars it is also
     where keys and labels are.
     """
+    recipe = dict(given)
     if recipe.get("kind") in FORMAT_NAMES:
         recipe |= {"kind": "auto", "format": recipe["kind"]}
     notices = _settle_export(recipe, roots)
@@ -72,7 +73,7 @@ def settle_kind(
     if not (is_open or are_members) or (
         recipe["kind"] != "table" and recipe.get("image_field") is None
     ):
-        return notices
+        return recipe, notices
     types = _first_types(roots, reading, engine)
     if is_open and recipe["kind"] == "table" and field is None:
         chosen = Recipe.draft(recipe).image_source
@@ -85,7 +86,7 @@ def settle_kind(
             )
     if are_members and types is not None:
         _settle_members(recipe, labels.mode, types)
-    return notices
+    return recipe, notices
 
 
 def _settle_members(recipe: Json, labels: str, types: Types) -> None:

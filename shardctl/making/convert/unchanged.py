@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -142,20 +143,21 @@ class UnwalkedInputs:
             raise ChangedError
         changed.added.append(file)
 
-    def listing(self) -> Listing | None:
-        """Return the list of the inputs, with all that a walk would give notice of; None where only
-        a new walk can tell that.
+    @cached_property
+    def listing(self) -> Listing:
+        """The list of the inputs, with all that a walk would give notice of. Raises ChangedError
+        where only a new walk can tell that.
 
         Only lists of images can be told without it: names of other files may be those of parts of
         something.
         """
         recipe, labels = self.recipe, self.request.labels
         if recipe.kind != "image" or recipe.reading.has_image_records or labels.files:
-            return None
+            raise ChangedError
         files, rows, *numbers, there = inputs_now(self.listed, self.seen.folders)
         # names of a series may say how many files there are
         if not len(rows) or _have(files, b"-of-"):
-            return None
+            raise ChangedError
         groups = {folder: n for n, folder in enumerate(dict.fromkeys(name for name, _ in there))}
         of_folder = np.array([groups[folder] for folder, _ in there], np.int32)
         numbers.append(np.repeat(of_folder, [count for _, count in there]))

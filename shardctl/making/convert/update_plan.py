@@ -30,7 +30,13 @@ from shardctl.making.convert.conversion_plan import (
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import Matching, PreviousDataset, match_files, write_reused
-from shardctl.making.plan.labels import LABEL, Labelling, job_files_schema, label_files, write_files
+from shardctl.making.plan.labels import (
+    LABEL,
+    Labelling,
+    job_files_schema,
+    label_files,
+    write_files_table,
+)
 from shardctl.making.plan.listing import CHUNK_ROWS
 from shardctl.making.plan.plan import (
     JOB_PLAN_SCHEMA,
@@ -108,7 +114,7 @@ class UpdatePlanner:
         if labelling is None:
             labelling = label_files(listing, rules, splitting, conversion.recipe, None)
         files = self.inputs.scratch / f"now-{FILES}"
-        write_files(files, listing, labelling)
+        write_files_table(files, listing, labelling)
         now = open_table(LocalFolder(files.parent), files.name)
         for name, what in (("label", "labels"), ("columns", "values of a labels file")):
             there = name in now.column_names and now[name].null_count < now.num_rows

@@ -282,7 +282,7 @@ same bytes. `beside` stands for the file that belongs to it, such as its mask, a
 where there is none."""
 
 
-def write_files(
+def write_files_table(
     path: Path, listing: Listing, labelling: Labelling, rows: Numbers | None = None
 ) -> None:
     """Write files.arrow: the listed files, or some rows of them, with their labels and the columns

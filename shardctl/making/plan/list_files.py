@@ -20,7 +20,7 @@ from shardctl.format.tables import open_table
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
 from shardctl.sources import label_table
-from shardctl.sources.annotations import Inputs, hint_of_format, read_annotations
+from shardctl.sources.annotations import PathTable, hint_of_format, read_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
 from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
@@ -322,7 +322,7 @@ def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
     """Read the annotations. `scratch` is a folder for them. Raises InputError, and UsageError where the inputs are no images."""
     if listing.kind.name != "image" or not listing.whole:
         raise _about_files(f"--labels {rule.annotations[0]}", listing)
-    inputs = Inputs(tuple(listing.roots), listing.table)
+    inputs = PathTable(tuple(listing.roots), listing.table)
     listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, scratch)
     columns = listing.side.columns.column_names if listing.side else []
     names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
@@ -502,7 +502,7 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
     do not match."""
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
 
-    found = Inputs(tuple(listing.roots), listing.table).by_path.find(
+    found = PathTable(tuple(listing.roots), listing.table).by_path.find(
         side.names, side.shown, zip(side.files, map(len, side.names.chunks), strict=True)
     )
     rows, used = np.full(len(listing), -1, np.int64), found >= 0

@@ -15,7 +15,13 @@ import xxhash
 
 from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names
 from shardctl.making.notices import notice
-from shardctl.sources.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source
+from shardctl.sources.annotations import (
+    AnnotationRule,
+    Annotations,
+    PathTable,
+    Source,
+    parse_source,
+)
 from shardctl.sources.annotations.inputs import ToldSplits
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.kinds import SampleKind
@@ -201,7 +207,7 @@ class Listing:
         InputError."""
         if not self.told:
             return {}, [], False
-        return self.told.found(Inputs(tuple(self.roots), self.table))
+        return self.told.found(PathTable(tuple(self.roots), self.table))
 
     @cached_property
     def folder_of_group(self) -> Numbers:

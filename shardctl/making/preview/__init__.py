@@ -35,7 +35,7 @@ from shardctl.making.convert.run import with_types
 from shardctl.making.convert.targets import Target
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
-from shardctl.making.plan.labels import write_files
+from shardctl.making.plan.labels import write_files_table
 from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
@@ -255,7 +255,7 @@ class _Trial:
         some `shards`."""
         folder = Path(tempfile.mkdtemp(dir=self.inputs.scratch))
         files = draft.planner.write_each(folder, places)
-        write_files(folder / FILES, draft.listing, draft.labelling, files)
+        write_files_table(folder / FILES, draft.listing, draft.labelling, files)
         job = replace(job, folder=folder)
         begin(job)
         told = ConversionProgress(self.shown)

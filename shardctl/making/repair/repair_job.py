@@ -31,7 +31,13 @@ from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
 from shardctl.making.convert.table_writer import divided
-from shardctl.making.plan.labels import Labelling, PlanRules, classes_of, label_files, write_files
+from shardctl.making.plan.labels import (
+    Labelling,
+    PlanRules,
+    classes_of,
+    label_files,
+    write_files_table,
+)
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table
@@ -250,7 +256,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
         raise DatasetError(
             "its sources give other splits and shards now; convert again with --overwrite"
         )
-    write_files(folder / FILES, listing, labelling)
+    write_files_table(folder / FILES, listing, labelling)
     _link(dataset, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))
     splits = tuple(

@@ -36,7 +36,7 @@ from shardctl.making.convert.rejects import hide_pruned, lines_by_key
 from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
-from shardctl.making.plan.labels import write_files
+from shardctl.making.plan.labels import write_files_table
 from shardctl.making.repair.manifest import (
     expected_hashes,
     hash_files,
@@ -341,7 +341,7 @@ class Repair:
         come out as it was."""
         files = self.folder / FILES
         listing, labelling, _ = list_again(self.folder, made)
-        write_files(files, listing, labelling)
+        write_files_table(files, listing, labelling)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
         write_final_files(final, open_table(LocalFolder(files.parent), files.name))

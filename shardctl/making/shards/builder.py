@@ -51,8 +51,8 @@ class Maker:
     """Makes the samples of each record of the shard's units by itself, as the recipe says, and has
     them written. Other makers have some records wait for others."""
 
-    def __init__(self, build: ShardInMaking) -> None:
-        self._build, self._images = build, build.images
+    def __init__(self, making: ShardInMaking) -> None:
+        self._making, self._images = making, making.images
 
     @property
     def waiting(self) -> int | None:
@@ -81,25 +81,25 @@ class Maker:
 
     def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
         """Make the samples of some records of the unit, and return those that are rejected."""
-        build, rejects = self._build, list[RejectedRecord]()
+        making, rejects = self._making, list[RejectedRecord]()
         records: Iterable[tuple[int, Sample]] = zip(
             parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True
         )
         if self._images is not None:
-            records = self._images.prefetched(records, build.unit)
+            records = self._images.prefetched(records, making.unit)
         for record, fields in records:
-            build.progress.begin(build.unit.number, record)
+            making.progress.begin(making.unit.number, record)
             try:
                 self._add(fields, record)
             except Rejection as rejection:
                 rejects.append((record, rejection))
-        build.progress.begin(build.unit.number)
+        making.progress.begin(making.unit.number)
         return rejects
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
         """Yield the fields of records. Only a user's functions get times; else they stay
         numbers."""
-        if self._build.job.recipe.sample_transforms:
+        if self._making.job.recipe.sample_transforms:
             yield from python_rows(batch)
             return
         columns = [
@@ -113,22 +113,22 @@ class Maker:
     def _add(self, fields: Sample, record: int | None) -> None:
         """Add the samples of one record, None: of the file that is one. Raises Rejection."""
         sample, read = self._sample(fields, record)
-        self._write(self._build.pipeline.make(sample), read)
+        self._write(self._making.pipeline.make(sample), read)
 
     def _sample(self, fields: Sample, record: int | None) -> tuple[Sample, list[int]]:
         """Return a record as the recipe begins with it, and the digests of the files that its
         images are in. Raises Rejection."""
-        build, read = self._build, list[int]()
+        making, read = self._making, list[int]()
         if self._images is not None:
-            fields = self._images.take(fields, build.unit)
+            fields = self._images.take(fields, making.unit)
             read = self._images.read
-        return sample_of(build.job, build.unit, record, fields), read
+        return sample_of(making.job, making.unit, record, fields), read
 
     def _write(self, made: list[MadeSample], read: list[int]) -> None:
         """Write the samples of one record, whose images were in files with these digests."""
         if self._images is not None:
             self._images.became_samples(read)
-        self._build.add_record(made)
+        self._making.add_record(made)
 
     def hold_reject(self, rejection: Rejection) -> bool:
         """Take a file that is one record and is rejected, to be told of in its turn; False: it need
@@ -148,9 +148,9 @@ class BatchMaker(Maker):
     """Makes samples by the batch transforms of a recipe; where there are none, records become
     samples as they are."""
 
-    def __init__(self, build: ShardInMaking) -> None:
-        super().__init__(build)
-        job = build.job
+    def __init__(self, making: ShardInMaking) -> None:
+        super().__init__(making)
+        job = making.job
         self._pipeline = BatchPipeline(
             job.recipe.batch_transforms, job.folder, job.layout.roles.by_name
         )
@@ -162,8 +162,8 @@ class BatchMaker(Maker):
 
     def add_file(self, fields: Sample) -> None:
         """Make the samples of a file that is one record. Raises Rejection."""
-        unit = self._build.unit
-        self._build.progress.enter("transform")
+        unit = self._making.unit
+        self._making.progress.enter("transform")
         for _, rejection in self._apply(records_of_file(unit.file_number, unit.key(), fields)):
             raise rejection
 
@@ -171,37 +171,39 @@ class BatchMaker(Maker):
         """Make the samples of some records of the unit, and return those that are rejected."""
         if not parsed.batch.num_rows:
             return []
-        unit = self._build.unit
+        unit = self._making.unit
         batch = keyed(parsed.batch, unit.file.path, parsed.numbers)
         return self._apply(Records(unit.file_number, parsed.numbers, batch))
 
     def _apply(self, records: Records) -> list[RejectedRecord]:
-        build, unit, job = self._build, self._build.unit, self._build.job
+        making, unit, job = self._making, self._making.unit, self._making.job
         rejects = list[RejectedRecord]()
         try:
             for made in self._pipeline.apply(records, lambda *reject: rejects.append(reject)):
-                build.add_batch(lay_out(made.batch, job.layout, unit.file.label, unit.file.columns))
+                making.add_batch(
+                    lay_out(made.batch, job.layout, unit.file.label, unit.file.columns)
+                )
         except HeldMemoryError:
-            build.progress.leave()  # no record is to blame
+            making.progress.leave()  # no record is to blame
             raise
         except MemoryError:
             several = not job.recipe.joins or len(records.numbers) > 1
-            if several or build.rows.is_writing(unit.number):
+            if several or making.rows.is_writing(unit.number):
                 raise
             # It may have taken others along, which were held in a step.
             rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
             record = int(records.numbers[0]) or None
             raise BuildAgain(
-                build.hints.with_lost({(unit.number, record): rejection}),
+                making.hints.with_lost({(unit.number, record): rejection}),
                 f"{unit.key(record)}: memory ran out in a step that holds other records",
             ) from None
-        build.inputs += len(records.numbers) - len(rejects)
+        making.inputs += len(records.numbers) - len(rejects)
         return rejects
 
     def finish(self) -> None:
         """Add what the steps still hold, at the end of the shard."""
         for held in self._pipeline.finish():
-            self._build.add_batch(lay_out(held.batch, self._build.job.layout))
+            self._making.add_batch(lay_out(held.batch, self._making.job.layout))
 
 
 class FunctionMaker(Maker):
@@ -210,21 +212,21 @@ class FunctionMaker(Maker):
 
     def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
         """Make the samples of some records of the unit, and return those that are rejected."""
-        build, file, numbers = self._build, self._build.unit.file, parsed.numbers
+        making, file, numbers = self._making, self._making.unit.file, parsed.numbers
         records = keyed(parsed.batch, file.path, numbers)
         keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
-        samples = samples_of(build.job, file, python_rows(batch), keys)
-        enter = build.progress.enter_call
-        applied = build.pipeline.finish_records(
+        samples = samples_of(making.job, file, python_rows(batch), keys)
+        enter = making.progress.enter_call
+        applied = making.pipeline.finish_records(
             numbers.tolist(),
             samples,
             lambda records, _: enter(records[0] if len(records) == 1 else TOGETHER),
         )
-        build.progress.begin(build.unit.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
-        batch = build.pipeline.lay_out(applied)
+        making.progress.begin(making.unit.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
+        batch = making.pipeline.lay_out(applied)
         # those that gave no sample too
-        build.inputs += len(numbers) - len(applied.rejects)
-        build.add_batch(batch)
+        making.inputs += len(numbers) - len(applied.rejects)
+        making.add_batch(batch)
         return list(applied.rejects.items())
 
 
@@ -257,10 +259,10 @@ class ModelMaker(Maker):
     becomes of them.
     """
 
-    def __init__(self, build: ShardInMaking) -> None:
-        super().__init__(build)
-        self._slot_records = build.job.recipe.records_together
-        self._together = ModelBatcher(build.pipeline, self._on)
+    def __init__(self, making: ShardInMaking) -> None:
+        super().__init__(making)
+        self._slot_records = making.job.recipe.records_together
+        self._together = ModelBatcher(making.pipeline, self._on)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
         self._slot = self._calls = 0
@@ -274,9 +276,9 @@ class ModelMaker(Maker):
     def slot_of(self, unit: int) -> range:
         """Return the units that this one must be made with: those of its slot, where units are
         records."""
-        if self._build.job.fields is not None:
+        if self._making.job.fields is not None:
             return range(unit, unit + 1)
-        first = unit - (unit - self._build.planned.first_unit) % self._slot_records
+        first = unit - (unit - self._making.planned.first_unit) % self._slot_records
         return range(first, first + self._slot_records)
 
     def begin_unit(self, number: int) -> None:
@@ -286,21 +288,23 @@ class ModelMaker(Maker):
 
     def begin_records(self) -> None:
         """Begin with the records of a unit of many. Raises MemoryError, SourceGoneError."""
-        self._ranks = self._build.choice.ranks(self._build.unit)
+        self._ranks = self._making.choice.ranks(self._making.unit)
 
     def hold_reject(self, rejection: Rejection) -> bool:
         """Take a file that is one record and is rejected, to be told of in its turn."""
-        if self._build.job.fields is not None:
+        if self._making.job.fields is not None:
             return False
         self._wait(None, rejection=rejection.bare())
         return True
 
     def _wait(self, record: int | None, **known: Any) -> None:
-        self._waiting.append(_WaitingRecord(self._build.unit, self._build.outcome, record, **known))
+        self._waiting.append(
+            _WaitingRecord(self._making.unit, self._making.outcome, record, **known)
+        )
 
     def _add(self, fields: Sample, record: int | None) -> None:
         """Have one record wait, None: the file that is one. Raises Rejection."""
-        unit = self._build.unit
+        unit = self._making.unit
         if record is not None:
             # they are counted as they are planned, whatever becomes of them
             place = record - unit.unit.first
@@ -308,7 +312,7 @@ class ModelMaker(Maker):
             if rank // self._slot_records != self._slot:
                 self.flush()
                 self._slot = rank // self._slot_records
-                self._build.progress.begin(unit.number, record)
+                self._making.progress.begin(unit.number, record)
         sample, read = self._sample(fields, record)
         self._wait(record, number=self._together.add(sample), read=read)
 
@@ -316,32 +320,32 @@ class ModelMaker(Maker):
         """Do the rest to the records that wait, and add their samples. Raises InputError."""
         if not self._waiting:
             return
-        build, waiting = self._build, self._waiting
+        making, waiting = self._making, self._waiting
         self._by_number = {each.number: each for each in waiting if each.rejection is None}
-        result = self._together.finish(waiting[0].unit.number in build.hints.careful)
+        result = self._together.finish(waiting[0].unit.number in making.hints.careful)
         self._waiting, self._by_number = [], {}
         for each in waiting:
             found: list[MadeSample] | Rejection = each.rejection or result[each.number]
-            build.unit, build.outcome = each.unit, each.outcome
+            making.unit, making.outcome = each.unit, each.outcome
             if each.record is None:
-                each.outcome.first_row = build.rows.first_row
+                each.outcome.first_row = making.rows.first_row
             if not isinstance(found, Rejection):
-                build.progress.begin(*each.at, "encode")
+                making.progress.begin(*each.at, "encode")
                 self._write(found, each.read)
             elif each.record is None:
-                build.reject(each.unit.unit.first, found)
+                making.reject(each.unit.unit.first, found)
             else:
-                build.hold(each.record, found)
-        build.progress.leave()
+                making.hold(each.record, found)
+        making.progress.leave()
 
     def _on(self, record: int | None, stage: str) -> None:
         """Note that work on a record which waits reaches a stage; None: that a model is called with
         several of them."""
         if record is not None:
-            self._build.progress.begin(*self._by_number[record].at, stage)
+            self._making.progress.begin(*self._by_number[record].at, stage)
             return
         self._calls += 1
-        self._build.progress.begin(self._waiting[0].unit.number, TOGETHER - self._calls, stage)
+        self._making.progress.begin(self._waiting[0].unit.number, TOGETHER - self._calls, stage)
 
 
 class ShardBuilder:
@@ -352,11 +356,11 @@ class ShardBuilder:
     none were, the unit is read in the other way at once.
     """
 
-    def __init__(self, build: ShardInMaking) -> None:
-        self._build, self._job, self._images = build, build.job, build.images
-        self._progress, self._hints = build.progress, build.hints
+    def __init__(self, making: ShardInMaking) -> None:
+        self._making, self._job, self._images = making, making.job, making.images
+        self._progress, self._hints = making.progress, making.hints
         self._inputs_before = 0
-        job, maker = build.job, Maker
+        job, maker = making.job, Maker
         if job.recipe.models:
             maker = ModelMaker
         elif job.fields is None:
@@ -364,7 +368,7 @@ class ShardBuilder:
         elif job.recipe.store is None and not job.has_images:
             # nothing but a user's function looks at each record
             maker = FunctionMaker if job.recipe.sample_transforms else BatchMaker
-        self.maker = maker(build)
+        self.maker = maker(making)
 
     def add(self, planned: PlannedUnit) -> None:
         """Add the samples of a unit.
@@ -373,7 +377,7 @@ class ShardBuilder:
         record is to blame.
         """
         self.maker.begin_unit(planned.number)
-        self._build.begin(planned)
+        self._making.begin(planned)
         rejection = None
         try:
             if self._job.fields is None:
@@ -386,13 +390,13 @@ class ShardBuilder:
         except Rejection as problem:
             rejection = problem
         except MemoryError:
-            if self._build.rows.is_writing(planned.number):
+            if self._making.rows.is_writing(planned.number):
                 raise
             rejection = self._out_of_memory()
         if rejection is not None and not self.maker.hold_reject(rejection):
-            first, count = self._build.choice.span(planned)
+            first, count = self._making.choice.span(planned)
             if count:  # of this split
-                self._build.reject(first, rejection, count)
+                self._making.reject(first, rejection, count)
         self._progress.leave()
 
     def _out_of_memory(self) -> Rejection:
@@ -407,7 +411,7 @@ class ShardBuilder:
         data = read_whole(job, planned)
         mask = read_mask(job, planned)
         digest = digest_of(data) if mask is None else digest_with(data, mask)
-        self._build.outcome.digest = digest
+        self._making.outcome.digest = digest
         check_digest(job, planned, digest)
         if lost is not None:
             raise lost
@@ -418,8 +422,8 @@ class ShardBuilder:
     def _add_records(self, planned: PlannedUnit) -> None:
         """Add the samples of a unit of many records. Raises BuildAgain, Rejection, MemoryError,
         TypesDifferError, SourceGoneError, InputError."""
-        build, hints, images = self._build, self._hints, self._images
-        self._inputs_before = build.inputs
+        making, hints, images = self._making, self._hints, self._images
+        self._inputs_before = making.inputs
         if (planned.number, None) in hints.lost:
             raise hints.lost[planned.number, None]
         one_by_one = BuildAgain(
@@ -427,11 +431,11 @@ class ShardBuilder:
             f"{planned.key()}: memory ran out for a record of the unit",
         )
         try:
-            build.choice.of_split(planned)
+            making.choice.of_split(planned)
         except MemoryError:
             raise one_by_one from None
         lost = hints.lost_records(planned.number)
-        build.begin_records([record for record in lost if build.choice.has(planned, record)])
+        making.begin_records([record for record in lost if making.choice.has(planned, record)])
         self.maker.begin_records()
         if images is not None:
             images.begin()
@@ -444,20 +448,20 @@ class ShardBuilder:
                 else:
                     self._add_part(planned, planned.unit)
             except MemoryError:
-                if build.rows.is_writing(planned.number) or planned.unit.records == 1:
+                if making.rows.is_writing(planned.number) or planned.unit.records == 1:
                     raise
                 raise one_by_one from None
         self.maker.flush()
         self._tell([], None)
         if images is not None:  # the digest covers the image files that the records name
-            assert build.outcome.digest is not None, "all records were read"
-            build.outcome.digest = images.unit_digest(build.outcome.digest)
+            assert making.outcome.digest is not None, "all records were read"
+            making.outcome.digest = images.unit_digest(making.outcome.digest)
             try:
-                check_digest(self._job, planned, build.outcome.digest)
+                check_digest(self._job, planned, making.outcome.digest)
             except Rejection as rejection:
                 self._lose(planned, images.missing or rejection)
-        if build.pruned and not build.outcome.samples:
-            build.outcome.digest = None  # it would stand for what was taken out
+        if making.pruned and not making.outcome.samples:
+            making.outcome.digest = None  # it would stand for what was taken out
 
     def read_only(self, planned: PlannedUnit) -> None:
         """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
@@ -483,18 +487,18 @@ class ShardBuilder:
                     planned, unit._replace(skip=unit.skip + place, first=record, records=1)
                 )
             except MemoryError:
-                if self._build.rows.is_writing(planned.number):
+                if self._making.rows.is_writing(planned.number):
                     raise
                 self._tell([(record, self._out_of_memory())], record)
-        self._build.outcome.digest = digest
+        self._making.outcome.digest = digest
 
     def _add_part(self, planned: PlannedUnit, part: Unit) -> None:
         """Add the samples of a unit, or of a part of it, as they are read."""
-        digest, choose = xxhash.xxh3_64(), self._build.choice.to_read(planned)
+        digest, choose = xxhash.xxh3_64(), self._making.choice.to_read(planned)
         try:
             for parsed in read_unit(self._job, planned, part, choose, digest):
                 self._add_parsed(parsed)
-            self._build.outcome.digest = digest.intdigest()
+            self._making.outcome.digest = digest.intdigest()
             if part == planned.unit and self._images is None:  # and not one record of it
                 check_digest(self._job, planned, digest.intdigest())
         except Misfit as misfit:
@@ -509,7 +513,7 @@ class ShardBuilder:
         Fewer and fewer are read together until one alone does not fit: one by one, each of them
         would cost a whole unit.
         """
-        digest, choose = self._digest_of(planned), self._build.choice.to_read(planned)
+        digest, choose = self._digest_of(planned), self._making.choice.to_read(planned)
         try:
             for parsed in read_fitting(
                 self._job,
@@ -520,7 +524,7 @@ class ShardBuilder:
                 self._add_parsed(parsed)
         except Rejection as rejection:
             self._lose(planned, rejection)
-        self._build.outcome.digest = digest
+        self._making.outcome.digest = digest
 
     def _add_parsed(self, parsed: Parsed) -> None:
         """Add the samples of some records of the unit."""
@@ -529,7 +533,7 @@ class ShardBuilder:
         self._tell(rejects, max(seen, default=0))
 
     def _tell(self, rejects: Sequence[RejectedRecord], last: int | None) -> None:
-        self._build.tell(rejects, last, self.maker.waiting)
+        self._making.tell(rejects, last, self.maker.waiting)
 
     def _take_misfit(self, planned: PlannedUnit, part: Unit, misfit: Misfit) -> None:
         """Do what must be done where a value does not fit the types of the fields. Raises
@@ -551,7 +555,7 @@ class ShardBuilder:
     def _has_begun(self) -> bool:
         """Return whether a record of the unit has been counted, as a sample, a reject, or one that
         still waits."""
-        return self._build.inputs > self._inputs_before or self.maker.waiting is not None
+        return self._making.inputs > self._inputs_before or self.maker.waiting is not None
 
     def _lose(self, planned: PlannedUnit, rejection: Rejection) -> NoReturn:
         """Have a unit rejected as a whole. Raises Rejection, or BuildAgain where a record of it has
@@ -578,24 +582,24 @@ class ShardBuilder:
     def finish(self) -> None:
         """Write all samples that still wait. Raises InputError."""
         self.maker.finish()
-        self._build.rows.flush()
-        self._blocks = self._build.shard.finish()
+        self._making.rows.flush()
+        self._blocks = self._making.shard.finish()
 
     def marker(self, size: int, sha256: str) -> ShardMarker:
         """Return what is in the shard, once its file is closed."""
-        build, rows, blocks = self._build, self._build.rows, self._blocks
+        making, rows, blocks = self._making, self._making.rows, self._blocks
         return ShardMarker(
-            facts=ShardFacts(sum(blocks), size, build.shard.raw_bytes, sha256, blocks),
-            inputs=build.inputs,
-            rejected=build.rejected,
-            shapes=tuple(sorted(build.shapes)),
-            labels=dict(build.labels),
+            facts=ShardFacts(sum(blocks), size, making.shard.raw_bytes, sha256, blocks),
+            inputs=making.inputs,
+            rejected=making.rejected,
+            shapes=tuple(sorted(making.shapes)),
+            labels=dict(making.labels),
             objects=rows.objects,
             cut_off=rows.cut_off,
-            units=pa.Table.from_pylist(list(map(vars, build.outcomes)), MARKER_SCHEMA),
-            jpegs=record_of_jpegs(rows.jpegs) if build.job.keeps_sources else None,
+            units=pa.Table.from_pylist(list(map(vars, making.outcomes)), MARKER_SCHEMA),
+            jpegs=record_of_jpegs(rows.jpegs) if making.job.keeps_sources else None,
             steps=tuple(self.maker.step_counts),
-            first_frames=build.pipeline.first_frames,
+            first_frames=making.pipeline.first_frames,
         )
 
 

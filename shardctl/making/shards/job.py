@@ -345,7 +345,7 @@ class Job:
     url: str = ""
     base: str = ""
 
-    def write_files(self) -> None:
+    def write_recipe_files(self) -> None:
         """Write the files that the recipe depends on into the folder that becomes the dataset."""
         new = self.folder / NEW_FOLDER
         for name, data in self.recipe.files.items():

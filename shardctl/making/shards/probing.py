@@ -69,7 +69,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
-    build = ShardInMaking(
+    making = ShardInMaking(
         job,
         PlannedShard(0, "probe", 0, 0, 0, 0),
         progress,
@@ -78,7 +78,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         rejects.append,
         partial(look_at_gray, found=gray),
     )
-    builder = ShardBuilder(build)
+    builder = ShardBuilder(making)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     builder.finish()
@@ -86,7 +86,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     size = int(sink.getvalue().size)
     done = builder.marker(size, "")
     rows = done.facts.rows
-    records = max(1, build.inputs)
+    records = max(1, making.inputs)
     # more are padding in the blocks of a few records than in those of a shard
     padding, packed = (
         sum(step.get("padding", 0) for step in done.steps),
@@ -108,9 +108,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - build.rejected),
+        samples_per_record=full / max(1, records - making.rejected),
         records=records,
-        rejected=build.rejected,
+        rejected=making.rejected,
         notices=[*first, *beside, *notices],
         warnings=[*warnings, *warnings_on_gray(gray)],
         frames=frames,

@@ -59,7 +59,7 @@ def build_shard(
     hints = replace(hints, lost={**known, **hints.lost})
     while True:
         try:
-            built = _build(job, shard, progress, hints, reporter)
+            built = _build_once(job, shard, progress, hints, reporter)
             break
         except BuildAgain as again:
             if again.hints == hints:
@@ -74,7 +74,7 @@ def build_shard(
     reporter.flush()
 
 
-def _build(
+def _build_once(
     job: Job, shard: int, progress: WorkerProgress, hints: RetryHints, reporter: _Reporter
 ) -> ShardMarker:
     """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
@@ -83,7 +83,7 @@ def _build(
         sink = files.enter_context(replacing(job.shard_path(shard), StreamedFile))
         # made for the first of them
         rejects = cache(lambda: files.enter_context(replacing(path)))
-        build = ShardInMaking(
+        making = ShardInMaking(
             job,
             job.planned_shard(shard),
             progress,
@@ -91,24 +91,24 @@ def _build(
             sink,
             lambda reject: rejects().write(reject.line()),
         )
-        builder = ShardBuilder(build)
-        _add_all(build, builder, reporter)
-        reporter.count(build)
+        builder = ShardBuilder(making)
+        _add_all(making, builder, reporter)
+        reporter.count(making)
         builder.finish()
-        reporter.count(build)
-        if not build.rejected:
+        reporter.count(making)
+        if not making.rejected:
             with naming_the_path(path):
                 path.unlink(missing_ok=True)  # of an earlier attempt
     return builder.marker(sink.tell(), sink.sha256)
 
 
-def _divided(build: ShardInMaking) -> tuple[list[PreviousUnits], Numbers]:
+def _divided(making: ShardInMaking) -> tuple[list[PreviousUnits], Numbers]:
     """Return what a shard takes from the dataset before, and the units that are made anew, by their
     rows of the plan: (units,)."""
-    job, place = build.job, build.planned
+    job, place = making.job, making.planned
     taken, anew = list[PreviousUnits](), np.ones(place.units, bool)
-    if job.previous is not None and not build.hints.anew:
-        lost = np.array([unit for unit, _ in build.hints.lost], np.int64)
+    if job.previous is not None and not making.hints.anew:
+        lost = np.array([unit for unit, _ in making.hints.lost], np.int64)
         for each in job.previous.units(place.first_unit, place.units):
             if not np.any((lost >= each.first_unit) & (lost < each.end)):
                 taken.append(each)
@@ -116,25 +116,25 @@ def _divided(build: ShardInMaking) -> tuple[list[PreviousUnits], Numbers]:
     return taken, place.first_unit + np.flatnonzero(anew)
 
 
-def _add_all(build: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) -> None:
+def _add_all(making: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) -> None:
     """Add the units of a shard: what the dataset before has of them as it is there, and what is
     made of the others."""
-    job = build.job
-    previous, units = _divided(build)
+    job = making.job
+    previous, units = _divided(making)
     waiting = deque(previous)
 
     def add_previous(before: int) -> None:
         while waiting and waiting[0].first_unit < before:
             assert job.previous is not None, "the units are of it"
             each = waiting.popleft()
-            build.add_previous(job.previous, each)
-            reporter.count(build, len(each.samples))
+            making.add_previous(job.previous, each)
+            reporter.count(making, len(each.samples))
 
     for planned in prefetched_units(job, job.units_at(units)):
         add_previous(planned.number)
         builder.add(planned)
-        reporter.count(build, planned.unit.records, planned.unit.size)
-    add_previous(build.planned.first_unit + build.planned.units)
+        reporter.count(making, planned.unit.records, planned.unit.size)
+    add_previous(making.planned.first_unit + making.planned.units)
 
 
 def try_units(
@@ -150,9 +150,9 @@ def try_units(
     """
     place = job.planned_shard(shard)
     sink = pa.MockOutputStream()
-    build = ShardInMaking(job, place, progress, hints, sink, lambda reject: None)
-    builder = ShardBuilder(build)
-    slot, (_, units) = builder.maker.slot_of(first), _divided(build)
+    making = ShardInMaking(job, place, progress, hints, sink, lambda reject: None)
+    builder = ShardBuilder(making)
+    slot, (_, units) = builder.maker.slot_of(first), _divided(making)
     end = place.first_unit + place.units if on else slot.stop
     tried = units[(units >= slot.start) & (units < end)]
     for planned in prefetched_units(job, job.units_at(tried)):
@@ -170,9 +170,9 @@ class _Reporter:
         self._records = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
 
-    def count(self, build: ShardInMaking, records: int = 0, size: int = 0) -> None:
+    def count(self, making: ShardInMaking, records: int = 0, size: int = 0) -> None:
         """Add a unit."""
-        self._build = build
+        self._making = making
         self._records += records
         self._bytes += size
         if time.monotonic() >= self._next:
@@ -180,8 +180,8 @@ class _Reporter:
 
     def flush(self) -> None:
         """Pass on what has not been passed on."""
-        build = self._build
-        done = WorkDone(self._records, build.samples, build.rejected, self._bytes)
+        making = self._making
+        done = WorkDone(self._records, making.samples, making.rejected, self._bytes)
         self._report(done + -self._told)
         self._told, self._next = done, time.monotonic() + REPORT_SECONDS
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.inputs import PathTable
 from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
 from shardctl.system.locations import is_stored, normal
@@ -92,7 +92,7 @@ def hint_of_format(file: str) -> str:
 
 
 def read_annotations(
-    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, scratch: Path
 ) -> list[Annotations]:
     """Read annotations, those of one format together. Raises InputError, UsageError if two give the
     same column."""
@@ -133,7 +133,7 @@ __all__ = [
     "FORMATS",
     "AnnotationRule",
     "Annotations",
-    "Inputs",
+    "PathTable",
     "Source",
     "hint_of_format",
     "parse_source",

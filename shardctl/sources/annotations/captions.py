@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, Source, rows_of
 from shardctl.sources.annotations.inputs import (
-    Inputs,
+    PathTable,
     none_among_inputs,
     reading,
     said_of_absent,
@@ -43,7 +43,7 @@ SUFFIXES = (".txt", ".json")
 
 
 def read(
-    sources: Sequence[Source], inputs: Inputs, _rule: AnnotationRule, _scratch: Path
+    sources: Sequence[Source], inputs: PathTable, _rule: AnnotationRule, _scratch: Path
 ) -> Annotations:
     """Read all files. One that is wrong rejects its image."""
     path = sources[0].path
@@ -69,7 +69,7 @@ Found = tuple[dict[int, list[str]], bool, str, list[str]]
 of what was read, and notices."""
 
 
-def _of_files(path: str, inputs: Inputs, faults: Faults) -> Found:
+def _of_files(path: str, inputs: PathTable, faults: Faults) -> Found:
     matched, lost = _matched(path, inputs)
     digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
 
@@ -93,7 +93,7 @@ and a text."""
 _NUMBER = re.compile(r"#\d+$")
 
 
-def _of_lines(path: str, inputs: Inputs) -> Found:
+def _of_lines(path: str, inputs: PathTable) -> Found:
     """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises
     InputError."""
     shown, of_name, others = printable(path), dict[str, list[str]](), Others()
@@ -137,7 +137,7 @@ def _of_lines(path: str, inputs: Inputs) -> Found:
     return captions, any(len(each) > 1 for each in texts), digest, notices
 
 
-def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
+def _matched(path: str, inputs: PathTable) -> tuple[list[Beside], list[FoundFile]]:
     """Return the files of a folder with their images; those that lie beside their images where no
     folder is given."""
     if path:

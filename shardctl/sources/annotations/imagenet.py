@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import AT_ONCE, Inputs, reading, stem
+from shardctl.sources.annotations.inputs import AT_ONCE, PathTable, reading, stem
 from shardctl.sources.files import exists, is_folder, local_copy
 from shardctl.system.files import read_bytes
 from shardctl.system.locations import join, name_of, parent_of
@@ -35,7 +35,7 @@ _VALIDATION = "ILSVRC2012_val_{:08d}"
 
 
 def read(
-    sources: Sequence[Source], inputs: Inputs, _rule: AnnotationRule, _scratch: Path
+    sources: Sequence[Source], inputs: PathTable, _rule: AnnotationRule, _scratch: Path
 ) -> Annotations:
     """Find the class of each image: from the ground truth, else from its folder, else from its
     own name."""

@@ -74,7 +74,7 @@ Differ = Callable[[Rows, Rows], Bools]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class PathTable:
     """The listed inputs. `table` has the `path` of each, relative to its source, and the number of
     its `root`."""
 
@@ -143,7 +143,7 @@ class Finder:
     (NFC).
     """
 
-    def __init__(self, inputs: Inputs, has_endings: bool) -> None:
+    def __init__(self, inputs: PathTable, has_endings: bool) -> None:
         self._inputs, self._has_endings = inputs, has_endings
         given = [
             # not resolved: links stay
@@ -488,7 +488,7 @@ class ToldSplits:
             if isinstance(each, str) and not is_folder(each)
         ]
 
-    def found(self, inputs: Inputs) -> tuple[dict[str, Bools], list[str], bool]:
+    def found(self, inputs: PathTable) -> tuple[dict[str, Bools], list[str], bool]:
         """Return which inputs are in each split that has some, (n,) bool, what to say of names of
         no input, and whether these are of lists: there are several of them, or there is the name of
         an image in a line.
@@ -524,7 +524,7 @@ class ToldSplits:
         return sets, said, bool(said) and are_lists
 
 
-def _listed(file: str, inputs: Inputs) -> tuple[Rows, list[str]]:
+def _listed(file: str, inputs: PathTable) -> tuple[Rows, list[str]]:
     """Return the inputs that a list names, and the names of none.
 
     The names have the endings of images, or none of them has.

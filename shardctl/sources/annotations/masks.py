@@ -19,7 +19,7 @@ from shardctl.sources.annotations.base import (
     Source,
     rows_of,
 )
-from shardctl.sources.annotations.inputs import Inputs, stem
+from shardctl.sources.annotations.inputs import PathTable, stem
 from shardctl.sources.annotations.per_image import (
     Digest,
     match_files,
@@ -51,7 +51,7 @@ SUFFIX, IMAGE_SUFFIX = "suffix", "image-suffix"
 
 
 def read(
-    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, _scratch: Path
+    sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, _scratch: Path
 ) -> Annotations:
     """Find the mask of each image. Their bytes are not read here."""
     folder, options, digest = sources[0].path, dict(sources[0].options), Digest()

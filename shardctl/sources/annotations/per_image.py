@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.sources.annotations.base import Faults, fault
-from shardctl.sources.annotations.inputs import FOLDERS, NAMES, Inputs, reading, stem
+from shardctl.sources.annotations.inputs import FOLDERS, NAMES, PathTable, reading, stem
 from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.walk import FoundFile, walk
@@ -100,7 +100,7 @@ def names_of_classes(
 
 def match_files(
     found: Sequence[FoundFile],
-    inputs: Inputs,
+    inputs: PathTable,
     shown: str,
     called: Callable[[FoundFile], str] = attrgetter("path"),
     beside: Callable[[FoundFile], str] = attrgetter("opened"),
@@ -143,11 +143,11 @@ def _stems(names: Iterable[str]) -> pa.Array:
 
 
 def refuse_no_match(
-    matched: Sequence[Beside], found: Sequence[FoundFile], inputs: Inputs, folder: str, what: str
+    matched: Sequence[Beside], found: Sequence[FoundFile], paths: PathTable, folder: str, what: str
 ) -> None:
     """Raise InputError if none of the files is about an input."""
     if not matched:
-        one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
+        one, other = printable(found[0].path), printable(paths.paths_at([0])[0])
         raise InputError(
             f"{printable(folder)}: none of the {len(found):,} {what} is called as an input of "
             f"its split ({one}; an input is {other})"
@@ -155,7 +155,7 @@ def refuse_no_match(
 
 
 def said_of_others(
-    lost: Sequence[FoundFile], without: int, inputs: Inputs, what: str, means: str
+    lost: Sequence[FoundFile], without: int, inputs: PathTable, what: str, means: str
 ) -> list[str]:
     """Say how many files have no input, and how many inputs have no file; `means` says what becomes
     of these."""

@@ -18,7 +18,7 @@ from shardctl.sources.annotations.base import (
     Source,
     rows_of,
 )
-from shardctl.sources.annotations.inputs import Inputs, lists_in, told_by_lists
+from shardctl.sources.annotations.inputs import PathTable, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
     BEYOND,
     Marked,
@@ -62,7 +62,7 @@ _SETS = "ImageSets/Main"
 
 
 def read(
-    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, scratch: Path
 ) -> Annotations:
     """Read the files of all folders. One that is wrong rejects its image."""
     matched: list[Beside] = []
@@ -126,7 +126,7 @@ def read(
 
 
 def _match(
-    found: list[FoundFile], inputs: Inputs, shown: str
+    found: list[FoundFile], inputs: PathTable, shown: str
 ) -> tuple[list[Beside], list[FoundFile]]:
     """Find the image of each file by its own name, and of those that are left by the name that they
     say."""

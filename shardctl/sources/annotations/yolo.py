@@ -21,7 +21,7 @@ from shardctl.sources.annotations.inputs import (
     AT_ONCE,
     NAMES,
     YAML,
-    Inputs,
+    PathTable,
     Place,
     ToldSplits,
     reading,
@@ -79,7 +79,7 @@ class Setup:
 
 
 def read(
-    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, scratch: Path
 ) -> Annotations:
     """Read the lines of all images. A wrong one rejects its image; an image without a file has
     no objects."""
@@ -143,7 +143,9 @@ def read(
     )
 
 
-def _refuse_unread(inputs: Inputs, rows: Iterable[int], folders: Sequence[str], shown: str) -> None:
+def _refuse_unread(
+    inputs: PathTable, rows: Iterable[int], folders: Sequence[str], shown: str
+) -> None:
     """Raise InputError if one of some inputs has a file of labels in none of the folders that were
     read."""
     known = list(map(resolved, folders))

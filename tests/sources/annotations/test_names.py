@@ -14,7 +14,7 @@ from making import box, coco_file, converted, mask, photos, samples
 
 import shardctl
 from shardctl.errors import InputError
-from shardctl.sources.annotations.inputs import Inputs
+from shardctl.sources.annotations.inputs import PathTable
 from shardctl.sources.files import SourceRoot
 
 NFC, NFD = "b\u00e4r", "ba\u0308r"
@@ -190,7 +190,7 @@ def test_many_names_as_a_slow_rule_finds_them(tmp_path):
     rng = random.Random(0)
     folders = ["a", "b", "a/b", "c/a", "c"]
     paths = [f"{rng.choice(folders)}/{number}.png" for number in range(300)]
-    inputs = Inputs(
+    inputs = PathTable(
         (SourceRoot(str(tmp_path)),),
         pa.table({"path": pa.array(paths), "root": pa.array([0] * len(paths))}),
     )

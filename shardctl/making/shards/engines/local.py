@@ -117,7 +117,7 @@ class LocalPool(Engine):
 
     def probe(self, job: Job) -> Probe:
         """Probe the records, in one of the processes."""
-        job.write_files()
+        job.write_recipe_files()
         job.save()
         found: list[Probe] = []
         task = ShardTask(str(job.folder), None)
@@ -179,7 +179,7 @@ class LocalPool(Engine):
         self._pool.let_go()
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers. What is asked of the engine next starts others."""
         self._pool.close()
 
 

@@ -26,7 +26,7 @@ from shardctl.sources.annotations.base import (
 )
 from shardctl.sources.annotations.coco.reading import NO_ID, CocoFile, Rows, is_id, read_file
 from shardctl.sources.annotations.inputs import (
-    Inputs,
+    PathTable,
     Place,
     ToldSplits,
     none_among_inputs,
@@ -61,7 +61,7 @@ IMAGE_ID = "image_id"
 
 
 def read(
-    sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path
+    sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, scratch: Path
 ) -> Annotations:
     """Read all files. Objects of the same id and image in several of them are one object."""
     files = [
@@ -163,7 +163,7 @@ def _splits_of(files: Sequence[CocoFile]) -> ToldSplits | None:
     return ToldSplits(some([file.shown for file in files]), places) if len(places) > 1 else None
 
 
-def _find_inputs(file: CocoFile, inputs: Inputs) -> list[str]:
+def _find_inputs(file: CocoFile, inputs: PathTable) -> list[str]:
     """Find the input of each image of a file. Raises InputError for images of one id, and for two
     of one input."""
     ordered = file.images[file.order]
