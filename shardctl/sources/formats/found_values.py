@@ -106,12 +106,12 @@ def _column(
     string for null. Raises Misfit."""
     values = [record.get(f.name) for _, record in records]
     kinds = set(map(type, values))
-    own = [value.value if type(value) is JsonForm else value for value in values]
+    values = [value.value if type(value) is JsonForm else value for value in values]
     if is_json(f):
-        return json_texts(own, _plain_or_text)
-    if JsonForm in kinds:
+        return json_texts(values, _plain_or_text)
+    if JsonForm in kinds and f.type == type_:  # another one has objects without fields
         try:
-            return from_json(own, f.type)
+            return from_json(values, f.type)
         except (ValueError, TypeError) as error:
             raise Misfit(
                 f"the field {printable(f.name)} is not as shardctl.json describes it ({error})"
@@ -182,7 +182,7 @@ def _is_of(value: Any, type_: pa.DataType) -> bool:
         if pa.types.is_floating(type_):
             return abs(value) <= EXACT_IN_FLOAT
         limits = np.iinfo(str(type_)) if pa.types.is_integer(type_) else None
-        return limits is not None and int(limits.min) <= value <= int(limits.max)
+        return limits is not None and limits.min <= value <= limits.max
     return isinstance(value, float) and bool(pa.types.is_floating(type_))
 
 

@@ -82,6 +82,14 @@ def test_any_table_comes_back_as_it_was(form, table):
         comes_back(Path(name, "dataset"), Path(name, "out"), form, on_loss="json")
 
 
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("form", FORMS)
+def test_objects_without_fields_come_back_as_text(form, tmp_path):
+    shardctl.write(tmp_path / "dataset", [{"a": {}}])
+    export(tmp_path / "dataset", tmp_path / "out", form, on_loss="json")
+    assert [sample["a"] for sample in shardctl.open(back_from(tmp_path / "out"))] == ["{}"]
+
+
 def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path, out):
     made.write_texts(tmp_path / "dataset")
     export(tmp_path / "dataset", out, "webdataset")
