@@ -86,6 +86,7 @@ def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_p
     assert sums(out) == old
     result = convert(source, out, overwrite=True, samples_per_shard=1)
     assert (result.status, result.samples) == ("updated", 3)
+    assert json.loads((out / "manifest.json").read_text())["seconds"] > 0
     assert len(list(out.glob("train-*"))) == 3
     expect_whole(out)
 
@@ -98,6 +99,15 @@ def test_a_dry_run_tells_the_truth_and_writes_nothing(photos, out):
     for name in ("samples", "shards", "fingerprint"):
         assert getattr(planned, name) == getattr(made, name)
     assert planned.bytes == pytest.approx(made.bytes, rel=0.1)
+
+
+def test_a_dry_run_of_an_update_has_the_fingerprint_of_what_would_be_made(tmp_path, out):
+    convert(images(tmp_path / "in", "1.png"), out)
+    image(tmp_path / "in" / "2.png")
+    planned, made = (
+        convert(tmp_path / "in", out, update=True, dry_run=dry) for dry in (True, False)
+    )
+    assert planned.fingerprint == made.fingerprint
 
 
 TRIED = set(evenly_spaced(99, 32))

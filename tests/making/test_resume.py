@@ -197,7 +197,19 @@ def test_what_a_power_failure_tore_is_built_again(images_in, tmp_path, out, tear
     assert sums(out) == sums(tmp_path / "whole")
 
 
-NEEDLESS = set("kept_records changes warnings probed probe_rejects shard_bytes url base".split())
+def test_a_resumed_conversion_tells_what_its_plan_found(tmp_path, out):
+    source = tmp_path / "in.csv"
+    source.write_text(",a\n" + "".join(f"{n},x\n" for n in range(16)))
+    broken_off(source, out)
+    resumed, whole = small(source, out), small(source, tmp_path / "whole")
+    assert (resumed.status, whole.status) == ("resumed", "created")
+    assert resumed.notices == whole.notices
+    assert len(whole.notices) == 1
+
+
+NEEDLESS = set(
+    "kept_records changes notices warnings probed probe_rejects shard_bytes url base".split()
+)
 
 
 JOB_KEYS = NEEDLESS | set(

@@ -281,6 +281,8 @@ def plan_conversion(
         rules.shuffle,
         parts=inputs.parts,
         beside=listing.digest_beside,
+        notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
         sample_bytes=probe.sample_bytes,
         samples_per_record=probe.samples_per_record,
         record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,

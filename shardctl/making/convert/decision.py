@@ -1,5 +1,5 @@
-"""What a conversion does at its target: create, resume, update, nothing, or refuse. Decided from
-facts, with no files."""
+"""What a conversion does at its target: make a new dataset, update, nothing, or refuse, decided
+from facts, with no files; and what `--explain` says."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class NewDataset:
 
 class Decision(NamedTuple):
     """What a conversion does: the name of the folder of its job, "" where the dataset is up to
-    date; and the digest of the dataset that the job updates, "" for none. It goes on with a job in
-    that folder which updates the same dataset."""
+    date; and the digest of the dataset that the job updates, "" for none. A job in that folder
+    which updates the same dataset is resumed."""
 
-    job: str = ""
-    updates: str = ""
+    job_name: str = ""
+    digest_before: str = ""
 
 
 def decide(new: NewDataset, there: Manifest | None) -> Decision:

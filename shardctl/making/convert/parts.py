@@ -52,7 +52,7 @@ from shardctl.making.convert.run import (
 from shardctl.making.convert.table_writer import (
     Provenance,
     changes_of,
-    leave_out_others,
+    delete_empty_shards,
     provenance_of,
     write_dataset,
 )
@@ -91,15 +91,12 @@ class Parted:
     """What the parts of a conversion, and `finish`, must know beside its job.
 
     `asked` stands for the arguments, in which all parts agree, `parts` is how many there are.
-    `notices` and `warnings` are those of the plan. `labelled` says that records have their labels
-    themselves.
+    `labelled` says that records have their labels themselves.
     """
 
     asked: str
     parts: int
     closing: Provenance
-    notices: tuple[str, ...]
-    warnings: tuple[str, ...]
     labelled: bool
 
     @classmethod
@@ -108,10 +105,9 @@ class Parted:
         another version of shardctl."""
         try:
             record = json.loads((folder / PARTED).read_bytes())
-            said = {name: tuple(record[name]) for name in ("notices", "warnings")}
             closing = record["closing"]
             closing = Provenance(**{**closing, "sources": tuple(closing["sources"])})
-            return cls(**{**record, **said, "closing": closing})
+            return cls(**{**record, "closing": closing})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -134,9 +130,8 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
             chosen &= job.kept == NOT_KEPT
             clear_partial_files_of(job, chosen)
-            records = sum(
-                job.planned_shard(shard).records for shard in np.flatnonzero(chosen).tolist()
-            )
+            own = np.flatnonzero(chosen).tolist()
+            records = sum(job.planned_shard(shard).records for shard in own)
             listener.part(str(part), int(chosen.sum()), records)
             before = before_of(job, target)
             target.fetch_done(job, chosen)
@@ -149,7 +144,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                 ) from error
             held.check()
             target.fetch_done(job, chosen)  # other parts have gone on meanwhile
-            seconds, own = time.monotonic() - started, np.flatnonzero(chosen).tolist()
+            seconds = time.monotonic() - started
             facts = [
                 (done.facts.rows, done.facts.bytes, done.rejected)
                 for _, done in finished_shards(job, chosen)
@@ -286,8 +281,6 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
         asked=_digest(conversion.request),
         parts=Part.parse(str(conversion.options.part)).parts,
         closing=provenance_of(conversion, planned.inputs, planned.before, None),
-        notices=tuple(listing.notices),
-        warnings=(*listing.warnings, *job.warnings),
         labelled=has_own_labels(listing),
     )
     write_atomically(job.folder / PARTED, json.dumps(asdict(parted)).encode())
@@ -406,11 +399,11 @@ def _finish(
             )
         refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
     held.check()
-    leave_out_others(job, target)
+    delete_empty_shards(job, target)
     target.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
     result = result_of(
-        folder, status, seconds, (*parted.notices, *notices), parted.warnings, parted.labelled
+        folder, status, seconds, (*job.notices, *notices), job.warnings, parted.labelled
     )
     return replace(result, changes=changes_of(job))
 

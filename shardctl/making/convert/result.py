@@ -31,6 +31,7 @@ from shardctl.making.convert.rejects import (
 )
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import Listing
+from shardctl.making.shards.job import DatasetJob
 from shardctl.system.file_lease import STALE_SECONDS
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
@@ -57,8 +58,8 @@ class PartDone:
 class ConvertResult:
     """The result of a conversion.
 
-    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part, whose
-    numbers are about its own shards). `samples_per_s` counts only the samples of this run.
+    `status` is created, resumed, updated (in the place of another dataset), up-to-date, planned (a
+    dry run), explained, or built (a part, whose numbers are about its own shards). `samples_per_s` counts only the samples of this run.
     `reasons` counts the rejects by stage and error, `examples` has one of each. Check `warnings`
     before you use the dataset. `jpeg` counts JPEG images with their original bytes, and how many of
     them take longer to decode. `steps` has the counts of each step of text and tables. `changes`
@@ -254,19 +255,19 @@ def finished(
     inputs: Inputs,
     status: str,
     made: int | None,
-    warnings: tuple[str, ...] = (),
+    told: Listing | DatasetJob,
     changes: Changes | None = None,
 ) -> ConvertResult:
-    """Return the result of a dataset that is complete now. This call made `made` of its samples,
-    None where it was there before."""
-    listing, seconds, copies = inputs.listing, conversion.seconds, conversion.options.copy_rejects
+    """Return the result of a dataset that is complete now, with the notices and warnings of what
+    `told` them. This call made `made` of its samples, None where it was there before."""
+    seconds, copies = conversion.seconds, conversion.options.copy_rejects
     found = result_of(
         conversion.folder,
         status,
         seconds,
-        listing.notices,
-        (*listing.warnings, *warnings),
-        has_own_labels(listing),
+        told.notices,
+        told.warnings,
+        has_own_labels(inputs.listing),
         made is not None,
     )
     copied = 0

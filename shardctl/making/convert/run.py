@@ -54,7 +54,7 @@ from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.table_writer import (
     changes_of,
-    leave_out_others,
+    delete_empty_shards,
     provenance_of,
     write_dataset,
 )
@@ -121,8 +121,9 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
             if isinstance(planned, ConvertResult):
                 return planned
             with _checks_ahead(conversion, planned) as checks:
-                made = _execute(conversion, planned, held)
-                return _commit(conversion, planned, held, made, checks)
+                made, notices = _execute(conversion, planned, held)
+                job = replace(planned.job, notices=(*planned.job.notices, *notices))
+                return _commit(conversion, replace(planned, job=job), held, made, checks)
 
         try:
             return with_types(make)
@@ -162,7 +163,7 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
         return explained(conversion, inputs)
     root, there = conversion.folder.root, conversion.manifest()
     decision = _decide(conversion, inputs, there)
-    if there is not None and not decision.job:
+    if there is not None and not decision.job_name:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
@@ -205,7 +206,7 @@ def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) ->
         inputs.listing.note("other-versions", changes=version_changes(before, now))
     if has_some_rejects(manifest):
         conversion.target.fetch_dataset()
-    return finished(conversion, inputs, "up-to-date", None)
+    return finished(conversion, inputs, "up-to-date", None, inputs.listing)
 
 
 def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
@@ -237,21 +238,21 @@ def _plan_only(
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
     conversion.target.check_writable()
-    before = conversion.before(there) if there is not None and decision.updates else None
+    before = conversion.before(there) if there is not None and decision.digest_before else None
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
-    is_new, warnings = job is None, tuple[str, ...]()
+    is_new = job is None
     if job is None:
         found, *_ = plan_job(conversion, inputs, before, inputs.scratch, all_types=False)
-        job, listing, warnings = found.job, found.inputs.listing, found.job.warnings
+        job, listing = found.job, found.inputs.listing
     expected = announce(conversion, job, listing, is_new)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
     return ConvertResult(
         "planned",
         *facts,
-        decision.job,
+        fingerprint(inputs.parts),
         estimate=expected,
-        notices=tuple(listing.notices),
-        warnings=(*listing.warnings, *warnings),
+        notices=job.notices,
+        warnings=job.warnings,
         changes=expected.changes,
     )
 
@@ -263,7 +264,7 @@ def _plan_only(
 class PlannedJob:
     """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
 
-    The listing of `inputs` has the notices of the plan. `before` is the dataset that the job brings
+    `before` is the dataset that the job brings
     up to date, None for none, and `matching` has what an update changes in its inputs; None where
     an earlier call has planned it.
     """
@@ -286,14 +287,14 @@ def begin_job(
     """
     name = fingerprint(inputs.parts)
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
-        return finished(conversion, inputs, "resumed", 0)
+        return finished(conversion, inputs, "resumed", 0, inputs.listing)
     # Once more: another converter may have finished while this one waited.
     there = conversion.manifest()
     decision = _decide(conversion, inputs, there)
-    if there is not None and not decision.job:
+    if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)
-    before = conversion.before(there) if there is not None and decision.updates else None
-    folder = conversion.staging.path(decision.job)
+    before = conversion.before(there) if there is not None and decision.digest_before else None
+    folder = conversion.staging.path(decision.job_name)
     if all_types:
         held.check()
         conversion.target.discard(folder)
@@ -305,6 +306,7 @@ def begin_job(
     # over
     held.check()
     job = conversion.target.prepared(planned.job)
+    # the tables are written here
     job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *write()))))
     begin(job)
     conversion.target.begun(job)
@@ -314,11 +316,11 @@ def begin_job(
 def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
     """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
     that would throw away finished shards of another one."""
-    folder = conversion.staging.path(decision.job)
-    if not conversion.options.overwrite and not decision.updates:
+    folder = conversion.staging.path(decision.job_name)
+    if not conversion.options.overwrite and not decision.digest_before:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
-    return job if job is not None and job.updates == decision.updates else None
+    return job if job is not None and job.updates == decision.digest_before else None
 
 
 def plan_job(
@@ -344,7 +346,8 @@ def plan_job(
         found = UpdatePlanner(conversion, own, before, folder).plan()
         if isinstance(found, UpdatePlan):
             conversion.target.refuse_lost(before, found.kept)
-            job = replace(found.job, warnings=tuple(moved_records(found.job, found.matching)))
+            moved = moved_records(found.job, found.matching)
+            job = replace(found.job, warnings=(*found.job.warnings, *moved))
             planned = PlannedJob(job, own, status, before, found.matching)
             return planned, partial(_write_tables, job, found.write, before, found.of_old)
         why = found
@@ -361,17 +364,14 @@ def plan_job(
     new = attempt(True) if all_types else with_types(attempt)
     if conversion.options.max_rejects is None:
         refuse_failing(new.probe, new.listing)
-    job, own = new.job, replace(inputs, listing=new.listing)
-    if before is None:
-        planned = PlannedJob(job, own, status, None)
-        return planned, partial(_write_tables, job, new.write, None, None)
-    # all shards of the dataset are made anew
-    files = inputs.scratch / f"anew-{FILES}"
-    write_files_table(files, new.listing, new.labelling)
-    matching, old = match_files(before, new.listing, files), len(before.table)
-    changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
-    warnings = tuple(moved_records(job, matching))
-    job = replace(job, changes=asdict(changes), updates=before.digest, warnings=warnings)
+    job, own, matching = new.job, replace(inputs, listing=new.listing), None
+    if before is not None:  # all shards of the dataset are made anew
+        files = inputs.scratch / f"anew-{FILES}"
+        write_files_table(files, new.listing, new.labelling)
+        matching, old = match_files(before, new.listing, files), len(before.table)
+        changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
+        warnings = (*job.warnings, *moved_records(job, matching))
+        job = replace(job, changes=asdict(changes), updates=before.digest, warnings=warnings)
     planned = PlannedJob(job, own, status, before, matching)
     return planned, partial(_write_tables, job, new.write, before, None)
 
@@ -418,8 +418,8 @@ def announce(
         probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
-        notices=tuple(listing.notices),
-        warnings=tuple(listing.warnings),
+        notices=job.notices,
+        warnings=job.warnings,
         changes=changes_of(job),
     )
     conversion.listener.announce(expected)
@@ -452,15 +452,17 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 # --- build: the shards of the job, but for those that are there already, and the tables ---
 
 
-def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> int:
+def _execute(
+    conversion: Conversion, planned: PlannedJob, held: WriteLease
+) -> tuple[int, tuple[str, ...]]:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
-    were made."""
+    were made, and notices."""
     job, before = planned.job, planned.before
     target, options = conversion.target, conversion.options
     new = LocalFolder(job.folder / NEW_FOLDER)
     if new.path(MANIFEST).exists():
         refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
-        return 0
+        return 0, ()
     target.entrust(job, held)
     if planned.status == "resumed":
         go_on(job)
@@ -472,14 +474,15 @@ def _execute(conversion: Conversion, planned: PlannedJob, held: WriteLease) -> i
             job, shards, before, conversion.engine, options.max_rejects, conversion.listener
         )
         held.check()
-        seconds = conversion.seconds if planned.status == "created" else None
+        of_all = before is None and planned.status != "resumed"
+        seconds = conversion.seconds if of_all else None
         provenance = provenance_of(conversion, planned.inputs, before, seconds)
         try:
-            planned.inputs.listing.notices += write_dataset(job, provenance, before, target)
+            notices = write_dataset(job, provenance, before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             target.discard(job.folder)
             raise
-    return made
+    return made, notices
 
 
 def build_shards(
@@ -512,14 +515,14 @@ def build_shards(
     left = chosen.copy()
     for shard, done in finished_shards(job, chosen):
         left[shard] = False
-        add(WorkDone(job.planned_shard(shard).records, done.facts.rows, done.rejected, 0))
+        add(WorkDone(job.planned_shard(shard).records, done.facts.rows, done.rejected))
     if (left != chosen).any():
         listener.resuming(int(chosen.sum() - left.sum()), int(chosen.sum()))
     for shard in np.flatnonzero(chosen & (job.kept != NOT_KEPT)).tolist():
         assert before is not None, "only then is a shard kept"
         left[shard] = False
         entry = before.table[int(job.kept[shard])]
-        add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected, 0))
+        add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected))
     there = samples
     listener.building()
     engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
@@ -579,7 +582,6 @@ def _commit(
     """Make a job that is done the dataset. This call has made `made` of its samples. Raises
     TooManyRejectsError."""
     job, target, before = planned.job, conversion.target, planned.before
-    warnings = job.warnings
     changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
     if before is not None and (
         Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
@@ -591,8 +593,8 @@ def _commit(
             raise TooManyRejectsError(
                 f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
             )
-        warnings = tuple(dict.fromkeys((*warnings, *checked)))
+        job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *checked))))
     held.check()
-    leave_out_others(job, target)
+    delete_empty_shards(job, target)
     target.publish(new, before is not None, checks)
-    return finished(conversion, planned.inputs, planned.status, made, warnings, changes)
+    return finished(conversion, planned.inputs, planned.status, made, job, changes)

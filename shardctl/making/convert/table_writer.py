@@ -109,21 +109,23 @@ def write_dataset(
         target.keep(job, before)
     changes = changes_of(job)
     with_empty = changes is not None and not changes.anew
-    own, outcome_of, lines = _outcomes(job, before, with_empty)
+    of_dataset, outcome_of, lines = _outcomes(job, before, with_empty)
     settings = provenance.settings
-    if own is not job:
+    if of_dataset is not job:
         settings = {**settings, PLANNED: {split.name: split.shards for split in job.splits}}
     pruned = still_pruned(job, before) if before is not None else NOTHING_PRUNED
     first_frames = 0
 
     def done(shard: int) -> ShardMarker:
         nonlocal first_frames
-        report(shard, own.shards)
+        report(shard, of_dataset.shards)
         found = outcome_of(shard)
         first_frames += found.first_frames
         return found
 
-    facts = join_markers(own, settings, done, lines, None, True, job.files, job.beside, pruned)
+    facts = join_markers(
+        of_dataset, settings, done, lines, None, True, job.files, job.beside, pruned
+    )
     made = Manifest(
         settings=settings,
         sources=provenance.sources,
@@ -131,22 +133,22 @@ def write_dataset(
         environment=provenance.environment,
         seconds=provenance.seconds,
         **facts,
-        kind=own.recipe.kind,
-        shards=own.shards,
-        schema=tuple((f.name, str(f.type)) for f in own.layout.columns),
-        recipe=own.recipe.to_json(),
-        fingerprint=fingerprint(own.parts),
-        fingerprint_parts=own.parts,
+        kind=of_dataset.recipe.kind,
+        shards=of_dataset.shards,
+        schema=tuple((f.name, str(f.type)) for f in of_dataset.layout.columns),
+        recipe=of_dataset.recipe.to_json(),
+        fingerprint=fingerprint(of_dataset.parts),
+        fingerprint_parts=of_dataset.parts,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         shardctl_version=__version__,
-        records=own.records_read,
-        base=own.base,
+        records=of_dataset.records_read,
+        base=of_dataset.base,
     )
-    numbers = (len(own.files), 0, 0) if before is None else (0, 0, 0)
+    numbers = (len(of_dataset.files), 0, 0) if before is None else (0, 0, 0)
     if before is not None and changes is not None:
         numbers = (changes.added, changes.removed, changes.changed)
     there = None if before is None else before.manifest
-    write_manifest(own, made.with_generation(there, provenance.what, *numbers))
+    write_manifest(of_dataset, made.with_generation(there, provenance.what, *numbers))
     if not first_frames:
         return ()
     advice = "" if job.fields is not None else "; --frames all takes all"
@@ -154,8 +156,9 @@ def write_dataset(
     return (notice("several-frames", images=images, advice=advice),)
 
 
-def leave_out_others(job: DatasetJob, target: Target) -> None:
-    """Take away the shards of a job that its dataset, which is complete in its folder, leaves out.
+def delete_empty_shards(job: DatasetJob, target: Target) -> None:
+    """Take away the shards of a job that its dataset, which is complete in its folder, leaves out:
+    those without samples.
 
     To be done before that takes its target, and not before it is complete: until then whoever goes
     on needs all of them.

@@ -361,6 +361,8 @@ class UpdatePlanner:
             updates=before.digest,
             kept_records=int(in_shard[is_kept].sum()),
             changes=asdict(changes),
+            notices=tuple(self.inputs.listing.notices),
+            warnings=tuple(self.inputs.listing.warnings),
             sample_bytes=size,
             samples_per_record=samples,
             record_seconds=(manifest.seconds or 0.0) / max(1, manifest.inputs),

@@ -32,8 +32,8 @@ class Units:
     int64.
 
     `file` counts along the listing. `first` is the number of a unit's first record in its file,
-    from 1; 0 where the file is one record. `faults` has the units that are not read, with the
-    reason; so are the `repeats` of others.
+    from 1; 0 where the file is one record. `faults` has units that are not read, with the reason;
+    so are the `repeats` of others, and files of one record with a fault in the listing.
     """
 
     file: Numbers

@@ -119,7 +119,7 @@ class File(NamedTuple):
 class PlannedUnit(NamedTuple):
     """A row of the plan, and its file, which is row `file_number` of files.arrow.
 
-    A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
+    A unit with a `fault`, its own or that of its file, is not read. `digest` is known of a finished dataset's units.
     """
 
     number: int
@@ -238,9 +238,9 @@ class Probe:
     costs.
 
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
-    `record_bytes` (0: not known), becomes `samples_per_record` and takes `record_seconds`, beside
-    the `unit_seconds` that it takes to read a unit of many; a shard without samples has
-    `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    `record_bytes` (0: not known) and takes `record_seconds`, beside the `unit_seconds` that it
+    takes to read a unit of many. One that is not rejected becomes `samples_per_record`; a shard
+    without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
     counts them by stage and error, and `examples` has the first one of each. `notices` say which
     fields are no longer what they were, because of a user's function, and what the first records
     show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
@@ -719,8 +719,8 @@ class DatasetJob(Job):
     job.json, side by side.
 
     A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
-    becomes `samples_per_record` and takes `record_seconds`: as the probe measured it, or as the
-    dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
+    takes `record_seconds`, and becomes `samples_per_record` if it is not rejected: as the probe
+    measured it, or as the dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
     """
 
     parts: dict[str, str]
@@ -738,8 +738,9 @@ class DatasetJob(Job):
     changes: Json | None = None
     """What an update changes; None for a new dataset."""
 
+    notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Warnings of the plan, which the result has too."""
+    """What was found of the inputs and the plan, which the result has too."""
 
     sample_bytes: float = 0.0
     samples_per_record: float = 1.0
@@ -763,6 +764,7 @@ _FORMS: dict[str, tuple[_Form, _Form]] = {
     "layout": (Layout.to_json, Layout.loads),
     "fields": (encode_schema, decode_schema),
     "draw": (lambda draw: draw and draw.to_json(), lambda said: said and Draw.from_json(said)),
+    "notices": (list, tuple),
     "warnings": (list, tuple),
 }
 """How fields are written into job.json, and read; the others are there as they are."""

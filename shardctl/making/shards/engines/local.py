@@ -96,12 +96,12 @@ class LocalPool(Engine):
         self, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
     ) -> None:
         self._limits, self._workers = limits, most_workers() if workers == "auto" else int(workers)
-        # 0 workers is work in this process, which has no limit of memory
         self._pool = Pool(
             WORKER,
             workers,
             limits,
             on_line,
+            # 0 workers is work in this process, which has no limit of memory
             lambda possible: (
                 "" if limits.memory and not possible else f"use --workers {possible}, or "
             ),
