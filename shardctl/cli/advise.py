@@ -158,7 +158,7 @@ def _print_network(advice: Advice, network: Network) -> None:
     if not advice.keeps_up:
         verdict = (
             f"{best.name} keeps the consumer busy after the first epoch, and is the fastest such "
-            "in it"
+            "one in it"
             if advice.keeps_up_later
             else f"NONE keeps it busy over this network; {best.name} is the fastest in the first "
             "epoch"

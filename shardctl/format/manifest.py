@@ -24,6 +24,7 @@ from shardctl.format.names import (
     GENERATIONS,
     MANIFEST,
     MANIFEST_LIMIT,
+    REBUILT_FROM,
     REPLACED,
     STAGING,
     TABLES,
@@ -464,7 +465,9 @@ def _why_no_manifest(folder: Folder) -> str:
     if (here / STAGING).exists():
         return f"{shown}: an unfinished conversion; run the same command or script again"
     if any(exists(here / name) for name in BESIDE_SHARDS):
-        return f"{shown}: its {MANIFEST} is missing; `shardctl repair {shown}` rebuilds it"
+        lost = [name for name in REBUILT_FROM if not exists(here / name)]
+        cure = "convert it again" if lost else f"`shardctl repair {shown}` rebuilds it"
+        return f"{shown}: lacks {', '.join((MANIFEST, *lost))}; {cure}"
     with contextlib.suppress(OSError):
         for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
             return f"{nothing}; did you mean {printable(inside)}?"

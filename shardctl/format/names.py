@@ -44,6 +44,9 @@ nor update.arrows."""
 BESIDE_SHARDS = frozenset((MANIFEST, *TABLES, CHECKSUMS, UPDATE))
 """All files of a dataset that are neither shards nor files that its recipe depends on."""
 
+REBUILT_FROM = (PLAN, SHARDS, CHECKSUMS)
+"""The files without which `repair` cannot make the manifest."""
+
 
 def shard_name(split: str, shard: int) -> str:
     """Return the file name of a shard, numbered within its split: train-00000.arrow."""

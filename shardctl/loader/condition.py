@@ -95,7 +95,7 @@ def parse_condition(
         if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
         raise UsageError(
-            f"{option} {quoted(text)} is not a condition ({reason}), such as: label == 3 and "
+            f"{option} {quoted(text)} is not a condition ({reason}); one is: label == 3 and "
             "width > 500"
         ) from None
     reader = _Reader(text, schema, classes, option)

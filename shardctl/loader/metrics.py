@@ -42,7 +42,7 @@ LOADER = Family(
         "epoch": "the epoch that is being read",
         "samples_per_s": "samples per second that the training loop took",
         "stall_share": "share of the time that the training loop waited for batches",
-        "utilization": ("share of the time that it did not: accelerator utilisation"),
+        "utilization": "share of the time that the training loop did not wait",
         "room_share": (
             "share of the time of the loader's threads that they waited for the training loop"
         ),
@@ -161,7 +161,7 @@ class _LastFigures:
 
     def __init__(self) -> None:
         """Raises InstallError."""
-        client = needed("prometheus_client", "prometheus", "a metrics file or port")
+        client = needed("prometheus_client", "prometheus", "a port or FILE.prom")
         self.registry = client.CollectorRegistry()
         self.registry.register(self)
         self._last: dict[str, tuple[Family, Figures]] = {}

@@ -28,7 +28,7 @@ _SENTENCES = {
     "label-not-a-class": "the field label names no classes (not always a string, or over "
     "100,000 values)",
     # --labels auto, and all folders have one name
-    "one-folder": "the only folder, {name}, is not a class; --labels folder makes it one",
+    "one-folder": "all folders are called {name}, which is not a class; --labels folder makes it one",
     # --labels auto, and the folders are named as splits
     "folders-of-splits": "{names} are names of splits, not classes; --labels folder makes them "
     "classes",
@@ -75,7 +75,7 @@ _SENTENCES = {
     "number decide; --key-field keeps it",
     # warning: pruned records of a file that has changed or gone
     "pruned-may-be-back": "{records} of {files} had been pruned, and may be back, since the "
-    "file has changed; prune again",
+    "file has changed or gone; prune again",
     # warning: most of the new inputs were rejected
     "new-rejected": "{what}{why}. rejects.jsonl lists all of them",
     # --- the finished dataset ---

@@ -336,7 +336,9 @@ class _File:
 def _refused(place: str, fault: Rejection) -> InputError:
     if fault.error != "not-utf8":
         return InputError(f"{place}: {fault.message}")
-    return InputError(f"{place}: {fault.message.partition(';')[0]}; recode it (iconv -t UTF-8)")
+    return InputError(
+        f"{place}: {fault.message.partition(';')[0]}; recode it (iconv -f ENCODING -t UTF-8)"
+    )
 
 
 def _file_column(schema: pa.Schema, shown: str) -> str:

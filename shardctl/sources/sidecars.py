@@ -172,8 +172,8 @@ def inputs_among(
         notice(sentence)
     if tables:
         notice(
-            f"left out: {counted(tables, 'table')} of img2dataset beside tars, of what could not "
-            "be downloaded"
+            f"left out: {counted(tables, 'table')} of img2dataset beside tars, with what could "
+            "not be downloaded"
         )
 
 

@@ -117,7 +117,7 @@ class Owner:
 def overtaken(shown: str, owner: object) -> BusyError:
     """Return an error for work whose lease another process has taken over."""
     return BusyError(
-        f"{shown}: this process stood still for so long that {owner or 'another one'} took over; "
+        f"{shown}: the process stood still for so long that {owner or 'another one'} took over; "
         "nothing was lost"
     )
 

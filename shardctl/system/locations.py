@@ -159,7 +159,7 @@ def here_only(place: str | Path, command: str) -> Path:
     UsageError for a URL."""
     if is_url(place):
         raise UsageError(
-            f"{printable(place)}: {command} works on no store; copy the dataset to a local folder, {command}"
-            " it there, and copy it back"
+            f"{printable(place)}: {command} works on no store; copy the dataset to a local folder, do it"
+            " there, and copy it back"
         )
     return Path(place)

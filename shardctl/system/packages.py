@@ -69,7 +69,7 @@ def needed(module: str, extra: str, who: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise InstallError(
-            f"{printable(who)} needs {module.partition('.')[0]}, which cannot be imported ({error}); pip "
+            f"{printable(who)} needs {(error.name or module).partition('.')[0]}, which cannot be imported ({error}); pip "
             f"install {to_install(extra)}"
         ) from None
 

@@ -200,8 +200,11 @@ class Recipe(RecipeKeys):
         )
 
     def _source(self, name: str) -> str:
-        """Return the name that a field has in records."""
-        return next((old for old, new in self.renames.items() if new == name), name)
+        """Return the name that a field has in records; one that none has where it is renamed here."""
+        renames = self.renames
+        return next(
+            (old for old in renames if renames[old] == name), name if name not in renames else "\0"
+        )
 
     def with_json(self, fields: pa.Schema) -> pa.Schema:
         """Return the fields of records, those marked that steps take as JSON: they are strings,

@@ -111,6 +111,15 @@ def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset):
     assert kinds(dataset) == ["missing-manifest"]
 
 
+@pytest.mark.parametrize("others", [["shards.arrow"], ["SHA256SUMS", "shards.arrow"]])
+def test_a_dataset_without_what_its_manifest_is_rebuilt_from_is_no_dataset(dataset, others):
+    for name in ["manifest.json", *others]:
+        (dataset / name).unlink()
+    for check in (shardctl.verify, shardctl.repair):
+        with pytest.raises(DatasetError, match=r"lacks manifest.json, .*; convert it again"):
+            check(dataset)
+
+
 def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dataset):
     """Its files are there, the manifest is still in the staging folder: convert goes on from that,
     repair would not."""

@@ -27,6 +27,7 @@ from remote_datasets import (
 
 import shardctl
 from shardctl.errors import StorageError, UsageError
+from shardctl.loader.blocks.fetching import Fetcher
 from shardctl.loader.remote import cache as caching
 from shardctl.loader.remote.cache import Cache, CacheWarning
 from shardctl.loader.remote.open import cache_of
@@ -161,6 +162,35 @@ def test_damage_is_noticed_and_mended(root, bucket, folder, object_server):
     object_server.clear()
     assert all_same(read(url, cache=folder), whole)
     assert not block_reads(object_server, root), "what was mended is there"
+
+
+def test_a_mended_block_is_read_in_its_place(plain, bucket, folder):
+    url = upload(plain, f"{bucket}/out")
+    read(url, cache=folder)
+    for path in folder.glob("*/shards/*.arrow"):
+        path.write_bytes(flip(path.read_bytes(), path.stat().st_size // 2))
+    loader = shardctl.open(url, cache=folder).loader(64, columns=["key", "image"])
+    list(loader)
+    mended = loader.stats()
+    list(loader)
+    assert mended.network_blocks > 0
+    assert loader.stats().cached_blocks == mended.cached_blocks, "each was looked at once"
+
+
+def test_what_is_looked_at_is_fetched_once_until_it_is_dropped():
+    calls: list[int] = []
+
+    def fetch(block: int) -> int:
+        calls.append(block)
+        return block
+
+    fetcher = Fetcher(fetch, lambda block: 1, blocks=2)
+    assert (fetcher.look(1), fetcher.look(1), fetcher.take(1)) == (1, 1, 1)
+    assert calls == [1]
+    fetcher.look(1)
+    fetcher.drop(1)
+    assert fetcher.take(1) == 1
+    assert calls == [1, 1, 1]
 
 
 def flip(data: bytes, at: int) -> bytes:

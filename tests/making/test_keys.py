@@ -97,6 +97,15 @@ def drawn(out: Path) -> dict[str, float]:
     return {sample["key"]: sample["drawn"] for sample in shardctl.open(out)}
 
 
+@pytest.mark.parametrize("options", [{"key_field": "label"}, {"fields": "text,key=label"}])
+def test_a_label_that_is_the_key_is_no_label(options, tmp_path, out):
+    write_lines(tmp_path / "in.jsonl", [{"label": f"k{n}", "text": "t", "": n} for n in range(3)])
+    convert(tmp_path / "in.jsonl", out, **options)
+    sample = shardctl.open(out)[0]
+    assert sample["key"] == "k0"
+    assert "label" not in sample
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_key_decides_the_split_whatever_the_file_and_the_place_in_it(tmp_path, out, form):
     """It is that of `shardctl.write`, too, so that a split says the same of all datasets of a

@@ -665,6 +665,14 @@ def test_a_damaged_dataset_is_to_be_repaired_first(source, made, name, happens):
     assert digests_of(made) == before
 
 
+@pytest.mark.parametrize("name", ["plan.arrow", "files.arrow", "shards.arrow", UPDATE])
+def test_a_changed_byte_of_a_table_is_refused_even_where_no_input_changed(source, made, name):
+    flip(made / name)
+    for dry_run in (True, False):
+        with pytest.raises(DatasetError, match=f"{name}.*damaged"):
+            update(source, made, dry_run=dry_run)
+
+
 def test_without_its_record_a_dataset_is_whole_and_cannot_follow(source, tmp_path, made):
     (made / UPDATE).unlink()
     result = shardctl.verify(made)

@@ -15,7 +15,16 @@ from shardctl.errors import DatasetError
 from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING
+from shardctl.format.names import (
+    CHECKSUMS,
+    FILES,
+    MANIFEST,
+    PLAN,
+    REBUILT_FROM,
+    REJECTS,
+    SHARDS,
+    STAGING,
+)
 from shardctl.format.tables import (
     BRING_BACK,
     ShardTable,
@@ -43,7 +52,7 @@ def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
     try:
         folder.read(MANIFEST, 0, 1)
     except (FileNotFoundError, NotADirectoryError):
-        lost = all(folder.stat(name) is not None for name in (PLAN, SHARDS, CHECKSUMS))
+        lost = all(folder.stat(name) is not None for name in REBUILT_FROM)
         if not lost or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
             # says what this is instead: no dataset, or a conversion that is not finished
             Manifest.load(folder)

@@ -258,7 +258,7 @@ def _refuse_if_not_ours(beside: Path) -> None:
         )
     if other is not None:
         raise StorageError(
-            f"{printable(beside)}: {printable(other)} is not of an export, as made here; "
+            f"{printable(beside)}: {printable(other)} is not of an export; "
             "move it away, or give another destination"
         )
 

@@ -134,10 +134,7 @@ class TokenForm:
                 f"on{below}; `shardctl verify` tells more"
             )
         if most > np.iinfo(self.dtype).max:
-            raise InputError(
-                f"{shown}: has a token {most}, which {self.dtype.name} does not hold, and these "
-                "files need"
-            )
+            raise InputError(f"{shown}: has a token {most}, which {self.dtype.name} does not hold")
         return tokens.astype(self.dtype, copy=False)
 
 

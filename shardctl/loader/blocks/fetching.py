@@ -152,36 +152,36 @@ class Fetcher(Generic[Result]):
 
     def take(self, block: int) -> Result:
         """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised."""
-        with self.lock:
-            coming = self._coming.setdefault(block, _Coming())
-            coming.holders += 1
-        self._await(block, coming)
+        coming = self._arrived(block)
         with self.lock:
             self._forget(block, coming)
             self.skip(block)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
-    def look(self, block: int) -> Result | None:
-        """As `take` for a block that is on its way, else None; what is not None stays until it is
-        taken."""
+    def look(self, block: int) -> Result:
+        """As `take`; what is not None stays until it is taken or dropped."""
+        coming = self._arrived(block)
         with self.lock:
-            self.skip(block)
-            coming = self._coming.get(block)
-            if coming is None:
-                return None
-            coming.holders += 1
-        self._await(block, coming)
-        if coming.exception() or coming.result() is None:
-            with self.lock:
+            if coming.exception() or coming.result() is None:
                 self._forget(block, coming)
+            self.skip(block)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`
 
-    def _await(self, block: int, coming: _Coming) -> None:
+    def _arrived(self, block: int) -> _Coming:
         with self.lock:
+            coming = self._coming.setdefault(block, _Coming())
+            coming.holders += 1
             mine, coming.begun = not coming.begun, True
         if mine:
             self._run(block, coming)
-        coming.exception()  # once it has arrived
+        coming.exception()  # waits for it
+        return coming
+
+    def drop(self, block: int) -> None:
+        """Forget a block that was looked at."""
+        with self.lock:
+            if block in self._coming:
+                self._forget(block, self._coming[block])
 
     def _run(self, block: int, coming: _Coming) -> None:
         try:

@@ -291,6 +291,10 @@ class RemoteShards(Shards):
                             passing.append(block)
                 except DamageError as error:
                     faults[block] = error
+                except BaseException:  # nobody reads the others now
+                    for held in passing:
+                        dataset.fetcher.drop(first + held)
+                    raise
         return passing, faults
 
     @property
@@ -306,7 +310,9 @@ class RemoteShards(Shards):
     def ahead(self, keeps: bool) -> Ahead | None:
         """Return what fetches blocks before they are needed; for other processes only where there
         is a cache."""
-        return self.dataset.ahead(keeps) if keeps or self.dataset.cached is not None else None
+        return (
+            self.dataset.fetcher.ahead(keeps) if keeps or self.dataset.cached is not None else None
+        )
 
     def missing(self, blocks: Numbers, keeps: bool) -> Numbers:
         """Return those of these blocks that must come over the network, as `ahead` counts them:
@@ -326,7 +332,7 @@ class RemoteShards(Shards):
         blocks = (
             np.arange(len(self.starts) - 1) if samples is None else self.blocks_in_turn(samples)
         )
-        with closing(self.dataset.ahead(keeps=True)) as coming:
+        with closing(self.dataset.fetcher.ahead(keeps=True)) as coming:
             coming.expect(self.missing(blocks, keeps=True).tolist())
             yield
 

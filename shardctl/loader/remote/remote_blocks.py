@@ -37,7 +37,7 @@ from shardctl.format.stretches import (
     read_tail,
 )
 from shardctl.format.tables import ShardTable
-from shardctl.loader.blocks.fetching import NAMES, Ahead, Fetcher
+from shardctl.loader.blocks.fetching import NAMES, Fetcher
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.system.files import ordinary
 from shardctl.system.folders import LocalFolder
@@ -113,7 +113,7 @@ class RemoteDataset:
         self._open: dict[int, _OpenShard] = {}
         self._tail_bytes = TAIL
         there = weakref.proxy(self)  # the fetcher goes with it
-        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(
+        self.fetcher: Fetcher[pa.Buffer | None] = Fetcher(
             lambda block: there.fetch(block), lambda block: there.cost(block), blocks
         )
         self.renew()
@@ -131,12 +131,7 @@ class RemoteDataset:
 
     def wanted(self, blocks: Iterable[int]) -> AbstractContextManager[None]:
         """Bring these blocks at the same time, now: they are read inside of the `with` block."""
-        return self._fetcher.wanted(block for block in blocks if not self._is_here(block))
-
-    def ahead(self, keeps: bool) -> Ahead:
-        """Return a list, to be filled, of blocks that will be needed, by this process (`keeps`) or
-        by others."""
-        return self._fetcher.ahead(keeps)
+        return self.fetcher.wanted(block for block in blocks if not self._is_here(block))
 
     def missing(self, blocks: Numbers) -> Numbers:
         """Return those of these blocks that must come over the network."""
@@ -167,11 +162,11 @@ class RemoteDataset:
 
     def _read(self, block: int, fields: Fields, waiting: Waiting) -> StoredBlock:
         data = None
-        if not self._is_here(block) or self._fetcher.is_coming(block):
+        if not self._is_here(block) or self.fetcher.is_coming(block):
             with waiting:
-                data = self._fetcher.take(block)
+                data = self.fetcher.take(block)
         else:
-            self._fetcher.skip(block)
+            self.fetcher.skip(block)
         shard, number = self._place_of(block)
         if data is None and self._checked[block]:
             self.counts["cached_blocks"] += 1
@@ -185,9 +180,13 @@ class RemoteDataset:
         return batch, metadata
 
     def _settle(self, block: int, waiting: Waiting) -> bool:
-        with waiting:
-            passes = self._fetcher.look(block) is not None
-        if passes or not self._is_here(block):
+        # one that was damaged is fetched once more
+        if self.fetcher.is_coming(block) or not (self._is_here(block) or self.keeps_no_more):
+            with waiting:
+                if self.fetcher.look(block) is not None:
+                    return False
+        self.fetcher.skip(block)
+        if not self._is_here(block):
             return False
         if not self._checked[block]:
             self._whole(block, None)

@@ -228,9 +228,7 @@ def _read_mark(job: Path) -> _Mark:
     except (KeyError, TypeError):
         sound = False
     if not sound or job.is_symlink() or path.is_symlink():
-        raise DatasetError(
-            f"{printable(path)}: not written by shardctl; delete {STAGING} or move it away"
-        )
+        raise DatasetError(f"{printable(path)}: not written by shardctl; move {STAGING} away")
     return _Mark(tuple(names), *digests)
 
 

@@ -162,20 +162,23 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     if conversion.options.explain:
         return explained(conversion, inputs)
     root, there = conversion.folder.root, conversion.manifest()
-    decision = _decide(conversion, inputs, there)
+    decision, before = _decide(conversion, inputs, there)
     if there is not None and not decision.job_name:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
     if not publish.needs_recovery(root):
         publish.refuse_to_replace(root, conversion.recipe.files)
-    return _plan_only(conversion, inputs, decision, there) if conversion.options.dry_run else None
+    return _plan_only(conversion, inputs, decision, before) if conversion.options.dry_run else None
 
 
-def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> Decision:
+def _decide(
+    conversion: Conversion, inputs: Inputs, there: Manifest | None
+) -> tuple[Decision, PreviousDataset | None]:
     """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
-    Raises the error of a refusal, DatasetReplacedError."""
-    options = conversion.options
+    Return also that dataset where it is followed; a damaged one is refused even if nothing has
+    changed. Raises the error of a refusal, DatasetReplacedError."""
+    options, before = conversion.options, None
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -189,7 +192,10 @@ def _decide(conversion: Conversion, inputs: Inputs, there: Manifest | None) -> D
         settings=conversion.request.recorded_settings(conversion.recipe),
         existing=inputs.existing,
     )
-    return decide(new, there)
+    decision = decide(new, there)
+    if there is not None and (options.update or options.append):
+        before = conversion.before(there)
+    return decision, before
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
@@ -233,12 +239,11 @@ def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
 
 
 def _plan_only(
-    conversion: Conversion, inputs: Inputs, decision: Decision, there: Manifest | None
+    conversion: Conversion, inputs: Inputs, decision: Decision, before: PreviousDataset | None
 ) -> ConvertResult:
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
     conversion.target.check_writable()
-    before = conversion.before(there) if there is not None and decision.digest_before else None
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new = job is None
     if job is None:
@@ -290,10 +295,9 @@ def begin_job(
         return finished(conversion, inputs, "resumed", 0, inputs.listing)
     # Once more: another converter may have finished while this one waited.
     there = conversion.manifest()
-    decision = _decide(conversion, inputs, there)
+    decision, before = _decide(conversion, inputs, there)
     if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)
-    before = conversion.before(there) if there is not None and decision.digest_before else None
     folder = conversion.staging.path(decision.job_name)
     if all_types:
         held.check()

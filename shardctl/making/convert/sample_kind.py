@@ -82,7 +82,7 @@ def settle_kind(
             recipe |= {"kind": "image", "image_field": column}
         if column is not None and chosen is None:
             notices.append(
-                f"the images are in the column {printable(column)}; --kind table keeps the columns"
+                f"the images are in the column {printable(column)}; --kind table keeps its values"
             )
     if are_members and types is not None:
         _settle_members(recipe, labels.mode, types)

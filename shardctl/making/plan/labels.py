@@ -242,8 +242,8 @@ def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str])
     lie = f"{inputs} beside {len(classes):,} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
-            f"{lie} would have no label. Move these files, or use --labels folder, which leaves "
-            "them without, or --labels none"
+            f"{lie} would have no label. Move these files, or use --labels folder, which gives "
+            "them none, or --labels none"
         )
     listing.note("no-class-folder", inputs=lie)
 

@@ -79,7 +79,7 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
     where = printable(where)
     doing = f"{where}: {_DOING[action]}"
     if code in _NO_BUCKET:
-        return StoreError(f"{where}: there is no such {cloud.bucket}; make it, or correct it")
+        return StoreError(f"{where}: there is no such {cloud.bucket}; make it, or give another one")
     if code in _EXPIRED:
         return StoreError(f"{doing} failed: the credentials have expired ({code}); {cloud.renew}")
     if code == "RequestTimeTooSkewed":

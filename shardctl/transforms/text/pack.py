@@ -89,7 +89,7 @@ class Pack(BatchTransform, step="pack"):
     eos: bool | int = setting(
         END_TOKEN,
         True,
-        "The token that ends every document. true: the EOS of the tokenizer, false: none.",
+        "The token after each document that does not end with it. true: the EOS of the tokenizer, false: none.",
     )
     pad: int | None = setting(
         Whole(0, MOST_TOKEN),
