@@ -108,6 +108,7 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     assert len(dropped) == 1 + 2 + 2 * len(result.sweep)
 
 
+@pytest.mark.thorough
 def test_a_cold_measurement_drops_the_dataset_first(raw_dataset, out):
     shutil.copytree(raw_dataset, out)
     result = shardctl.bench(out, cold=True, runs=2)
@@ -268,6 +269,7 @@ def test_a_baseline_needs_its_raw_inputs(source, out, tmp_path):
             shardctl.bench(root, **BASELINE)
 
 
+@pytest.mark.thorough
 def test_a_baseline_runs_no_code_that_only_the_dataset_names(photos, tmp_path, out, monkeypatch):
     (tmp_path / "marking.py").write_text(
         "def mark(sample):\n    sample['mark'] = 7\n    return sample\n"

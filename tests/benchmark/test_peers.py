@@ -216,6 +216,7 @@ def test_advice_says_how_fast_the_shards_are_read_today(cli, dataset, python_wit
     assert (told.code, "pip install webdataset torch" in told.json["today"]["why_not"]) == (0, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("to", "environment", "library"),
     [

@@ -77,6 +77,7 @@ def test_the_second_time_nothing_comes(root, bucket, folder, object_server):
     assert (entry.url, entry.blocks, entry.of_blocks) == (url, blocks_of(root), blocks_of(root))
 
 
+@pytest.mark.thorough
 def test_another_dataset_at_the_same_place(url, tmp_path, folder):
     before = read(url, cache=folder)
     other = make(tmp_path / "other", samples=240, seed=500)
@@ -209,7 +210,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("damaged", DAMAGE)
 def test_whatever_is_damaged_comes_again(url, folder, damaged, on_error):
@@ -248,7 +249,7 @@ class Watch:
         self._thread.join()
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [0, 100_000, 300_000])
 def test_the_limit_holds_at_every_moment(url, plain, folder, limit):
     with Watch(folder) as watch:
@@ -277,6 +278,7 @@ def test_with_a_full_cache_the_rest_passes_by(plain, bucket, folder, object_serv
     assert set(block_reads(object_server, plain).values()) == {1}
 
 
+@pytest.mark.thorough
 def test_datasets_that_nobody_uses_make_room(plain, bucket, folder):
     urls = [upload(plain, f"{bucket}/{name}") for name in ("a", "b", "c")]
     limit = 1_000_000
@@ -291,6 +293,7 @@ def test_datasets_that_nobody_uses_make_room(plain, bucket, folder):
     assert kept[urls[2]].blocks == kept[urls[2]].of_blocks
 
 
+@pytest.mark.thorough
 def test_a_dataset_in_use_stays(plain, bucket, folder):
     first, second = (upload(plain, f"{bucket}/{name}") for name in ("a", "b"))
     used = shardctl.open(first, cache=folder)
@@ -389,6 +392,7 @@ def test_the_command_is_told_which_cache(cli, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("room", [0, 6])
 def test_a_full_disk_is_as_a_full_cache(url, plain, folder, monkeypatch, room):
     """Nearly full: nothing is kept. Full after six blocks: these are."""
@@ -409,7 +413,7 @@ def test_a_full_disk_is_as_a_full_cache(url, plain, folder, monkeypatch, room):
     assert sum(entry.blocks for entry in Cache(folder).entries()) in range(min(room, 1), room + 1)
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000deadbeef", "mine.partial"])
 def test_a_strange_file_in_the_folder_of_a_dataset_stays_and_is_in_nobodys_way(
     cli, plain, bucket, folder, object_server, name
@@ -445,6 +449,7 @@ def test_a_process_that_stands_still_holds_up_no_other(url, plain, folder, monke
     assert entry.blocks == 0
 
 
+@pytest.mark.thorough
 def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
     url, plain, folder, monkeypatch
 ):
@@ -457,6 +462,7 @@ def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
     assert len(cache.entries()) == 1
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_is_being_removed_comes_again(url, folder, monkeypatch):
     """Another process has removed what says that it is there, and goes on, right after this one has
     seen that."""

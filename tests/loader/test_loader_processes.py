@@ -134,6 +134,7 @@ def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made
     assert (views[0] == 7).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="the system does not tell what is mapped"
 )
@@ -376,6 +377,7 @@ def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_i
     assert_ended(processes)
 
 
+@pytest.mark.thorough
 def test_processes_of_a_program_that_is_killed_end(root):
     with waiting_program(root) as (program, processes):
         program.kill()
@@ -395,6 +397,7 @@ def read_in_fork(loader: Loader, held: Any, before: Any, go_on: Any, queue: Any)
     queue.put(bool((held == before).all()))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(root, loader):
     loader.set_epoch(0)

@@ -169,6 +169,7 @@ def test_each_block_comes_once_and_only_once_in_an_epoch(root, bucket, object_se
     assert stats.requests == len([r for r in object_server.log() if is_shard(r["key"])]) + 2
 
 
+@pytest.mark.thorough
 def test_a_rank_reads_its_own_part_of_the_shards(out, bucket, object_server):
     remote = shardctl.open(upload(make(out, samples=1200), f"{bucket}/out"), cache=False)
     object_server.clear()
@@ -279,7 +280,7 @@ def test_a_shard_that_is_not_there_or_not_whole(url, plain, cache):
             keys_of(loader)
 
 
-@pytest.mark.thorough(after=3)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["page", "short", "garbled", "cut"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_wrong_answer_is_asked_for_once_more(root, bucket, cache, object_server, kind, method):
@@ -323,6 +324,7 @@ def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
     assert 0 < max(int(last) - int(first) for first, last in ranges) < 20_000 < len(data)
 
 
+@pytest.mark.thorough(after=1)
 def test_a_damaged_block_is_named_or_skipped(root, bucket, cache):
     url = upload(root, f"{bucket}/out")
     data = bytearray((root / "train-00001.arrow").read_bytes())
@@ -381,6 +383,7 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
     run_python(code, url, check=True)
 
 
+@pytest.mark.thorough
 def test_bench_says_what_came_over_the_network(url, plain, tmp_path):
     list(shardctl.open(url, cache=tmp_path / "cache").loader(8))
     cached, without = (

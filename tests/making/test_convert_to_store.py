@@ -94,6 +94,7 @@ def test_the_dataset_is_that_of_a_local_conversion(photos, url, whole, workers):
     assert loaded[3]["image"].shape == (32, 32, 3)
 
 
+@pytest.mark.thorough
 def test_objects_of_a_person_stay_and_all_of_ours_goes(tmp_path, url):
     source = write_lines(tmp_path / "in.jsonl", [{"text": "a"}] * 8)
     job = "0123456789abcdef" * 2
@@ -135,6 +136,7 @@ def test_a_dataset_with_many_rejects_is_up_to_date(tmp_path, out, url):
     assert shardctl.convert(source, out, workers=0).warnings == made.warnings
 
 
+@pytest.mark.thorough
 def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos, url):
     convert(photos, url)
     base = manifest_of(open_store(url))["base"]
@@ -142,6 +144,7 @@ def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos, url):
     assert [sample["key"] for sample in whole] == [sample["key"] for sample in within]
 
 
+@pytest.mark.thorough
 def test_faults_of_the_store_change_nothing(photos, url, whole, object_server):
     for seed, kind in enumerate(("503", "reset", "lost", "cut")):
         object_server.fault(kind, share=0.02, seed=seed, size=20)
@@ -183,6 +186,7 @@ def test_an_update_copies_the_shards_that_stay(source, url, out, object_server):
     nothing_is_left(url)
 
 
+@pytest.mark.thorough
 def test_a_kept_shard_that_is_gone_is_named(source, url):
     given: dict[str, Any] = {"split": "none", "update": True}
     convert(source, url, **given)
@@ -208,6 +212,7 @@ def test_parts(photos, url, whole):
     assert shardctl.finish(url).status == "up-to-date"
 
 
+@pytest.mark.thorough
 def test_rejects_of_parts_are_merged(source, url, out):
     for path in files_of(source)[::9]:
         path.write_bytes(b"no image")
@@ -459,6 +464,7 @@ def test_who_is_taken_over_while_its_tables_are_put_commits_nothing(photos, url,
     assert "manifest.json" not in keys(url)
 
 
+@pytest.mark.thorough
 def test_a_job_that_another_process_completes_is_not_taken_away_with_its_dataset(
     photos, url, whole, object_server
 ):
@@ -525,6 +531,7 @@ def test_a_copy_of_an_unfinished_conversion_goes_on_where_it_lies(
     assert keys(first) == before
 
 
+@pytest.mark.thorough
 def test_a_shard_that_is_gone_before_the_commit_is_built_again(photos, url, whole, object_server):
     break_off(photos, url, object_server)
     open_store(url).delete([key for key in keys(url) if key.endswith("/train-00003.arrow")])
@@ -603,6 +610,7 @@ def test_lines_with_keys_of_their_own(tmp_path, out, url):
     assert sums(url) == (out / "SHA256SUMS").read_bytes()
 
 
+@pytest.mark.thorough
 def test_the_command_ends_and_its_folder_that_stands_for_the_place_is_gone(
     photos, bucket, tmp_path
 ):

@@ -165,6 +165,7 @@ def test_objects_that_do_not_belong_are_warnings(url, base):
     assert [each.message.partition(" ")[0] for each in result.findings] == ["folder", "notes.txt"]
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_lost_its_manifest_is_damaged(bucket, dataset):
     (dataset / "manifest.json").unlink()
     assert shardctl.verify(put(dataset, bucket)).findings == shardctl.verify(dataset).findings
@@ -205,6 +206,7 @@ def test_a_long_footer_takes_a_second_request():
     assert pa.ipc.open_file(pa.PythonFile(file)).read_all().num_rows == 1000
 
 
+@pytest.mark.thorough
 def test_the_full_check_reads_each_shard_once(bucket, dataset, object_server):
     put(dataset, bucket)
     object_server.clear()
@@ -271,7 +273,7 @@ def test_two_datasets_on_a_store_are_compared(cli, bucket, raw_dataset, dataset)
     assert (there.returncode, json.loads(there.stdout)) == (here.code, here.json)
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_a_shard_on_its_own(cli, url, base, dataset, command):
     """It is found below the folder that the manifest names."""
@@ -414,6 +416,7 @@ def test_repair_waits_for_who_writes(bucket, dataset):
     assert len(heard) == 1
 
 
+@pytest.mark.thorough
 def test_what_is_lost_is_told_and_nothing_is_put(bucket, dataset, cli, source):
     victim = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
     (source / victim).unlink()
@@ -497,7 +500,7 @@ def test_the_disk_that_is_used_is_bounded(bucket, many_shards, temporary, monkey
         shardctl.verify(bucket)
 
 
-@pytest.mark.thorough(after=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "what", ["*-00001.arrow", "*/shards.arrow", "*/plan.arrow", "*/manifest.json"]
 )
@@ -524,6 +527,7 @@ def test_a_wrong_answer_is_asked_for_once_more(
     once(shardctl.inspect, url)
 
 
+@pytest.mark.thorough
 def test_a_shard_that_is_damaged_on_the_store_is_fetched_twice(object_server, bucket, dataset):
     flip(dataset / SHARD)
     url = put(dataset, bucket)

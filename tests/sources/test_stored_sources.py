@@ -287,6 +287,7 @@ def test_labels_are_those_of_now_though_another_process_has_a_copy(bucket, out):
     assert shardctl.open(out).classes == ("dog",)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("scheme", ["gs", "az"])
 def test_other_clouds(request, object_server, demo, tmp_path, scheme):
     if scheme == "az":
@@ -327,6 +328,7 @@ def test_a_folder_of_local_copies_is_made_and_removed(tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 def test_an_object_is_fetched_once_for_all_processes(object_server, bucket, tmp_path):
     store = open_store(bucket)
     for number in range(2):
@@ -374,6 +376,7 @@ def test_the_sources_of_several_buckets(object_server, tmp_path):
 SLOW = pytest.mark.thorough
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind", ["cut", pytest.param("503", marks=SLOW), pytest.param("reset", marks=SLOW)]
 )
@@ -399,7 +402,7 @@ def test_an_object_that_alone_is_not_permitted_is_a_reject(object_server, photos
     assert "s3:GetObject" in (out / "rejects.jsonl").read_text()
 
 
-@pytest.mark.thorough(after=2)
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("fault", "method", "message"),
     [
@@ -479,6 +482,7 @@ def test_a_large_object_that_changes_while_it_is_read(bucket, out, monkeypatch, 
     assert rejects(out) == {"lines.jsonl": "changed"}
 
 
+@pytest.mark.thorough
 def test_an_update_follows_the_versions_of_objects(object_server, demo, bucket, tmp_path, out):
     source = Path(shutil.copytree(demo / "texts", tmp_path / "texts"))
     url = put(f"{bucket}/texts", source)

@@ -56,6 +56,7 @@ def taken(store: Store, pace: LeaseTiming = HASTY) -> Any:
     return hold(store, LEASE, lambda _: None, pace=pace)
 
 
+@pytest.mark.thorough(after=1)
 def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store):
     with hold(store, LEASE, None, pace=USUAL) as lease:
         with (

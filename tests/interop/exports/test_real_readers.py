@@ -98,6 +98,7 @@ def near(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", ["tensorflow", "datasets3"])
 def test_hugging_face_reads_every_form_for_it(exports, environment):
     found = read(environment, "huggingface", exports)
@@ -158,6 +159,7 @@ def check_webdataset(exports: Path, found: dict[str, Any]) -> None:
     assert [tar["json"] for tar in found["wds gaps"]] == gaps
 
 
+@pytest.mark.thorough
 def test_streaming_and_litdata_read_theirs(exports):
     found = read("torch", "streams", exports)
     for name, splits in (
@@ -276,6 +278,7 @@ TEXTS = {
 """The columns that are JSON text."""
 
 
+@pytest.mark.thorough
 def test_tensorflow_and_tfds_read_theirs(exported_examples):
     root = exported_examples
     found = read("tensorflow", "examples", root)
