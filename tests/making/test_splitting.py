@@ -259,3 +259,7 @@ def test_a_split_rule_is_read_or_refused():
         assert str(SplitRule.parse(text)) == text
     with pytest.raises(UsageError, match=r"not of the form train=0.9,val=0.1, and not one of auto"):
         SplitRule.parse("folders")
+    with pytest.raises(UsageError, match="names a split twice"):
+        SplitRule.parse("a=0.5,a=0.5")
+    with pytest.raises(UsageError, match="256 are too many; there can be 255"):
+        SplitRule.parse(",".join(f"s{n}={1 / 256}" for n in range(256)))

@@ -183,6 +183,14 @@ WRONG_VALUES = {
 }
 
 
+def test_a_name_that_is_given_twice_and_half_a_pair_are_refused():
+    with pytest.raises(SettingError, match="each name once"):
+        Recipe.from_json({"schema": "a:string,a:string"})
+    half = {"name": "tokenize_chat", "tokenizer": "bytes", "user": "question"}
+    with pytest.raises(SettingError, match="give both"):
+        Recipe.from_json({"kind": "table", "transform": [half]})
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_a_wrong_value_of_each_key_is_refused_with_the_key(key):
     assert key in WRONG_VALUES, f"the new key {key} has no wrong value here: add one"

@@ -391,7 +391,8 @@ class Shards:
     @property
     def _is_in_place(self) -> bool:
         """Whether what is read is still the dataset that was opened."""
-        return identity(self._manifest) == self._identity
+        # None where it gave way just as it was found
+        return self._identity is not None and identity(self._manifest) == self._identity
 
     def _read_on(self) -> None:
         """Make sure that this dataset is read, also where another one has taken its place: from

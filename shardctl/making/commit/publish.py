@@ -1,5 +1,5 @@
-"""A finished dataset takes its place, all at once where the system can do that. What was there
-before stays whole until then.
+"""A finished dataset takes its place: that of another one all at once where the system can do
+that, else file by file, the manifest last. What was there before stays whole until then.
 
 A process can be killed between any two lines of this file. `recover`, which the next one that
 writes calls first, completes or undoes whatever it finds. The states, with JOB the folder of the
@@ -78,7 +78,8 @@ may not be written. Or that cannot give a file a second name, which the lease ne
 class _Mark:
     """What gives way: the names of its files, the SHA-256 of its manifest, and that of the new one.
 
-    The first one is "" where there was no dataset.
+    The first one is "" where there was no dataset. `names` is empty once all of them are gone:
+    from then on it is completed, and not undone.
     """
 
     names: tuple[str, ...]
@@ -149,7 +150,7 @@ def _taken(path: Path) -> StorageError:
     )
 
 
-def refuse_others(target: Path, job: Job) -> None:
+def refuse_in_way_of_job(target: Path, job: Job) -> None:
     """Raise StorageError if a file that a job will make has the name of anything at `target` that
     is no part of a dataset."""
     if needs_recovery(target):
@@ -162,11 +163,13 @@ def refuse_others(target: Path, job: Job) -> None:
             raise _taken(target / name)
 
 
-def refuse_to_replace(target: Path, files: Mapping[str, bytes]) -> None:
+def refuse_in_way_of_recipe(target: Path, files: Mapping[str, bytes]) -> None:
     """Raise StorageError if there is a file at `target` that is no part of a dataset, and would be
     replaced by one of `files`, which have other content: a tokenizer.json may be a person's only
     copy. Or if something is in the way beside `target`.
     """
+    if needs_recovery(target):
+        return
     with naming_the_path(target):
         _refuse_others_beside(target)
         for name in _in_the_way(target, files):

@@ -134,7 +134,7 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
 
 def with_types(make: Callable[[bool], Made]) -> Made:
     """Call `make` and return its result. Its argument says whether it finds the types of fields in
-    all records.
+    all records. It is used for a plan, which tries records, and for the conversion around it.
 
     The first time it finds them in some records. If another record does not fit these types, `make`
     is called once more, and finds them in all records. Raises InputError if a record does not fit
@@ -167,8 +167,7 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
         return _use_existing(conversion, inputs, there)
-    if not publish.needs_recovery(root):
-        publish.refuse_to_replace(root, conversion.recipe.files)
+    publish.refuse_in_way_of_recipe(root, conversion.recipe.files)
     return _plan_only(conversion, inputs, decision, before) if conversion.options.dry_run else None
 
 
@@ -361,8 +360,8 @@ def plan_job(
             f"all, since {why}; use --update"
         )
 
-    def attempt(all_types: bool) -> ConversionPlan:
-        return plan_conversion(conversion, inputs, folder, all_types)
+    def attempt(in_all: bool) -> ConversionPlan:
+        return plan_conversion(conversion, inputs, folder, in_all)
 
     # records that are only tried may have other types; those that are converted are seen later
     new = attempt(True) if all_types else with_types(attempt)
@@ -400,14 +399,14 @@ def announce(
 ) -> Estimate:
     """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
     and if the disk cannot hold the dataset of a new one."""
-    publish.refuse_others(conversion.folder.root, job)
+    publish.refuse_in_way_of_job(conversion.folder.root, job)
     free, classes = conversion.target.free_bytes(), job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
-    rows = round(job.inputs * job.samples_per_record)
+    rows = round(job.expected * job.samples_per_record)  # if none is rejected
     samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
     expected = Estimate(
         kind=job.recipe.kind,
-        inputs=job.inputs,
+        inputs=job.expected,
         input_bytes=listing.total_bytes,
         splits=job.splits,
         records=job.records,
@@ -418,7 +417,7 @@ def announce(
         annotated=annotated_columns(listing.annotations),
         bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free,
-        seconds=built * job.inputs * job.record_seconds / conversion.engine.at_once(),
+        seconds=built * job.expected * job.record_seconds / conversion.engine.at_once(),
         probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
@@ -503,7 +502,7 @@ def build_shards(
     Shards that are kept of the dataset `before` count as finished. Raises TooManyRejectsError if
     more is rejected than `max_rejects` allows for all inputs, and what the engine raises.
     """
-    limit, rejected, samples = reject_limit(max_rejects, job.inputs), 0, 0
+    limit, rejected, samples = reject_limit(max_rejects, job.expected), 0, 0
 
     def add(work: WorkDone) -> None:
         nonlocal rejected, samples
@@ -511,7 +510,7 @@ def build_shards(
         listener.progress(work)
         if rejected > limit:
             raise TooManyRejectsError(
-                f"{count_rejects(rejected, job.inputs)} so far, more than --max-rejects allows; "
+                f"{count_rejects(rejected, job.expected)} so far, more than --max-rejects allows; "
                 "nothing was committed. Fix or remove them, or run this again with a higher "
                 "limit"
             )
@@ -560,7 +559,7 @@ def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterat
                 "before the upload. Set TMPDIR to a larger disk, or use fewer --workers"
             )
         elif isinstance(error, DiskFullError) and not job.url:
-            samples = (1 - sum(done) / max(1, job.records)) * job.inputs
+            samples = (1 - sum(done) / max(1, job.records)) * job.expected
             need = samples * job.samples_per_record * job.sample_bytes * SPARE_DISK
             more = f"; about {format_bytes(need)} more are needed"
         raise type(error)(f"{said}{more}. {state}") from error

@@ -107,8 +107,7 @@ class UpdatePlanner:
         if listing.digest_beside != before.state.digest_beside:
             return "files that say what is read of others have changed"
         splitting = splitting_of(conversion, listing)
-        draw = splitting.draw if splitting.of_file is None else None
-        if draw != before.reading.draw:
+        if splitting.draw != before.reading.draw:
             return "the splits are made in another way"
         labelling = self._labelling_of_records()
         if labelling is None:
@@ -141,7 +140,13 @@ class UpdatePlanner:
             return why
         planner = Planner(units, splitting, rules.shuffle, fresh)
         return self._plan(
-            matching, draw, files, old, self._rows_of_old(old, units), planner, splitting.names
+            matching,
+            splitting.draw,
+            files,
+            old,
+            self._rows_of_old(old, units),
+            planner,
+            splitting.names,
         )
 
     def _labelling_of_records(self) -> Labelling | None:

@@ -137,7 +137,7 @@ class Planner:
         of_files: Bools | None = None,
     ) -> None:
         of_file = splitting.of_file
-        self._units, self.draw = units, splitting.draw if of_file is None else None
+        self._units, self.draw = units, splitting.draw
         self._own: list[Numbers] = []
         for number in range(len(splitting.names)):
             wanted = np.ones(len(units), bool) if of_files is None else of_files[units.file]

@@ -71,6 +71,8 @@ class SplitRule:
             check_split_name(name)
         if len({name for name, _ in shares}) < len(shares):
             raise UsageError(f"split {text!r} names a split twice")
+        if len(shares) > MOST_SPLITS:
+            raise UsageError(f"split: {len(shares)} are too many; there can be {MOST_SPLITS}")
         if (
             any(not 0 < share <= 1 for _, share in shares)
             or abs(sum(share for _, share in shares) - 1) > 1e-6
@@ -189,11 +191,11 @@ def split_files(
                 what = f"{_why(listing, other)} are splits ({found})"
                 listing.warnings.append(notice("splits-divided", what=what, rule=rule))
         draw = Draw.of(rule, seed, by_key and not listing.whole, group)
-        of_file = None
-        if listing.whole:
-            hashes = listing.hashes if group is None else _hashes_of_groups(listing, group)
-            of_file = draw.of_files(hashes)
-        return Splitting(tuple(name for name, _ in rule.shares), of_file, "shares", draw)
+        shares = tuple(name for name, _ in rule.shares)
+        if not listing.whole:
+            return Splitting(shares, None, "shares", draw)
+        hashes = listing.hashes if group is None else _hashes_of_groups(listing, group)
+        return Splitting(shares, draw.of_files(hashes), "shares")
     splitting = _divided(listing, by, _common_folder(listing) if rule.mode == "auto" else "")
     if by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)

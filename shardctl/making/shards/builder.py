@@ -86,14 +86,14 @@ class Maker:
             parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True
         )
         if self._images is not None:
-            records = self._images.prefetched(records, making.unit)
+            records = self._images.prefetched(records, making.planned)
         for record, fields in records:
-            making.progress.begin(making.unit.number, record)
+            making.progress.begin(making.planned.number, record)
             try:
                 self._add(fields, record)
             except Rejection as rejection:
                 rejects.append((record, rejection))
-        making.progress.begin(making.unit.number)
+        making.progress.begin(making.planned.number)
         return rejects
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
@@ -120,9 +120,9 @@ class Maker:
         images are in. Raises Rejection."""
         making, read = self._making, list[int]()
         if self._images is not None:
-            fields = self._images.take(fields, making.unit)
+            fields = self._images.take(fields, making.planned)
             read = self._images.read
-        return sample_of(making.job, making.unit, record, fields), read
+        return sample_of(making.job, making.planned, record, fields), read
 
     def _write(self, made: list[MadeSample], read: list[int]) -> None:
         """Write the samples of one record, whose images were in files with these digests."""
@@ -162,40 +162,42 @@ class BatchMaker(Maker):
 
     def add_file(self, fields: Sample) -> None:
         """Make the samples of a file that is one record. Raises Rejection."""
-        unit = self._making.unit
+        planned = self._making.planned
         self._making.progress.enter("transform")
-        for _, rejection in self._apply(records_of_file(unit.file_number, unit.key(), fields)):
+        for _, rejection in self._apply(
+            records_of_file(planned.file_number, planned.key(), fields)
+        ):
             raise rejection
 
     def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
         """Make the samples of some records of the unit, and return those that are rejected."""
         if not parsed.batch.num_rows:
             return []
-        unit = self._making.unit
-        batch = keyed(parsed.batch, unit.file.path, parsed.numbers)
-        return self._apply(Records(unit.file_number, parsed.numbers, batch))
+        planned = self._making.planned
+        batch = keyed(parsed.batch, planned.file.path, parsed.numbers)
+        return self._apply(Records(planned.file_number, parsed.numbers, batch))
 
     def _apply(self, records: Records) -> list[RejectedRecord]:
-        making, unit, job = self._making, self._making.unit, self._making.job
+        making, planned, job = self._making, self._making.planned, self._making.job
         rejects = list[RejectedRecord]()
         try:
             for made in self._pipeline.apply(records, lambda *reject: rejects.append(reject)):
                 making.add_batch(
-                    lay_out(made.batch, job.layout, unit.file.label, unit.file.columns)
+                    lay_out(made.batch, job.layout, planned.file.label, planned.file.columns)
                 )
         except HeldMemoryError:
             making.progress.leave()  # no record is to blame
             raise
         except MemoryError:
             several = not job.recipe.joins or len(records.numbers) > 1
-            if several or making.rows.is_writing(unit.number):
+            if several or making.rows.is_writing(planned.number):
                 raise
             # It may have taken others along, which were held in a step.
             rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
             record = int(records.numbers[0]) or None
             raise BuildAgain(
-                making.hints.with_lost({(unit.number, record): rejection}),
-                f"{unit.key(record)}: memory ran out in a step that holds other records",
+                making.hints.with_lost({(planned.number, record): rejection}),
+                f"{planned.key(record)}: memory ran out in a step that holds other records",
             ) from None
         making.inputs += len(records.numbers) - len(rejects)
         return rejects
@@ -212,7 +214,7 @@ class FunctionMaker(Maker):
 
     def add_records(self, parsed: Parsed) -> list[RejectedRecord]:
         """Make the samples of some records of the unit, and return those that are rejected."""
-        making, file, numbers = self._making, self._making.unit.file, parsed.numbers
+        making, file, numbers = self._making, self._making.planned.file, parsed.numbers
         records = keyed(parsed.batch, file.path, numbers)
         keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
         samples = samples_of(making.job, file, python_rows(batch), keys)
@@ -222,7 +224,9 @@ class FunctionMaker(Maker):
             samples,
             lambda records, _: enter(records[0] if len(records) == 1 else TOGETHER),
         )
-        making.progress.begin(making.unit.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
+        making.progress.begin(
+            making.planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE
+        )
         batch = making.pipeline.lay_out(applied)
         # those that gave no sample too
         making.inputs += len(numbers) - len(applied.rejects)
@@ -238,7 +242,7 @@ class _WaitingRecord:
     (TableImages.read).
     """
 
-    unit: PlannedUnit
+    planned: PlannedUnit
     outcome: UnitOutcome
     record: int | None
     number: int = -1
@@ -248,7 +252,7 @@ class _WaitingRecord:
     @property
     def at(self) -> tuple[int, int]:
         """How the progress slot names it."""
-        return self.unit.number, WHOLE if self.record is None else self.record
+        return self.planned.number, WHOLE if self.record is None else self.record
 
 
 class ModelMaker(Maker):
@@ -278,17 +282,17 @@ class ModelMaker(Maker):
         records."""
         if self._making.job.fields is not None:
             return range(unit, unit + 1)
-        first = unit - (unit - self._making.planned.first_unit) % self._slot_records
+        first = unit - (unit - self._making.planned_shard.first_unit) % self._slot_records
         return range(first, first + self._slot_records)
 
     def begin_unit(self, number: int) -> None:
         """Finish the slot before, if this unit is not of the same one. Raises InputError."""
-        if self._waiting and number not in self.slot_of(self._waiting[0].unit.number):
+        if self._waiting and number not in self.slot_of(self._waiting[0].planned.number):
             self.flush()
 
     def begin_records(self) -> None:
         """Begin with the records of a unit of many. Raises MemoryError, SourceGoneError."""
-        self._ranks = self._making.choice.ranks(self._making.unit)
+        self._ranks = self._making.choice.ranks(self._making.planned)
 
     def hold_reject(self, rejection: Rejection) -> bool:
         """Take a file that is one record and is rejected, to be told of in its turn."""
@@ -299,20 +303,20 @@ class ModelMaker(Maker):
 
     def _wait(self, record: int | None, **known: Any) -> None:
         self._waiting.append(
-            _WaitingRecord(self._making.unit, self._making.outcome, record, **known)
+            _WaitingRecord(self._making.planned, self._making.outcome, record, **known)
         )
 
     def _add(self, fields: Sample, record: int | None) -> None:
         """Have one record wait, None: the file that is one. Raises Rejection."""
-        unit = self._making.unit
+        planned = self._making.planned
         if record is not None:
             # they are counted as they are planned, whatever becomes of them
-            place = record - unit.unit.first
+            place = record - planned.unit.first
             rank = place if self._ranks is None else int(self._ranks[place])
             if rank // self._slot_records != self._slot:
                 self.flush()
                 self._slot = rank // self._slot_records
-                self._making.progress.begin(unit.number, record)
+                self._making.progress.begin(planned.number, record)
         sample, read = self._sample(fields, record)
         self._wait(record, number=self._together.add(sample), read=read)
 
@@ -322,18 +326,18 @@ class ModelMaker(Maker):
             return
         making, waiting = self._making, self._waiting
         self._by_number = {each.number: each for each in waiting if each.rejection is None}
-        result = self._together.finish(waiting[0].unit.number in making.hints.careful)
+        result = self._together.finish(waiting[0].planned.number in making.hints.careful)
         self._waiting, self._by_number = [], {}
         for each in waiting:
             found: list[MadeSample] | Rejection = each.rejection or result[each.number]
-            making.unit, making.outcome = each.unit, each.outcome
+            making.planned, making.outcome = each.planned, each.outcome
             if each.record is None:
                 each.outcome.first_row = making.rows.first_row
             if not isinstance(found, Rejection):
                 making.progress.begin(*each.at, "encode")
                 self._write(found, each.read)
             elif each.record is None:
-                making.reject(each.unit.unit.first, found)
+                making.reject(each.planned.unit.first, found)
             else:
                 making.hold(each.record, found)
         making.progress.leave()
@@ -345,7 +349,7 @@ class ModelMaker(Maker):
             self._making.progress.begin(*self._by_number[record].at, stage)
             return
         self._calls += 1
-        self._making.progress.begin(self._waiting[0].unit.number, TOGETHER - self._calls, stage)
+        self._making.progress.begin(self._waiting[0].planned.number, TOGETHER - self._calls, stage)
 
 
 class ShardBuilder:
@@ -413,7 +417,7 @@ class ShardBuilder:
         digest = digest_of(data) if mask is None else digest_with(data, mask)
         self._making.outcome.digest = digest
         check_digest(job, planned, digest)
-        if lost is not None:
+        if lost is not None:  # its digest stays: an update must know the file again
             raise lost
         self._progress.enter("decode")
         fields = KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.reading)

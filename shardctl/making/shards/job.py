@@ -165,8 +165,9 @@ RecordUnit = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class RetryHints:
-    """What is known of a shard beforehand. `lost` are records, and whole units, that no worker
-    survives, with the reason.
+    """What is known of a shard beforehand. `lost` are records, and whole units, that are rejected
+    without another try, with the reason: no worker survives them, the dataset before has rejected
+    them (Job.known), or their unit was not read to its end.
 
     `careful` are units whose records are read one by one, since one of them has ended a worker; or,
     where models are called with several units that are records, the first of these, and the model
@@ -523,7 +524,7 @@ class Job:
         return sum(split.records for split in self.splits)
 
     @property
-    def inputs(self) -> int:
+    def expected(self) -> int:
         """How many records are expected to be converted, over all splits."""
         return sum(split.expected for split in self.splits)
 

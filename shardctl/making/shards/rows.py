@@ -85,7 +85,7 @@ class Rows:
         objects of one alone.
         """
         self.first_row += 1
-        self._progress.leave()
+        self._progress.leave()  # no record is to blame from here on: see is_writing
         self._take(made, at)
 
     def _take(self, made: MadeSample, at: tuple[int, int]) -> None:
@@ -241,22 +241,23 @@ class ShardInMaking:
     are written in their turn. `pruned`: a person took a record of the unit out.
     """
 
-    unit: PlannedUnit
+    planned: PlannedUnit
     outcome: UnitOutcome
 
     def __init__(
         self,
         job: Job,
-        planned: PlannedShard,
+        planned_shard: PlannedShard,
         progress: WorkerProgress,
         hints: RetryHints,
         sink: HashingFile | pa.NativeFile,
         reject: Callable[[Reject], object],
         look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
-        self.job, self.planned, self.progress, self.hints = job, planned, progress, hints
-        schema = shard_schema(job.layout, planned.split_name, planned.number)
-        self.shard = ShardWriter(sink, schema, job.recipe.compression, planned.blocks)
+        self.job, self.planned_shard = job, planned_shard
+        self.progress, self.hints = progress, hints
+        schema = shard_schema(job.layout, planned_shard.split_name, planned_shard.number)
+        self.shard = ShardWriter(sink, schema, job.recipe.compression, planned_shard.blocks)
         self.pipeline = SamplePipeline(
             job.recipe,
             job.layout,
@@ -269,9 +270,9 @@ class ShardInMaking:
         self.rows = (
             Rows(*rows)
             if job.fields is None or job.shuffle is None
-            else ShuffledRows(*rows, job.shuffle, planned.name)
+            else ShuffledRows(*rows, job.shuffle, planned_shard.name)
         )
-        self.choice = RecordChoice(job, planned.split, progress, hints)
+        self.choice = RecordChoice(job, planned_shard.split, progress, hints)
         self.images = TableImages(job, progress) if job.has_images else None
         self._write = reject
         self.inputs = self.samples = self.rejected = 0
@@ -284,7 +285,7 @@ class ShardInMaking:
 
     def begin(self, planned: PlannedUnit) -> None:
         """Begin with a unit."""
-        self.unit, self.outcome = planned, UnitOutcome(self.rows.first_row)
+        self.planned, self.outcome = planned, UnitOutcome(self.rows.first_row)
         self.outcomes.append(self.outcome)
         self.progress.begin(planned.number)
 
@@ -372,7 +373,7 @@ class ShardInMaking:
         """
         ahead = [record for record in self._lost if last is None or record <= last]
         self._lost = self._lost[len(ahead) :]
-        known = [(record, self.hints.lost[self.unit.number, record]) for record in ahead]
+        known = [(record, self.hints.lost[self.planned.number, record]) for record in ahead]
         ordered = sorted([*self._late, *rejects, *known], key=itemgetter(0))
         self._late = [] if waiting is None else [each for each in ordered if each[0] > waiting]
         for record, rejection in ordered[: len(ordered) - len(self._late)]:
@@ -383,7 +384,7 @@ class ShardInMaking:
         self.pruned |= rejection.error == PRUNED
         message = rejection.message + of_several(records)
         stage = "read" if rejection.stage == KEYS else rejection.stage
-        path, key = self.unit.file.path, self.unit.key(record)
+        path, key = self.planned.file.path, self.planned.key(record)
         self._write(Reject(path, key, stage, rejection.error, message, records))
         self.outcome.rejected += records
         self.rejected += records

@@ -50,10 +50,14 @@ def build_shard(
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its
     source no longer gives.
     """
-    place, reporter, hints = job.planned_shard(shard), _Reporter(report), hints or RetryHints()
+    planned_shard, reporter, hints = (
+        job.planned_shard(shard),
+        _Reporter(report),
+        hints or RetryHints(),
+    )
     known = {
         (unit, record): reason
-        for unit in range(place.first_unit, place.first_unit + place.units)
+        for unit in range(planned_shard.first_unit, planned_shard.first_unit + planned_shard.units)
         for record, reason in job.known.get(unit, {}).items()
     }
     hints = replace(hints, lost={**known, **hints.lost})
@@ -105,15 +109,17 @@ def _build_once(
 def _divided(making: ShardInMaking) -> tuple[list[PreviousUnits], Numbers]:
     """Return what a shard takes from the dataset before, and the units that are made anew, by their
     rows of the plan: (units,)."""
-    job, place = making.job, making.planned
-    taken, anew = list[PreviousUnits](), np.ones(place.units, bool)
+    job, planned_shard = making.job, making.planned_shard
+    taken, anew = list[PreviousUnits](), np.ones(planned_shard.units, bool)
     if job.previous is not None and not making.hints.anew:
         lost = np.array([unit for unit, _ in making.hints.lost], np.int64)
-        for each in job.previous.units(place.first_unit, place.units):
+        for each in job.previous.units(planned_shard.first_unit, planned_shard.units):
             if not np.any((lost >= each.first_unit) & (lost < each.end)):
                 taken.append(each)
-                anew[each.first_unit - place.first_unit : each.end - place.first_unit] = False
-    return taken, place.first_unit + np.flatnonzero(anew)
+                anew[
+                    each.first_unit - planned_shard.first_unit : each.end - planned_shard.first_unit
+                ] = False
+    return taken, planned_shard.first_unit + np.flatnonzero(anew)
 
 
 def _add_all(making: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) -> None:
@@ -134,7 +140,7 @@ def _add_all(making: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) 
         add_previous(planned.number)
         builder.add(planned)
         reporter.count(making, planned.unit.records, planned.unit.size)
-    add_previous(making.planned.first_unit + making.planned.units)
+    add_previous(making.planned_shard.first_unit + making.planned_shard.units)
 
 
 def try_units(
@@ -148,12 +154,12 @@ def try_units(
     Whatever ends the process does it here, before the whole shard is built once more. What would
     have the shard built again is left to that.
     """
-    place = job.planned_shard(shard)
+    planned_shard = job.planned_shard(shard)
     sink = pa.MockOutputStream()
-    making = ShardInMaking(job, place, progress, hints, sink, lambda reject: None)
+    making = ShardInMaking(job, planned_shard, progress, hints, sink, lambda reject: None)
     builder = ShardBuilder(making)
     slot, (_, units) = builder.maker.slot_of(first), _divided(making)
-    end = place.first_unit + place.units if on else slot.stop
+    end = planned_shard.first_unit + planned_shard.units if on else slot.stop
     tried = units[(units >= slot.start) & (units < end)]
     for planned in prefetched_units(job, job.units_at(tried)):
         with suppress(BuildAgain):

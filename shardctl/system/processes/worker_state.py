@@ -52,7 +52,8 @@ class WorkerProgress:
     """What a worker works on: a place (the row of the plan, for instance), the record in it, and
     the stage.
 
-    It is left behind like breadcrumbs, for the process that finds the worker dead.
+    It is left behind like breadcrumbs, for the process that finds the worker dead. The worker asks
+    it too where memory runs out: whether a record is to blame (Rows.is_writing).
 
     Writing one costs under a microsecond. `memory` is shared with the process that reads it; by
     default there is none.

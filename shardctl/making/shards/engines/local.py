@@ -71,7 +71,8 @@ class Engine:
         known."""
 
     def close(self) -> None:
-        """Stop, at once if shards are still being built."""
+        """Stop the workers, at once if shards are still being built. What is asked of the engine
+        next starts others."""
 
 
 def start(_address: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
@@ -179,7 +180,7 @@ class LocalPool(Engine):
         self._pool.let_go()
 
     def close(self) -> None:
-        """End the workers. What is asked of the engine next starts others."""
+        """End the workers."""
         self._pool.close()
 
 
