@@ -325,7 +325,7 @@ def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_it
     (left / "done" / "0000000.arrow").write_bytes(b"")
     step = {"name": "custom", "target": "evil:function"}
     recipe = {"kind": "image", "store": "png", "transform": [step]}
-    job = {"recipe": recipe, "roots": [], "splits": [{"shards": 2}], "parts": {}}
+    job = {"recipe": recipe, "bases": [], "splits": [{"shards": 2}], "parts": {}}
     (left / "job.json").write_text(json.dumps(job))
     for dry_run in (True, False):
         with pytest.raises(

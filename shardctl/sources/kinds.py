@@ -46,7 +46,7 @@ class SampleKind:
     form: Callable[[FoundFile, Reading], Form]
     fields: Callable[[bytes, str, Reading], Sample]
     columns: pa.Schema | None = None
-    has_sidecars: bool = True
+    takes_labels_files: bool = True
 
 
 def _form_of_table(file: FoundFile, reading: Reading) -> Form:
@@ -160,7 +160,7 @@ KINDS = {
         SampleKind("image", _form_of_image, _fields_of_image),
         SampleKind("text", _form_of_text, _fields_of_text, pa.schema([("text", pa.string())])),
         # a row of a table, or an object of JSON, with its columns as they are: no file is one
-        SampleKind("table", _form_of_table, _fields_of_text, has_sidecars=False),
+        SampleKind("table", _form_of_table, _fields_of_text, takes_labels_files=False),
     )
 }
 """The kinds that `--kind` may name, in the order in which they are looked for. A file whose name

@@ -53,7 +53,7 @@ so."""
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
-SIDECAR_NAMES = tuple(
+LABELS_FILE_NAMES = tuple(
     "metadata.csv,metadata.jsonl,metadata.parquet,labels.csv,labels.jsonl".split(",")
 )
 """Files that `--labels auto` looks for beside the inputs."""

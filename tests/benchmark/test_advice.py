@@ -30,6 +30,11 @@ CROP = {"transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 3
 WORDS = "--resize 40 --crop 32 --inputs 8 --batch-size 4 --workers 0 --consumer-rate".split()
 
 
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.2)
+
+
 def advised(source: Path, recipe: Any = None, **options: Any) -> Any:
     usual = {"inputs": 8, "batch_size": 4, "workers": 0}
     if "consumer" not in options:

@@ -177,7 +177,7 @@ WRONG = r"""
 2 | bench ready --consumer a100 | did you mean resnet50-a100
 2 | bench ready --consumer mymod:step | cannot import mymod
 2 | inspect ready --columns imge | no column 'imge'; did you mean image?
-2 | inspect ready --where 'label = 3' | , such as: label == 3
+2 | inspect ready --where 'label = 3' | ; one is: label == 3
 2 | inspect ready --where 'lable == 3' | no column 'lable'; did you mean label?
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
 2 | inspect ready --shard 99 | ready: no shard '99'; it has

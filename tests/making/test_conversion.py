@@ -210,7 +210,7 @@ def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(begun, 
     assert go_on(begun, out, overwrite=True).status == "created"
 
 
-@pytest.mark.parametrize("change", [{"roots": [{"path": "/", "more": 2}]}, {"recipe": {"new": 1}}])
+@pytest.mark.parametrize("change", [{"bases": [{"path": "/", "more": 2}]}, {"recipe": {"new": 1}}])
 def test_a_job_that_another_version_wrote_is_no_crash(begun, out, change):
     (path,) = out.glob(".shardctl/*/job.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

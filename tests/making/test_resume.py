@@ -213,7 +213,7 @@ NEEDLESS = set(
 
 
 JOB_KEYS = NEEDLESS | set(
-    "roots recipe layout splits fields by_field draw shuffle recorded parts beside updates "
+    "bases recipe layout splits fields by_field draw shuffle recorded parts beside digest_before "
     "sample_bytes samples_per_record record_seconds".split()
 )
 
@@ -235,7 +235,7 @@ def test_a_job_that_updates_another_dataset_is_not_gone_on_with(tmp_path, out):
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     broken_off(source, out)
     (path,) = (out / ".shardctl").glob("*/job.json")
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), "updates": "another"}))
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "digest_before": "another"}))
     assert convert(source, out, samples_per_shard=2).status == "created"
 
 

@@ -758,12 +758,12 @@ def test_a_job_and_a_dataset_name_sources_as_people_do(
     source, recorded, root = (
         text.format(url=bucket, here=folder) for text in (given, recorded, root)
     )
-    roots = set()
+    bases = set()
 
     def look(_: object) -> None:
         for path in tmp_path.rglob("job.json"):
-            roots.update(each["path"] for each in json.loads(path.read_bytes())["roots"])
+            bases.update(each["path"] for each in json.loads(path.read_bytes())["bases"])
 
     convert(source, out, samples_per_shard=4, listener=Listener(progress=look))
-    assert roots == {root}
+    assert bases == {root}
     assert json.loads((out / "manifest.json").read_bytes())["sources"] == [recorded]

@@ -27,7 +27,7 @@ from shardctl.making.plan.list_files import Appending, list_files
 from shardctl.making.plan.listing import Listing
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import Root
+from shardctl.making.shards.job import Base
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import Changed, ChangedError
@@ -166,7 +166,7 @@ class Inputs:
 
     listing: Listing
     sources: list[str]
-    bases: tuple[Root, ...]
+    bases: tuple[Base, ...]
     parts: dict[str, str]
     existing: str
     scratch: Path
@@ -187,7 +187,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     manifest, roots, known = conversion.manifest(), request.roots, None
     existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256
     # their devices count where the workers are on this machine
-    base_of = Root.of if engines.is_here(options.engine) else Root.anywhere
+    base_of = Base.of if engines.is_here(options.engine) else Base.anywhere
     bases = tuple(base_of(root.base) for root in roots)
     if options.append and manifest is not None:
         refuse_written(conversion.folder.text, manifest)
@@ -205,7 +205,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         )
         # some sources may be gone: nothing is read of those that were not given
         roots = tuple(map(SourceRoot, known.sources))
-        bases = tuple(map(Root.anywhere, map(folder_of, known.sources)))
+        bases = tuple(map(Base.anywhere, map(folder_of, known.sources)))
     sources = [root.recorded for root in roots]
     found = conversion.unwalked
     if found is not None and manifest is not None and found.dataset == existing:

@@ -297,9 +297,10 @@ def _columns(
     types: Types | None, labelling: Labelling, listing: Listing, conversion: Conversion
 ) -> pa.Schema | None:
     """Return the columns of the records, None for files of one record. Raises InputError."""
-    recipe, rules = conversion.recipe, conversion.rules
-    fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
-    if fields is not None and not listing.whole:
+    recipe, rules, fields = conversion.recipe, conversion.rules, None
+    if not listing.whole:
+        fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
+    if fields is not None:
         if FOLDER in fields.names and not labelling.by_field:
             # as if a person had not chosen it: it has no classes
             kept = [f for f in fields if f.name != FOLDER]
@@ -335,7 +336,7 @@ def _probe(
     of a file may be unlike all others. They are always the same ones."""
     folder, recipe = job.folder, conversion.recipe
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
-    if job.has_images:
+    if job.has_image_columns:
         run = PROBE_IMAGE_RUN
     elif recipe.batch_transforms:
         some, run = min(some, PROBED_BY_STEPS), min(run, PROBED_BY_STEPS)
@@ -346,11 +347,11 @@ def _probe(
     probe = conversion.engine.probe(job)
     if not is_failing(probe) or probe.records >= planner.inputs:
         return probe
-    slow = bool(recipe.sample_transforms) and (job.has_images or recipe.kind == "image")
+    slow = bool(recipe.sample_transforms) and (job.has_image_columns or recipe.kind == "image")
     if listing.whole:
         files = planner.write_some(folder, WIDE_PLACES if slow else WIDE_FILES[recipe.kind], 1)
     else:
-        run = WIDE_SLOW_RUN if job.has_images or recipe.batch_transforms else WIDE_RUN
+        run = WIDE_SLOW_RUN if job.has_image_columns or recipe.batch_transforms else WIDE_RUN
         files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
     write_files_table(folder / FILES, listing, labelling, files)
     return conversion.engine.probe(replace(job))  # which reads the new tables

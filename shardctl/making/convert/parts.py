@@ -63,7 +63,7 @@ from shardctl.making.plan.fingerprint import difference, fingerprint, parts_with
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Root
+from shardctl.making.shards.job import NEW_FOLDER, Base, DatasetJob
 from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
@@ -275,7 +275,7 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     job, listing = planned.job, planned.inputs.listing
     if planned.status == "resumed":
         announce(conversion, job, listing)
-    job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
+    job = replace(job, bases=tuple(Base.anywhere(base.path) for base in job.bases))
     job.save()
     parted = Parted(
         asked=_digest(conversion.request),
@@ -298,12 +298,12 @@ def parts_of(numbers: Numbers, shards: int, parts: int) -> Numbers:
 def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is
     another one by now."""
-    if not job.updates:
+    if not job.digest_before:
         return None
     folder = target.folder
     target.fetch_dataset()
     manifest = Manifest.load(folder)
-    if manifest.files[CHECKSUMS].sha256 != job.updates:
+    if manifest.files[CHECKSUMS].sha256 != job.digest_before:
         raise DatasetError(
             f"{folder.shown()}: has changed since its update was planned; delete {STAGING} in "
             "it, and run all parts again"

@@ -323,7 +323,7 @@ def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -
     if not conversion.options.overwrite and not decision.digest_before:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
-    return job if job is not None and job.updates == decision.digest_before else None
+    return job if job is not None and job.digest_before == decision.digest_before else None
 
 
 def plan_job(
@@ -374,7 +374,7 @@ def plan_job(
         matching, old = match_files(before, new.listing, files), len(before.table)
         changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
         warnings = (*job.warnings, *moved_records(job, matching))
-        job = replace(job, changes=asdict(changes), updates=before.digest, warnings=warnings)
+        job = replace(job, changes=asdict(changes), digest_before=before.digest, warnings=warnings)
     planned = PlannedJob(job, own, status, before, matching)
     return planned, partial(_write_tables, job, new.write, before, None)
 

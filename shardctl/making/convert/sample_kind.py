@@ -11,7 +11,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.names import Json
 from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
-from shardctl.making.plan.list_files import is_sidecar, walked, why_nothing
+from shardctl.making.plan.list_files import is_labels_file, walked, why_nothing
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.scan import ByteRange, PrePlanTask, scan
@@ -218,7 +218,7 @@ def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], readin
         if taker is None:
             ignored[file.suffix or "no suffix"] += 1
             possible |= {name for name, form in forms.items() if form is Form.UNKNOWN}
-        elif is_sidecar(file) or file.path.rpartition("/")[2].lower() == "readme.md":
+        elif is_labels_file(file) or file.path.rpartition("/")[2].lower() == "readme.md":
             sidecars.add(file.path)
         else:
             present.add(taker)
@@ -250,7 +250,7 @@ def first_file(
         (
             each
             for each in files
-            if kind.form(each, reading) in wanted and (of_labels or not is_sidecar(each))
+            if kind.form(each, reading) in wanted and (of_labels or not is_labels_file(each))
         ),
         None,
     )

@@ -363,7 +363,7 @@ class UpdatePlanner:
             self.conversion.rules.shuffle,
             parts=self.inputs.parts,
             beside=before.state.digest_beside,
-            updates=before.digest,
+            digest_before=before.digest,
             kept_records=int(in_shard[is_kept].sum()),
             changes=asdict(changes),
             notices=tuple(self.inputs.listing.notices),

@@ -96,9 +96,9 @@ def label_files(
     """Decide where the labels come from, and the names of the classes. `splitting` is how the files
     were divided before.
 
-    `types` are the types of the records' fields. They are None where a file is one record, and
-    where no field has labels. Samples that are joined of several records have no labels. Raises
-    InputError (see `_main_label`).
+    `types` are the types of the records' fields. They are None where a file is one record, where no
+    field has labels, and where `schema` gives them. Samples that are joined of several records have
+    no labels. Raises InputError (see `_main_label`).
     """
     by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
     if not recipe.joins:

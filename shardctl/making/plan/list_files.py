@@ -52,7 +52,7 @@ from shardctl.system.locations import is_stored, name_of, parent_of, path_below,
 from shardctl.system.machine import collector_waits
 from shardctl.system.text import counted, first_repeated, printable, some
 
-SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.SIDECAR_NAMES)
+SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.LABELS_FILE_NAMES)
 
 
 class Appending:
@@ -366,9 +366,9 @@ def wanted_files(
     """Yield the files that belong to the kind, with what they are to it; note the others."""
     explicit = {resolved(given) for given in rule.files}
     names = tuple(map(name_of, explicit))
-    has_sidecars = rule.mode == "auto" and kind.has_sidecars and reading.image is None
+    takes_labels_files = rule.mode == "auto" and kind.takes_labels_files and reading.image is None
     for file in files:
-        if has_sidecars and is_sidecar(file):
+        if takes_labels_files and is_labels_file(file):
             others.side_files.append((file.opened, file.folder))
         elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
             continue
@@ -384,11 +384,11 @@ def wanted_files(
                 others.unreachable.add(file.opened)
 
 
-def is_sidecar(file: FoundFile) -> bool:
+def is_labels_file(file: FoundFile) -> bool:
     """Return whether a file is a labels file by its name."""
     return (
         file.suffix in SIDECAR_SUFFIXES
-        and file.path.rpartition("/")[2] in label_table.SIDECAR_NAMES
+        and file.path.rpartition("/")[2] in label_table.LABELS_FILE_NAMES
     )
 
 
@@ -487,7 +487,7 @@ def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None
     explicit = set(map(resolved, rule.files))
     for file in inputs_among(walked([root], lambda _: None), None, []):
         if (
-            is_sidecar(file)
+            is_labels_file(file)
             or split_of_list(file.opened) is not None
             or resolved(file.opened) in explicit
         ):

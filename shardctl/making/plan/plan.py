@@ -90,8 +90,8 @@ class UnitsInMaking:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """One split: how many records its units have, how many of them are expected to be its own, and
-    its number of shards."""
+    """One split: how many records its units have, how many of these are its own (about, where the
+    records of a unit are in several splits), rejected or not, and its number of shards."""
 
     name: str
     records: int

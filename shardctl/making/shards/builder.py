@@ -93,7 +93,7 @@ class Maker:
                 self._add(fields, record)
             except Rejection as rejection:
                 rejects.append((record, rejection))
-        making.progress.begin(making.planned.number)
+        making.progress.begin(making.planned.number)  # what was added has left the slot
         return rejects
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
@@ -190,7 +190,7 @@ class BatchMaker(Maker):
             raise
         except MemoryError:
             several = not job.recipe.joins or len(records.numbers) > 1
-            if several or making.rows.is_writing(planned.number):
+            if several or making.rows.blames_none(planned.number):
                 raise
             # It may have taken others along, which were held in a step.
             rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
@@ -369,7 +369,7 @@ class ShardBuilder:
             maker = ModelMaker
         elif job.fields is None:
             maker = BatchMaker if job.recipe.batch_transforms else Maker
-        elif job.recipe.store is None and not job.has_images:
+        elif job.recipe.store is None and not job.has_image_columns:
             # nothing but a user's function looks at each record
             maker = FunctionMaker if job.recipe.sample_transforms else BatchMaker
         self.maker = maker(making)
@@ -394,7 +394,7 @@ class ShardBuilder:
         except Rejection as problem:
             rejection = problem
         except MemoryError:
-            if self._making.rows.is_writing(planned.number):
+            if self._making.rows.blames_none(planned.number):
                 raise
             rejection = self._out_of_memory()
         if rejection is not None and not self.maker.hold_reject(rejection):
@@ -452,7 +452,7 @@ class ShardBuilder:
                 else:
                     self._add_part(planned, planned.unit)
             except MemoryError:
-                if making.rows.is_writing(planned.number) or planned.unit.records == 1:
+                if making.rows.blames_none(planned.number) or planned.unit.records == 1:
                     raise
                 raise one_by_one from None
         self.maker.flush()
@@ -491,7 +491,7 @@ class ShardBuilder:
                     planned, unit._replace(skip=unit.skip + place, first=record, records=1)
                 )
             except MemoryError:
-                if self._making.rows.is_writing(planned.number):
+                if self._making.rows.blames_none(planned.number):
                     raise
                 self._tell([(record, self._out_of_memory())], record)
         self._making.outcome.digest = digest

@@ -160,7 +160,7 @@ class _Look:
         """Look at one record. Raises Rejection if its image cannot be opened."""
         recipe, opened = self._job.recipe, None
         if recipe.store is not None:
-            name = self._job.main_image or "image"
+            name = self._job.image_column or "image"
             data = self._images.find(fields.get("image"), name, planned)[0]
             opened = recipe.open_image(data)
             self.count += 1

@@ -161,7 +161,7 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
         raise fault
     path = job.path_of(file)
     try:  # as `reading` does, which takes a third as long as to read a small file
-        if job.roots[file.root].is_stored:
+        if job.bases[file.root].is_stored:
             return take(path, unit.size, job.version_of(file))
         data, status = read_file(path, unit.size)
     except OSError as error:
@@ -253,7 +253,7 @@ def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not an ordinary file")
     found, listed = (status.st_size, status.st_mtime_ns), (planned.file.size, planned.file.mtime_ns)
-    if found != listed and not (job.recorded or job.roots[planned.file.root].is_stored):
+    if found != listed and not (job.recorded or job.bases[planned.file.root].is_stored):
         raise changed(job, planned)
     return *found, status.st_ino
 
@@ -336,7 +336,7 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
                 silent = name
     if silent is not None:
         raise SourceGoneError(
-            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: "
+            f"{printable(job.bases[planned.file.root].path)}: the source does not respond: "
             f"{' and '.join(dict.fromkeys((shown, silent)))} cannot be read ({error.strerror}); "
             "check its disk or server"
         )
@@ -399,7 +399,7 @@ def digest_of(data: bytes) -> int:
 def mask_path(job: Job, planned: PlannedUnit) -> str | None:
     """Return the path or the URL of the mask file of an image, None if it has none."""
     where = (planned.file.columns or {}).get(MASK_FILE)
-    return where and follow(job.roots[planned.file.root].path, where["path"])
+    return where and follow(job.bases[planned.file.root].path, where["path"])
 
 
 def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ UNKNOWN_DEVICE = -1
 
 
 @dataclass(frozen=True)
-class Root:
+class Base:
     """A folder that sources are relative to, by its path or its URL, and the number of the file
     system that it was on."""
 
@@ -69,7 +69,7 @@ class Root:
         return is_stored(self.path)
 
     @classmethod
-    def of(cls, path: str) -> Root:
+    def of(cls, path: str) -> Base:
         """Return the root as it is now. Raises InputError if it is a folder of this machine that is
         gone."""
         if is_stored(path):
@@ -80,7 +80,7 @@ class Root:
             raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
 
     @classmethod
-    def anywhere(cls, path: str) -> Root:
+    def anywhere(cls, path: str) -> Base:
         """Return a root that may be gone, or be on another file system now: each input is verified
         by itself."""
         return cls(path, UNKNOWN_DEVICE)
@@ -235,8 +235,8 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few records pushed through the recipe showed: the final layout, and what a sample
-    costs.
+    """What a few records pushed through the recipe showed: the layout of the shards, and what a
+    sample costs. The shape that all images share is known when the markers are joined.
 
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
     `record_bytes` (0: not known) and takes `record_seconds`, beside the `unit_seconds` that it
@@ -334,7 +334,7 @@ class Job:
     """
 
     folder: Path
-    roots: tuple[Root, ...]
+    bases: tuple[Base, ...]
     recipe: Recipe
     layout: Layout
     splits: tuple[SplitPlan, ...]
@@ -450,7 +450,7 @@ class Job:
         return {**record, "joined": True} if self.recipe.joins else record
 
     @cached_property
-    def main_image(self) -> str | None:
+    def image_column(self) -> str | None:
         """The column of a table whose images the recipe works on; None if there is none."""
         return next(iter(marked_columns(self.fields, MAIN)), None)
 
@@ -470,7 +470,7 @@ class Job:
         Those that an export tells the role of are in the frame of the upright image already, and
         not among them.
         """
-        if self.fields is None or self.main_image is None:
+        if self.fields is None or self.image_column is None:
             return {}
         frames, boxes = said_of(self.fields, FRAME), said_of(self.fields, BOXES)
         objects, rules = objects_of_records(self.fields, self.recipe), dict[str, AnnotationRule]()
@@ -487,14 +487,14 @@ class Job:
         return self.recipe.store is not None and self.recipe.store.name == "source"
 
     @property
-    def has_images(self) -> bool:
+    def has_image_columns(self) -> bool:
         """Whether columns of a table hold images."""
-        return bool(self.main_image or self.kept_images)
+        return bool(self.image_column or self.kept_images)
 
     @cached_property
     def renames(self) -> dict[str, str]:
         """The fields of records that have another name in the dataset."""
-        main = {} if self.main_image in (None, "image") else {str(self.main_image): "image"}
+        main = {} if self.image_column in (None, "image") else {str(self.image_column): "image"}
         return self.set_apart | self.recipe.renames | main
 
     @property
@@ -525,7 +525,8 @@ class Job:
 
     @property
     def expected(self) -> int:
-        """How many records are expected to be converted, over all splits."""
+        """How many records it has, rejected or not, each in one split: about, where they are
+        drawn."""
         return sum(split.expected for split in self.splits)
 
     def write_known(self, lines: Iterable[KnownLine]) -> None:
@@ -629,12 +630,12 @@ class Job:
 
     def path_of(self, file: File) -> str:
         """Return the path or the URL by which a file is opened."""
-        return f"{self.roots[file.root].path}/{file.path}"
+        return f"{self.bases[file.root].path}/{file.path}"
 
     @cached_property
     def on_store(self) -> bool:
         """Whether some of its sources are on a store."""
-        return any(root.is_stored for root in self.roots)
+        return any(base.is_stored for base in self.bases)
 
     def version_of(self, file: File) -> int:
         """Return which version of a file on a store is to be read, 0 for whichever is there."""
@@ -642,7 +643,7 @@ class Job:
 
     def check_root(self, file: File) -> None:
         """Make sure that the source of a file is still there. Raises SourceGoneError."""
-        self.roots[file.root].check()
+        self.bases[file.root].check()
 
     def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of
@@ -682,7 +683,7 @@ class Job:
         )
         for path, root, size, mtime_ns, label, columns, error, message in zip(*given, strict=True):
             fault = Rejection("plan", error, message) if error else None
-            if self.recorded and (not 0 <= root < len(self.roots) or ".." in path.split("/")):
+            if self.recorded and (not 0 <= root < len(self.bases) or ".." in path.split("/")):
                 fault = Rejection("read", "astray", "the plan names a file outside of the sources")
             yield File(path, root, size, mtime_ns or 0, label, columns, fault)
 
@@ -730,7 +731,7 @@ class DatasetJob(Job):
     beside: str = ""
     """The digest of files that decide how other files are read; "" for none."""
 
-    updates: str = ""
+    digest_before: str = ""
     """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
 
     kept_records: int = 0
@@ -759,7 +760,7 @@ def _saved(kind: type[Job]) -> list[Field[Any]]:
 _Form = Callable[[Any], Any]
 
 _FORMS: dict[str, tuple[_Form, _Form]] = {
-    "roots": (lambda roots: list(map(asdict, roots)), lambda said: _each(Root, said)),
+    "bases": (lambda bases: list(map(asdict, bases)), lambda said: _each(Base, said)),
     "splits": (lambda splits: list(map(asdict, splits)), lambda said: _each(SplitPlan, said)),
     "recipe": (Recipe.to_json, Recipe.from_json),
     "layout": (Layout.to_json, Layout.loads),

@@ -165,7 +165,7 @@ def _own_samples(
         try:
             for record, fields in records_of(job, planned, progress, hints):
                 try:
-                    if job.has_images:
+                    if job.has_image_columns:
                         fields = images.take(fields, planned)
                     made = pipeline.make(sample_of(job, planned, record, fields))
                 except Rejection as rejection:

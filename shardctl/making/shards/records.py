@@ -440,8 +440,8 @@ class TableImages:
             except Rejection as rejection:
                 message = f"{printable(name)}: {rejection.message}"
                 raise Rejection(rejection.stage, rejection.error, message) from None
-        if job.main_image is not None:
-            data, path = self.find(fields.get("image"), job.main_image, planned)
+        if job.image_column is not None:
+            data, path = self.find(fields.get("image"), job.image_column, planned)
             filled["image"] = {"bytes": data, "path": path}
         for name in self._unmoved:
             if holds_image(fields.get(name)):
@@ -458,13 +458,13 @@ class TableImages:
     ) -> Iterable[tuple[int, Sample]]:
         """Return the same records of a unit; files on a store that the following ones name are
         fetched meanwhile."""
-        if not self._job.roots[planned.file.root].is_stored:
+        if not self._job.bases[planned.file.root].is_stored:
             return records
         return prefetched(records, lambda record: self._requests(record[1], planned))
 
     def _requests(self, fields: Sample, planned: PlannedUnit) -> list[ReadRequest]:
         requests = []
-        for name in (*self._job.kept_images, *(["image"] if self._job.main_image else [])):
+        for name in (*self._job.kept_images, *(["image"] if self._job.image_column else [])):
             value = fields.get(name)
             if isinstance(value, dict) and not value.get("bytes"):
                 value = value.get("path")
@@ -528,7 +528,7 @@ class TableImages:
             fault = f"has the path {printable(path)}, which no file can have"
         if fault:
             raise Rejection("read", "not-a-path", f"its image {fault}")
-        root = follow(self._job.roots[planned.file.root].path, ".")
+        root = follow(self._job.bases[planned.file.root].path, ".")
         # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person
         # made it, not the table.
         place = follow(parent_of(f"{root}/{planned.file.path}"), path)

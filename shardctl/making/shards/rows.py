@@ -85,7 +85,7 @@ class Rows:
         objects of one alone.
         """
         self.first_row += 1
-        self._progress.leave()  # no record is to blame from here on: see is_writing
+        self._progress.leave()  # no record is to blame from here on: see blames_none
         self._take(made, at)
 
     def _take(self, made: MadeSample, at: tuple[int, int]) -> None:
@@ -149,7 +149,7 @@ class Rows:
         self.objects += objects
         self.jpegs += jpegs
 
-    def is_writing(self, unit: int) -> bool:
+    def blames_none(self, unit: int) -> bool:
         """Return whether rows are being written while this unit is added: they can neither be taken
         back nor be written again.
 
@@ -273,7 +273,7 @@ class ShardInMaking:
             else ShuffledRows(*rows, job.shuffle, planned_shard.name)
         )
         self.choice = RecordChoice(job, planned_shard.split, progress, hints)
-        self.images = TableImages(job, progress) if job.has_images else None
+        self.images = TableImages(job, progress) if job.has_image_columns else None
         self._write = reject
         self.inputs = self.samples = self.rejected = 0
         self.outcomes: list[UnitOutcome] = []

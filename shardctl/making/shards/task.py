@@ -201,7 +201,8 @@ def handle(task: ExamineTask | ShardTask, tell: Tell, progress: WorkerProgress) 
     """Do a task of an engine, in a worker process."""
     if isinstance(task, ExamineTask):
         return run_task(task.task, progress, task.lost)
-    # the folder of a probe may have another job the next time
+    # the folder of a probe may have another job the next time; that of a dataset has none before
+    # this process has ended (Pool.run)
     job, hints = (_read if task.shard is None else _job)(task.folder), task.hints
     if task.suspect is not None:
         unit, attempt = task.suspect

@@ -290,7 +290,7 @@ class CrashPolicy:
     def _refuse_silent(self, task: ShardTask, death: Death, limit: str) -> NoReturn:
         assert death.place is not None and task.suspect is not None, "it was comparing"  # noqa: PT018
         files = [self.job.planned_at(number).file for number in (task.suspect[0], death.place)]
-        root = printable(self.job.roots[files[0].root].path)
+        root = printable(self.job.bases[files[0].root].path)
         raise SourceGoneError(
             f"{root}: the source does not respond: "
             f"{', then '.join(printable(file.path) for file in files)}, {limit}; check its disk, or "
