@@ -113,6 +113,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
 
 
+@pytest.fixture
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `advise` read each store for a moment."""
+    monkeypatch.setattr("shardctl.benchmark.advice.ROUND_SECONDS", 0.2)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def fork_servers() -> Iterator[KeptServers]:
     kept = KeptServers()

@@ -39,7 +39,7 @@ class SampleKind:
     into fields of a sample, and raises Rejection (stages `read`, `decode`).
 
     `columns` are those that `fields` fills; None: one image, whose type is the recipe's.
-    `has_sidecars` says whether labels files beside the files are looked for.
+    `takes_labels_files` says whether labels files beside the files are looked for.
     """
 
     name: str

@@ -30,9 +30,7 @@ CROP = {"transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 3
 WORDS = "--resize 40 --crop 32 --inputs 8 --batch-size 4 --workers 0 --consumer-rate".split()
 
 
-@pytest.fixture(autouse=True)
-def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.2)
+pytestmark = pytest.mark.usefixtures("short_rounds")
 
 
 def advised(source: Path, recipe: Any = None, **options: Any) -> Any:

@@ -166,6 +166,7 @@ def test_a_file_that_ends_its_library_ends_no_command(command, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("short_rounds")
 def test_advice_names_what_cannot_be_read(tmp_path, cli):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.parquet").write_bytes(ENDS_PYARROW)

@@ -80,6 +80,7 @@ def test_a_page_and_a_sheet_of_before_are_replaced(cli, here):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("short_rounds")
 def test_a_recipe_of_advise_is_replaced_until_a_person_changes_it(cli, here, photos):
     options = "--resize 32x32 --consumer-rate 20 --inputs 8 --batch-size 4 --workers 0 --lossless"
     advise = ("advise", photos, *options.split(), "--write", "recipe.toml")

@@ -72,7 +72,7 @@ def unfinished(folder: Path, bases: tuple[Base, ...], recipe: Recipe) -> Dataset
 def go_on(job: Job) -> None:
     """Prepare to resume an unfinished job."""
     clear_partial_files(job)
-    job.save()
+    job.save()  # workers find the sources where they are now
 
 
 def clear_partial_files(job: Job) -> None:

@@ -182,7 +182,8 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     if options.update or options.append or options.explain or options.copy_rejects is not None:
         conversion.target.fetch_dataset()
     if options.overwrite or not conversion.is_there:
-        # a second process imports the modules of the workers while the inputs are listed
+        # a second process imports the modules of the workers while the inputs are listed; the
+        # command line has started it, where it saw early that there is work
         conversion.engine.prepare()
     manifest, roots, known = conversion.manifest(), request.roots, None
     existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256

@@ -131,8 +131,8 @@ def trial_job(
     conversion: Conversion, inputs: Inputs, fields: pa.Schema | None, by_field: bool
 ) -> Job:
     """Return a job that reads records as these columns, in the folder for scratch."""
-    recipe, roots = conversion.recipe, inputs.bases
-    return Job(inputs.scratch, roots, recipe, EMPTY, (), fields=fields, by_field=by_field)
+    recipe, bases = conversion.recipe, inputs.bases
+    return Job(inputs.scratch, bases, recipe, EMPTY, (), fields=fields, by_field=by_field)
 
 
 def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool) -> int:
@@ -229,7 +229,7 @@ def plan_conversion(
         steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
         trial = replace(trial, recipe=replace(recipe, transform=steps))
     probe = _probe(conversion, listing, trial, planner, labelling)
-    probe = _corrected(probe, units, compared, listing, recipe)
+    probe = _corrected(probe, planner, units, compared, listing, recipe)
     if fields is not None:
         if marked_masks(fields):
             fields = with_bits(fields, probe.layout, trial.renames)
@@ -285,7 +285,7 @@ def plan_conversion(
         warnings=tuple(listing.warnings),
         sample_bytes=probe.sample_bytes,
         samples_per_record=probe.samples_per_record,
-        record_seconds=probe.record_seconds + probe.unit_seconds / planner.records_per_unit,
+        record_seconds=probe.record_seconds,
         shard_bytes=probe.shard_bytes,
         probed=probe.records,
         probe_rejects=probe.rejected,
@@ -312,10 +312,15 @@ def _columns(
 
 
 def _corrected(
-    probe: Probe, units: Units, compared: Sequence[Compared], listing: Listing, recipe: Recipe
+    probe: Probe,
+    planner: Planner,
+    units: Units,
+    compared: Sequence[Compared],
+    listing: Listing,
+    recipe: Recipe,
 ) -> Probe:
-    """Return a probe with what records cost on average, where it tried none that is a repeat of
-    others, and files of another size than most."""
+    """Return a probe with what records cost on average, each with its share of its unit, where it
+    tried none that is a repeat of others, and files of another size than most."""
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
     samples, size = probe.samples_per_record * share, probe.sample_bytes
     for each in compared:
@@ -325,7 +330,7 @@ def _corrected(
     # most: the photos of `shardctl demo` were estimated at 1.4 times their size by these alone.
     if probe.record_bytes and not (recipe.store is not None and recipe.changes):
         size *= listing.total_bytes / len(listing) / probe.record_bytes
-    seconds = probe.record_seconds * share
+    seconds = probe.record_seconds * share + probe.unit_seconds / planner.records_per_unit
     return replace(probe, samples_per_record=samples, sample_bytes=size, record_seconds=seconds)
 
 

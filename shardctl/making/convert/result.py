@@ -59,8 +59,8 @@ class ConvertResult:
     """The result of a conversion.
 
     `status` is created, resumed, updated (in the place of another dataset), up-to-date, planned (a
-    dry run), explained, or built (a part, whose numbers are about its own shards). `samples_per_s` counts only the samples of this run.
-    `reasons` counts the rejects by stage and error, `examples` has one of each. Check `warnings`
+    dry run), explained, or built (a part, whose numbers are about its own shards). `samples_per_s`
+    counts only the samples of this run. `reasons` counts the rejects by stage and error, `examples` has one of each. Check `warnings`
     before you use the dataset. `jpeg` counts JPEG images with their original bytes, and how many of
     them take longer to decode. `steps` has the counts of each step of text and tables. `changes`
     says how a dataset was brought up to date, `explanation` is the answer to `explain`.

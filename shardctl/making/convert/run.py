@@ -402,7 +402,7 @@ def announce(
     publish.refuse_in_way_of_job(conversion.folder.root, job)
     free, classes = conversion.target.free_bytes(), job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
-    rows = round(job.expected * job.samples_per_record)  # if none is rejected
+    rows = round(job.expected * job.samples_per_record)  # if only repeats are rejected
     samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
     expected = Estimate(
         kind=job.recipe.kind,

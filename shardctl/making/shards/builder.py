@@ -64,13 +64,13 @@ class Maker:
         """What became of the records in each step of text and tables."""
         return []
 
-    def slot_of(self, unit: int) -> range:
-        """Return the units that this one must be made with: those of its slot, where units are
+    def units_together(self, unit: int) -> range:
+        """Return the units that this one must be made with: those of its group, where units are
         records and there are models."""
         return range(unit, unit + 1)
 
     def begin_unit(self, number: int) -> None:
-        """Finish the slot before, if this unit is not of the same one. Raises InputError."""
+        """Finish the group before, if this unit is not of the same one. Raises InputError."""
 
     def begin_records(self) -> None:
         """Begin with the records of a unit of many. Raises MemoryError, SourceGoneError."""
@@ -93,7 +93,7 @@ class Maker:
                 self._add(fields, record)
             except Rejection as rejection:
                 rejects.append((record, rejection))
-        making.progress.begin(making.planned.number)  # what was added has left the slot
+        making.progress.begin(making.planned.number)  # adding a record has left it
         return rejects
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
@@ -136,7 +136,7 @@ class Maker:
         return False
 
     def flush(self) -> None:
-        """Make the samples of the records that wait within their unit, or within their slot. Raises
+        """Make the samples of the records that wait within their unit, or within their group. Raises
         InputError."""
 
     def finish(self) -> None:
@@ -190,7 +190,7 @@ class BatchMaker(Maker):
             raise
         except MemoryError:
             several = not job.recipe.joins or len(records.numbers) > 1
-            if several or making.rows.blames_none(planned.number):
+            if several or making.rows.ends_worker(planned.number):
                 raise
             # It may have taken others along, which were held in a step.
             rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
@@ -256,20 +256,20 @@ class _WaitingRecord:
 
 
 class ModelMaker(Maker):
-    """Makes the samples of the records of a slot together.
+    """Makes the samples of the records of a group together.
 
-    A slot is as many neighbouring records as the models need: of the shard, or of a unit of many
-    records. Records that are rejected count too, so that a slot has the same records whatever
+    A group is as many neighbouring records as the models need: of the shard, or of a unit of many
+    records. Records that are rejected count too, so that a group has the same records whatever
     becomes of them.
     """
 
     def __init__(self, making: ShardInMaking) -> None:
         super().__init__(making)
-        self._slot_records = making.job.recipe.records_together
+        self._records_together = making.job.recipe.records_together
         self._together = ModelBatcher(making.pipeline, self._on)
         self._waiting: list[_WaitingRecord] = []
         self._by_number: dict[int, _WaitingRecord] = {}
-        self._slot = self._calls = 0
+        self._group = self._calls = 0
         self._ranks: Numbers | None = None
 
     @property
@@ -277,17 +277,17 @@ class ModelMaker(Maker):
         """The first record of the current unit that waits, None if none does."""
         return self._waiting[0].record if self._waiting else None
 
-    def slot_of(self, unit: int) -> range:
-        """Return the units that this one must be made with: those of its slot, where units are
+    def units_together(self, unit: int) -> range:
+        """Return the units that this one must be made with: those of its group, where units are
         records."""
         if self._making.job.fields is not None:
             return range(unit, unit + 1)
-        first = unit - (unit - self._making.planned_shard.first_unit) % self._slot_records
-        return range(first, first + self._slot_records)
+        first = unit - (unit - self._making.planned_shard.first_unit) % self._records_together
+        return range(first, first + self._records_together)
 
     def begin_unit(self, number: int) -> None:
-        """Finish the slot before, if this unit is not of the same one. Raises InputError."""
-        if self._waiting and number not in self.slot_of(self._waiting[0].planned.number):
+        """Finish the group before, if this unit is not of the same one. Raises InputError."""
+        if self._waiting and number not in self.units_together(self._waiting[0].planned.number):
             self.flush()
 
     def begin_records(self) -> None:
@@ -313,9 +313,9 @@ class ModelMaker(Maker):
             # they are counted as they are planned, whatever becomes of them
             place = record - planned.unit.first
             rank = place if self._ranks is None else int(self._ranks[place])
-            if rank // self._slot_records != self._slot:
+            if rank // self._records_together != self._group:
                 self.flush()
-                self._slot = rank // self._slot_records
+                self._group = rank // self._records_together
                 self._making.progress.begin(planned.number, record)
         sample, read = self._sample(fields, record)
         self._wait(record, number=self._together.add(sample), read=read)
@@ -377,8 +377,8 @@ class ShardBuilder:
     def add(self, planned: PlannedUnit) -> None:
         """Add the samples of a unit.
 
-        Raises BuildAgain, TypesDifferError, SourceGoneError, InputError, and MemoryError where no
-        record is to blame.
+        Raises BuildAgain, TypesDifferError, SourceGoneError, InputError, and MemoryError where the
+        worker must end.
         """
         self.maker.begin_unit(planned.number)
         self._making.begin(planned)
@@ -394,7 +394,7 @@ class ShardBuilder:
         except Rejection as problem:
             rejection = problem
         except MemoryError:
-            if self._making.rows.blames_none(planned.number):
+            if self._making.rows.ends_worker(planned.number):
                 raise
             rejection = self._out_of_memory()
         if rejection is not None and not self.maker.hold_reject(rejection):
@@ -452,7 +452,7 @@ class ShardBuilder:
                 else:
                     self._add_part(planned, planned.unit)
             except MemoryError:
-                if making.rows.blames_none(planned.number) or planned.unit.records == 1:
+                if making.rows.ends_worker(planned.number) or planned.unit.records == 1:
                     raise
                 raise one_by_one from None
         self.maker.flush()
@@ -491,7 +491,7 @@ class ShardBuilder:
                     planned, unit._replace(skip=unit.skip + place, first=record, records=1)
                 )
             except MemoryError:
-                if self._making.rows.blames_none(planned.number):
+                if self._making.rows.ends_worker(planned.number):
                     raise
                 self._tell([(record, self._out_of_memory())], record)
         self._making.outcome.digest = digest

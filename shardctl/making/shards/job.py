@@ -722,7 +722,7 @@ class DatasetJob(Job):
 
     A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
     takes `record_seconds`, and becomes `samples_per_record` if it is not rejected: as the probe
-    measured it, or as the dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
+    measured it, corrected for repeats and for sizes, or as the dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
     """
 
     parts: dict[str, str]

@@ -85,7 +85,7 @@ class Rows:
         objects of one alone.
         """
         self.first_row += 1
-        self._progress.leave()  # no record is to blame from here on: see blames_none
+        self._progress.leave()  # nobody is to blame, unless it fills a block or is settled alone
         self._take(made, at)
 
     def _take(self, made: MadeSample, at: tuple[int, int]) -> None:
@@ -149,12 +149,11 @@ class Rows:
         self.objects += objects
         self.jpegs += jpegs
 
-    def blames_none(self, unit: int) -> bool:
-        """Return whether rows are being written while this unit is added: they can neither be taken
-        back nor be written again.
+    def ends_worker(self, unit: int) -> bool:
+        """Return whether memory that runs out now, while this unit is added, ends the worker: rows
+        are being written, which can neither be taken back nor be written again.
 
-        Where memory runs out then, the worker ends, and its progress slot tells whether a record is
-        to blame.
+        Its progress slot tells the parent which record is to blame, if any.
         """
         return self.settles_alone or self._progress.place != unit or self._progress.stage == "write"
 

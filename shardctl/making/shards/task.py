@@ -158,9 +158,9 @@ def try_units(
     sink = pa.MockOutputStream()
     making = ShardInMaking(job, planned_shard, progress, hints, sink, lambda reject: None)
     builder = ShardBuilder(making)
-    slot, (_, units) = builder.maker.slot_of(first), _divided(making)
-    end = planned_shard.first_unit + planned_shard.units if on else slot.stop
-    tried = units[(units >= slot.start) & (units < end)]
+    together, (_, units) = builder.maker.units_together(first), _divided(making)
+    end = planned_shard.first_unit + planned_shard.units if on else together.stop
+    tried = units[(units >= together.start) & (units < end)]
     for planned in prefetched_units(job, job.units_at(tried)):
         with suppress(BuildAgain):
             builder.add(planned)

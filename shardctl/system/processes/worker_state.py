@@ -53,7 +53,7 @@ class WorkerProgress:
     the stage.
 
     It is left behind like breadcrumbs, for the process that finds the worker dead. The worker asks
-    it too where memory runs out: whether a record is to blame (Rows.blames_none).
+    it too where memory runs out: whether it must end (Rows.ends_worker).
 
     Writing one costs under a microsecond. `memory` is shared with the process that reads it; by
     default there is none.
