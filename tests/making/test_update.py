@@ -184,25 +184,20 @@ def _no_folder(source: Path) -> None:
     shutil.rmtree(next(path for path in files_of(source) if path.suffix.lower() == ".jpg").parent)
 
 
-@pytest.fixture(params=[False, True], ids=["few", "many"])
-def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files compared as where there are many."""
-    if request.param:
-        monkeypatch.setattr(rechecking, "FILES_AT_ONCE", 3)
-        monkeypatch.setattr(rechecking, "NAMES_AT_ONCE", 2)
+HAPPENS = (_touched, _another_image, _nothing, _replaced, _new_folder, _empty_folder, _no_folder)
 
 
 @pytest.mark.thorough(after=2)
-@pytest.mark.usefixtures("many")
-@pytest.mark.parametrize(
-    "happens",
-    [_touched, _another_image, _nothing, _replaced, _new_folder, _empty_folder, _no_folder],
-)
+@pytest.mark.parametrize("happens", HAPPENS)
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
 def test_the_quick_look_of_an_update_makes_what_a_list_makes(
     beside, happens, source, tmp_path, monkeypatch
 ):
-    """The same bytes, and the same words about them."""
+    """The same bytes, and the same words about them. In every other case files are compared as
+    where there are many."""
+    if (HAPPENS.index(happens) + list(BESIDE_INPUTS).index(beside)) % 2:
+        monkeypatch.setattr(rechecking, "FILES_AT_ONCE", 3)
+        monkeypatch.setattr(rechecking, "NAMES_AT_ONCE", 2)
     options = {"recipe": SMALL, "split": "train=0.7,val=0.3"}
     BESIDE_INPUTS[beside](source)
     quick, listed = tmp_path / "quick", tmp_path / "listed"

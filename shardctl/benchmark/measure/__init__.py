@@ -49,7 +49,7 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
 from shardctl.making.shards.inputs import check_digest, digest_of, read_whole
-from shardctl.making.shards.job import Base, Job, PlannedUnit, RecordReading, RetryHints
+from shardctl.making.shards.job import Job, PlannedUnit, RecordReading, RetryHints, SourceBase
 from shardctl.making.shards.records import RecordChoice, read_unit, sample_of
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
@@ -277,7 +277,7 @@ class _Inputs:
         layout = Layout.loads(ShardTable(LocalFolder(root)).making.layout)
         self._job = Job(
             root,
-            tuple(map(Base.anywhere, bases)),
+            tuple(map(SourceBase.anywhere, bases)),
             recipe,
             layout,
             (),

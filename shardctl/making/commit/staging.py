@@ -15,7 +15,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Bools
 from shardctl.format.names import REPLACED
 from shardctl.making.plan.fingerprint import difference
-from shardctl.making.shards.job import NEW_FOLDER, Base, DatasetJob, Job
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job, SourceBase
 from shardctl.making.shards.marker import ShardMarker, read_finished
 from shardctl.system.file_lease import LEASE
 from shardctl.system.files import is_file, is_folder, naming_the_path
@@ -55,7 +55,7 @@ def is_given_up(staging: Path) -> bool:
     return False
 
 
-def unfinished(folder: Path, bases: tuple[Base, ...], recipe: Recipe) -> DatasetJob | None:
+def unfinished(folder: Path, bases: tuple[SourceBase, ...], recipe: Recipe) -> DatasetJob | None:
     """Return the job that was begun in `folder` with this recipe, for the sources as they are now;
     None if none was.
 

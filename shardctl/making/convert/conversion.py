@@ -27,7 +27,7 @@ from shardctl.making.plan.list_files import Appending, list_files
 from shardctl.making.plan.listing import Listing
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import Base
+from shardctl.making.shards.job import SourceBase
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import Changed, ChangedError
@@ -149,7 +149,8 @@ def listed_without_walk(request: ConvertRequest, folder: LocalFolder) -> Unwalke
         found = None
         if manifest.records is None:  # only inputs that are one record each are told so
             found = find_unwalked(request, folder, manifest, Changed() if options.update else None)
-        if found is not None and found.listing.whole:  # made now, or ChangedError is raised
+        if found is not None:
+            _ = found.listing  # made now, or ChangedError is raised
             return found
     return None
 
@@ -166,7 +167,7 @@ class Inputs:
 
     listing: Listing
     sources: list[str]
-    bases: tuple[Base, ...]
+    bases: tuple[SourceBase, ...]
     parts: dict[str, str]
     existing: str
     scratch: Path
@@ -188,7 +189,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     manifest, roots, known = conversion.manifest(), request.roots, None
     existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256
     # their devices count where the workers are on this machine
-    base_of = Base.of if engines.is_here(options.engine) else Base.anywhere
+    base_of = SourceBase.of if engines.is_here(options.engine) else SourceBase.anywhere
     bases = tuple(base_of(root.base) for root in roots)
     if options.append and manifest is not None:
         refuse_written(conversion.folder.text, manifest)
@@ -206,7 +207,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         )
         # some sources may be gone: nothing is read of those that were not given
         roots = tuple(map(SourceRoot, known.sources))
-        bases = tuple(map(Base.anywhere, map(folder_of, known.sources)))
+        bases = tuple(map(SourceBase.anywhere, map(folder_of, known.sources)))
     sources = [root.recorded for root in roots]
     found = conversion.unwalked
     if found is not None and manifest is not None and found.dataset == existing:

@@ -26,7 +26,7 @@ from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.hashes import HASHES, SIGNED, SILENT, TextHashTask, hash_image
 from shardctl.making.shards.inputs import OTHERS, ReadRequest
-from shardctl.making.shards.job import Base, Job
+from shardctl.making.shards.job import Job, SourceBase
 from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.permutation import LazySequence
@@ -73,7 +73,7 @@ def without_repeats(
     discovery: Discovery,
     units: Units,
     recipe: Recipe,
-    roots: Sequence[Base],
+    roots: Sequence[SourceBase],
     comparing: Callable[[int], None] = lambda inputs: None,
 ) -> Units:
     """Return the units with those marked that are duplicates of others by the rule of a recipe.
@@ -114,7 +114,7 @@ def without_repeats(
 def _hashed(
     discovery: Discovery,
     recipe: Recipe,
-    roots: Sequence[Base],
+    roots: Sequence[SourceBase],
     comparing: Callable[[int], None],
     files: Places,
     what: str,

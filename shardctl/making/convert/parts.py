@@ -63,7 +63,7 @@ from shardctl.making.plan.fingerprint import difference, fingerprint, parts_with
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import NEW_FOLDER, Base, DatasetJob
+from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, SourceBase
 from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
@@ -275,7 +275,7 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     job, listing = planned.job, planned.inputs.listing
     if planned.status == "resumed":
         announce(conversion, job, listing)
-    job = replace(job, bases=tuple(Base.anywhere(base.path) for base in job.bases))
+    job = replace(job, bases=tuple(SourceBase.anywhere(base.path) for base in job.bases))
     job.save()
     parted = Parted(
         asked=_digest(conversion.request),

@@ -323,7 +323,7 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     if estimate.probe_rejects:
         lines.append(
             f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects:,} "
-            "cannot be converted"
+            "are rejected"
         )
     return lines + _others(estimate) + notice_lines(estimate.notices, estimate.warnings)
 

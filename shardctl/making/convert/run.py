@@ -300,7 +300,7 @@ def begin_job(
     folder = conversion.staging.path(decision.job_name)
     if all_types:
         held.check()
-        conversion.target.discard(folder)
+        conversion.target.discard(folder)  # the disk has its room before the plan asks for it
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before)
     planned, write = plan_job(conversion, inputs, before, folder, all_types)
@@ -309,8 +309,8 @@ def begin_job(
     # over
     held.check()
     job = conversion.target.prepared(planned.job)
-    # the tables are written here
-    job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *write()))))
+    told = write()
+    job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *told))))
     begin(job)
     conversion.target.begun(job)
     return replace(planned, job=job)
@@ -334,7 +334,7 @@ def plan_job(
     all_types: bool,
 ) -> tuple[PlannedJob, Callable[[], list[str]]]:
     """Plan the conversion, whose job will be in `folder`, once some records were tried. Return also
-    what writes the tables of the job, and returns further warnings.
+    what writes the tables of the job into its folder, and returns further warnings.
 
     `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
     fields are found in all records; without, in some of them, and only where these do not show all,
@@ -589,7 +589,7 @@ def _commit(
     if before is not None and (
         Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
     ):
-        # None where the job was planned by a process that was stopped.
+        # `matching` is None where the job was planned by a process that was stopped.
         matching = planned.matching or match_files(before, listing, job.folder / FILES)
         checked, loses = check_new(job, matching, before, listing)
         if loses and conversion.options.max_rejects is None:

@@ -43,7 +43,14 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table
 from shardctl.making.plan.splits import SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import Base, DatasetJob, Job, KnownLine, PlannedUnit, RecordReading
+from shardctl.making.shards.job import (
+    DatasetJob,
+    Job,
+    KnownLine,
+    PlannedUnit,
+    RecordReading,
+    SourceBase,
+)
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
@@ -69,9 +76,9 @@ class Made:
     shards: Sequence[str]
 
     @property
-    def roots(self) -> tuple[Base, ...]:
+    def roots(self) -> tuple[SourceBase, ...]:
         """The folders that paths of files are relative to."""
-        return tuple(map(Base.anywhere, map(folder_of, self.sources)))
+        return tuple(map(SourceBase.anywhere, map(folder_of, self.sources)))
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from shardctl.making.shards.previous_samples import PreviousSamples
 
 UNKNOWN_DEVICE = -1
-"""The device of a root that is looked at later: it may be another one then."""
+"""The device of a base that is looked at later: it may be another one then."""
 
 
 @dataclass(frozen=True)
-class Base:
+class SourceBase:
     """A folder that sources are relative to, by its path or its URL, and the number of the file
     system that it was on."""
 
@@ -69,8 +69,8 @@ class Base:
         return is_stored(self.path)
 
     @classmethod
-    def of(cls, path: str) -> Base:
-        """Return the root as it is now. Raises InputError if it is a folder of this machine that is
+    def of(cls, path: str) -> SourceBase:
+        """Return the base as it is now. Raises InputError if it is a folder of this machine that is
         gone."""
         if is_stored(path):
             return cls.anywhere(path)
@@ -80,8 +80,8 @@ class Base:
             raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
 
     @classmethod
-    def anywhere(cls, path: str) -> Base:
-        """Return a root that may be gone, or be on another file system now: each input is verified
+    def anywhere(cls, path: str) -> SourceBase:
+        """Return one that may be gone, or be on another file system now: each input is verified
         by itself."""
         return cls(path, UNKNOWN_DEVICE)
 
@@ -241,7 +241,7 @@ class Probe:
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
     `record_bytes` (0: not known) and takes `record_seconds`, beside the `unit_seconds` that it
     takes to read a unit of many. One that is not rejected becomes `samples_per_record`; a shard
-    without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted: `reasons`
+    without samples has `shard_bytes`. Of the `records` that were tried `rejected` were rejected, by filters too: `reasons`
     counts them by stage and error, and `examples` has the first one of each. `notices` say which
     fields are no longer what they were, because of a user's function, and what the first records
     show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
@@ -334,7 +334,7 @@ class Job:
     """
 
     folder: Path
-    bases: tuple[Base, ...]
+    bases: tuple[SourceBase, ...]
     recipe: Recipe
     layout: Layout
     splits: tuple[SplitPlan, ...]
@@ -641,7 +641,7 @@ class Job:
         """Return which version of a file on a store is to be read, 0 for whichever is there."""
         return 0 if self.recorded else file.mtime_ns
 
-    def check_root(self, file: File) -> None:
+    def check_base(self, file: File) -> None:
         """Make sure that the source of a file is still there. Raises SourceGoneError."""
         self.bases[file.root].check()
 
@@ -760,7 +760,7 @@ def _saved(kind: type[Job]) -> list[Field[Any]]:
 _Form = Callable[[Any], Any]
 
 _FORMS: dict[str, tuple[_Form, _Form]] = {
-    "bases": (lambda bases: list(map(asdict, bases)), lambda said: _each(Base, said)),
+    "bases": (lambda bases: list(map(asdict, bases)), lambda said: _each(SourceBase, said)),
     "splits": (lambda splits: list(map(asdict, splits)), lambda said: _each(SplitPlan, said)),
     "recipe": (Recipe.to_json, Recipe.from_json),
     "layout": (Layout.to_json, Layout.loads),
