@@ -141,7 +141,7 @@ class Recipe(RecipeKeys):
     @property
     def renames(self) -> dict[str, str]:
         """The fields of records that have another name in the dataset."""
-        named = {**self._named_fields, **self.chosen_fields}
+        named = self.chosen_fields or self._named_fields
         return {old: new for old, new in named.items() if old != new}
 
     @property
@@ -200,11 +200,10 @@ class Recipe(RecipeKeys):
         )
 
     def _source(self, name: str) -> str:
-        """Return the name that a field has in records; one that none has where it is renamed here."""
-        renames = self.renames
-        return next(
-            (old for old in renames if renames[old] == name), name if name not in renames else "\0"
-        )
+        """Return the name that a field has in records. Where the field of this name has another one
+        in the dataset, and none has this, that is a name which no field has."""
+        found = (old for old, new in self.renames.items() if new == name)
+        return next(found, "\0" if name in self.renames else name)
 
     def with_json(self, fields: pa.Schema) -> pa.Schema:
         """Return the fields of records, those marked that steps take as JSON: they are strings,

@@ -178,10 +178,10 @@ class Fetcher(Generic[Result]):
         return coming
 
     def drop(self, block: int) -> None:
-        """Forget a block that was looked at."""
+        """Give up a block that was looked at."""
         with self.lock:
             if block in self._coming:
-                self._forget(block, self._coming[block])
+                self._release(block, self._coming[block])
 
     def _run(self, block: int, coming: _Coming) -> None:
         try:

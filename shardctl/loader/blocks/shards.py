@@ -442,9 +442,9 @@ def identity(path: str | Path) -> FileIdentity | None:
 
 
 def open_shards(find: Callable[[], Path], split: str | None) -> Shards:
-    """Open a split of the dataset in the folder that is found, and read its columns, of which the
-    first shard has the types; again where it was replaced, or moved, between the reading of two of
-    its files. Raises DatasetError, UsageError."""
+    """Open a split of the dataset in the folder that `find` returns, and read its columns from the
+    first shard. If the dataset is replaced or moved meanwhile, open it again. Raises DatasetError,
+    UsageError."""
     while True:
         root = find()
         found, shards = identity(root / MANIFEST), None

@@ -1,5 +1,5 @@
-"""A finished dataset takes its place: that of another one all at once where the system can do
-that, else file by file, the manifest last. What was there before stays whole until then.
+"""A finished dataset takes its place. Where it replaces another one, the system exchanges the two
+folders at once if it can. Else files are moved one by one, the manifest last.
 
 A process can be killed between any two lines of this file. `recover`, which the next one that
 writes calls first, completes or undoes whatever it finds. The states, with JOB the folder of the

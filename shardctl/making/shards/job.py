@@ -119,7 +119,8 @@ class File(NamedTuple):
 class PlannedUnit(NamedTuple):
     """A row of the plan, and its file, which is row `file_number` of files.arrow.
 
-    A unit with a `fault`, its own or that of its file, is not read. `digest` is known of a finished dataset's units.
+    A unit with a `fault` is not read. The fault is its own, or that of its file. `digest` is known
+    of a finished dataset's units.
     """
 
     number: int
@@ -165,9 +166,9 @@ RecordUnit = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class RetryHints:
-    """What is known of a shard beforehand. `lost` are records, and whole units, that are rejected
-    without another try, with the reason: no worker survives them, the dataset before has rejected
-    them (Job.known), or their unit was not read to its end.
+    """What is known of a shard beforehand. The records and units of `lost` are rejected at once,
+    each with its reason: a worker died of it, the dataset before has rejected it (Job.known), or
+    its unit was not read to its end.
 
     `careful` are units whose records are read one by one, since one of them has ended a worker; or,
     where models are called with several units that are records, the first of these, and the model
@@ -238,11 +239,11 @@ class Probe:
     """What a few records pushed through the recipe showed: the layout of the shards, and what a
     sample costs. The shape that all images share is known when the markers are joined.
 
-    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has
-    `record_bytes` (0: not known) and takes `record_seconds`, beside the `unit_seconds` that it
-    takes to read a unit of many. One that is not rejected becomes `samples_per_record`; a shard
-    without samples has `shard_bytes`. Of the `records` that were tried `rejected` were rejected, by filters too: `reasons`
-    counts them by stage and error, and `examples` has the first one of each. `notices` say which
+    All figures are averages. A sample takes `sample_bytes` in a shard, and a shard without samples
+    has `shard_bytes`. A record has `record_bytes` (0: not known), and takes `record_seconds`. A
+    unit of many records takes `unit_seconds` more. A record that is not rejected becomes
+    `samples_per_record`. Of the `records` that were tried, `rejected` were rejected by an error or
+    a filter: `reasons` counts them by stage and error, and `examples` has the first one of each. `notices` say which
     fields are no longer what they were, because of a user's function, and what the first records
     show of masks and objects; `warnings` say it where that should be looked at. `frames` are those
     of masks and objects, by the names that fields have in records.
@@ -722,7 +723,8 @@ class DatasetJob(Job):
 
     A sample takes `sample_bytes` in a shard, and a shard `shard_bytes` beside its samples. A record
     takes `record_seconds`, and becomes `samples_per_record` if it is not rejected: as the probe
-    measured it, corrected for repeats and for sizes, or as the dataset before shows it. Of the `probed` records `probe_rejects` were rejected.
+    measured it, corrected for repeats and for sizes, or as the dataset before shows it. Of the
+    `probed` records `probe_rejects` were rejected.
     """
 
     parts: dict[str, str]

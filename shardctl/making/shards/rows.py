@@ -150,10 +150,10 @@ class Rows:
         self.jpegs += jpegs
 
     def ends_worker(self, unit: int) -> bool:
-        """Return whether memory that runs out now, while this unit is added, ends the worker: rows
-        are being written, which can neither be taken back nor be written again.
+        """Return whether memory that runs out while this unit is added ends the worker. It does
+        while rows are written, as they cannot be taken back.
 
-        Its progress slot tells the parent which record is to blame, if any.
+        The progress slot tells the parent which record is to blame, if any.
         """
         return self.settles_alone or self._progress.place != unit or self._progress.stage == "write"
 
