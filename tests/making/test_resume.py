@@ -23,6 +23,7 @@ from held_conversions import here as here
 from held_conversions import made as made
 from image_files import images
 from in_this_process import children_of, convert, repair
+from PIL import Image
 from programs import run_command, run_python
 from snapshots import shards_done
 from stopping import stop_after, stopped_at, stops
@@ -203,6 +204,21 @@ def test_a_resumed_conversion_tells_what_its_plan_found(tmp_path, out):
     broken_off(source, out)
     resumed, whole = small(source, out), small(source, tmp_path / "whole")
     assert (resumed.status, whole.status) == ("resumed", "created")
+    assert resumed.notices == whole.notices
+    assert len(whole.notices) == 1
+
+
+def test_who_goes_on_from_complete_tables_tells_of_frames_too(tmp_path, out):
+    frames = [Image.new("L", (8, 8), grey) for grey in (0, 255)]
+    (tmp_path / "in").mkdir()
+    frames[0].save(tmp_path / "in" / "a.gif", save_all=True, append_images=frames[1:])
+    with pytest.MonkeyPatch.context() as stopped:
+        stopped.setattr(publish, "publish", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            convert(tmp_path / "in", out)
+    assert list(out.glob(".shardctl/*/new/manifest.json"))
+    resumed, whole = convert(tmp_path / "in", out), convert(tmp_path / "in", tmp_path / "whole")
+    assert resumed.status == "resumed"
     assert resumed.notices == whole.notices
     assert len(whole.notices) == 1
 

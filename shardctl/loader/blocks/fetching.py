@@ -174,7 +174,12 @@ class Fetcher(Generic[Result]):
             mine, coming.begun = not coming.begun, True
         if mine:
             self._run(block, coming)
-        coming.exception()  # waits for it
+        try:
+            coming.exception()  # waits for it
+        except BaseException:  # interrupted
+            with self.lock:
+                self._release(block, coming)
+            raise
         return coming
 
     def drop(self, block: int) -> None:

@@ -391,10 +391,9 @@ def _finish(
     # one that was given up for dead may still be writing the same bytes again
     target.await_parts(waiting)
     status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
-    notices: tuple[str, ...] = ()
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
-            notices = write_dataset(
+            job = write_dataset(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
         refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
@@ -402,9 +401,7 @@ def _finish(
     delete_empty_shards(job, target)
     target.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
-    result = result_of(
-        folder, status, seconds, (*job.notices, *notices), job.warnings, parted.labelled
-    )
+    result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
     return replace(result, changes=changes_of(job))
 
 

@@ -121,8 +121,7 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
             if isinstance(planned, ConvertResult):
                 return planned
             with _checks_ahead(conversion, planned) as checks:
-                made, notices = _execute(conversion, planned, held)
-                job = replace(planned.job, notices=(*planned.job.notices, *notices))
+                made, job = _execute(conversion, planned, held)
                 return _commit(conversion, replace(planned, job=job), held, made, checks)
 
         try:
@@ -457,15 +456,15 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 
 def _execute(
     conversion: Conversion, planned: PlannedJob, held: WriteLease
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, DatasetJob]:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
-    were made, and notices."""
+    were made, and the job with all notices."""
     job, before = planned.job, planned.before
     target, options = conversion.target, conversion.options
     new = LocalFolder(job.folder / NEW_FOLDER)
     if new.path(MANIFEST).exists():
         refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
-        return 0, ()
+        return 0, job
     target.entrust(job, held)
     if planned.status == "resumed":
         go_on(job)
@@ -481,11 +480,11 @@ def _execute(
         seconds = conversion.seconds if of_all else None
         provenance = provenance_of(conversion, planned.inputs, before, seconds)
         try:
-            notices = write_dataset(job, provenance, before, target)
+            job = write_dataset(job, provenance, before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             target.discard(job.folder)
             raise
-    return made, notices
+    return made, job
 
 
 def build_shards(

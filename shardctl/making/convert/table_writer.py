@@ -95,9 +95,9 @@ def write_dataset(
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
-) -> tuple[str, ...]:
-    """Complete the new dataset in the folder of a job, and return notices for the user. All shards
-    are built.
+) -> DatasetJob:
+    """Complete the new dataset in the folder of a job, and return the job with all notices for the
+    user. All shards are built.
 
     The job brings the dataset `before` up to date, which is at `target`. `report` gets the number
     of joined shards. Raises TooManyRejectsError if not one input was converted, InputError if there
@@ -148,12 +148,13 @@ def write_dataset(
     if before is not None and changes is not None:
         numbers = (changes.added, changes.removed, changes.changed)
     there = None if before is None else before.manifest
+    if first_frames:
+        advice = "" if job.fields is not None else "; --frames all takes all"
+        said = notice("several-frames", images=counted(first_frames, "image"), advice=advice)
+        job = replace(job, notices=tuple(dict.fromkeys((*job.notices, said))))
+        job.save()  # before the manifest: who goes on from there says it too
     write_manifest(of_dataset, made.with_generation(there, provenance.what, *numbers))
-    if not first_frames:
-        return ()
-    advice = "" if job.fields is not None else "; --frames all takes all"
-    images = counted(first_frames, "image")
-    return (notice("several-frames", images=images, advice=advice),)
+    return job
 
 
 def delete_empty_shards(job: DatasetJob, target: Target) -> None:
