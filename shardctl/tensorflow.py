@@ -73,7 +73,7 @@ def _value(values: Any, spec: Spec) -> Any:
         )
     return (
         tf.ragged.stack([tf.RaggedTensor.from_tensor(value) for value in values])
-        if values
+        if len(values)
         else values
     )
 

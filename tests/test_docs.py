@@ -148,7 +148,7 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path):
             [step.name for step in Recipe.parse(**load_recipe(tmp_path / "recipe.toml")).transform]
         )
     filters = ["filter_size", "filter_aspect", "filter_blur", "filter_date"]
-    assert steps == [["random_resized_crop", "hflip"], filters, ["resize", "model"]]
+    assert steps == [["random_resized_crop", "hflip"], ["resize"], filters, ["resize", "model"]]
 
 
 def test_the_steps_of_the_recipe_page_are_written_from_their_settings():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_te
 
 if TYPE_CHECKING:
     from shardctl.transforms.recipe import Recipe
-    from shardctl.transforms.recipe_files.reading import Check
+    from shardctl.transforms.recipe_files.reading import Check, StepSummary
 
 PROBLEMS_FOUND = 1
 
@@ -239,17 +240,13 @@ def _description(found: Check, made: Recipe) -> list[str]:
     compression = "none for images, zstd:3 for others" if undecided else str(made.compression)
     inputs = "texts or tables" if made.kind == "auto" and not images else kinds[made.kind]
     lines = [f"  for {inputs}{stored}, compression {compression}"]
-    said = ("kind", "store", "compression", "seed", "variants", "transform")
+    said = ("kind", "store", "compression", "seed", "variants", "transform", "reading")
     others = {key: value for key, value in made.given().items() if key not in said}
     if others:
         lines.append(
             printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}")
         )
-    for number, step in enumerate(found.steps, 1):
-        set_to = ", ".join(f"{key} {_value(value)}" for key, value in step.settings.items())
-        random = "; random" if step.random else ""
-        lines.append(f"  {number}. {step.name}: {step.does}")
-        lines.append(printable(f"     {set_to or 'no settings'}{random}"))
+    lines += _steps_in_words(found.steps)
     if images and found.steps:
         size = (
             f"{made.output_size[0]}x{made.output_size[1]} pixels"
@@ -262,6 +259,9 @@ def _description(found: Check, made: Recipe) -> list[str]:
     functions = ", unless your own functions make more or fewer" if made.sample_transforms else ""
     lines.append(f"  from each input: {each}{variants}{functions}")
     lines.append(f"  random: {'yes, seed ' + str(made.seed) if made.random else 'no'}")
+    if found.reading:
+        lines.append('  while reading, in each epoch, with recipe="dataset":')
+        lines += _steps_in_words(found.reading)
     if images and made.image_transforms:
         still = []
         for what in ("boxes", "polygons", "keypoints", "masks"):
@@ -277,6 +277,14 @@ def _description(found: Check, made: Recipe) -> list[str]:
         if still:
             lines.append(f"  refused if the inputs have them: {', '.join(still)}")
     return lines
+
+
+def _steps_in_words(steps: Sequence[StepSummary]) -> Iterator[str]:
+    for number, step in enumerate(steps, 1):
+        set_to = ", ".join(f"{key} {_value(value)}" for key, value in step.settings.items())
+        random = "; random" if step.random else ""
+        yield f"  {number}. {step.name}: {step.does}"
+        yield printable(f"     {set_to or 'no settings'}{random}")
 
 
 def _value(value: Any) -> str:

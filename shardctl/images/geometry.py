@@ -108,6 +108,19 @@ class View:
         inside = (max(box[0], x0), max(box[1], y0), min(box[2], x1), min(box[3], y1))
         return View(inside, (width, height), self.flip, self.vflip)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether whole pixels of the source are seen as they are, in their order or mirrored."""
+        (left, top, right, bottom), (width, height) = self.box, self.size
+        is_whole = left == int(left) and top == int(top)
+        return is_whole and right - left == width and bottom - top == height
+
+    def cut_out(self, pixels: Values) -> Values:
+        """Return what a cut shows of pixels (height, width, …), without a copy."""
+        left, top, right, bottom = map(int, self.box)
+        down, across = -1 if self.vflip else 1, -1 if self.flip else 1
+        return pixels[top:bottom, left:right][::down, ::across]
+
     def mirrored(self) -> View:
         """Return the view flipped left to right."""
         return View(self.box, self.size, not self.flip, self.vflip)

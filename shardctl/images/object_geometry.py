@@ -120,6 +120,11 @@ class Motion:
         return _keeps_boxes(self.matrix)
 
     @property
+    def is_turned(self) -> bool:
+        """Whether boxes do not stay boxes in it, or in a motion before."""
+        return self.before is not None or not self.keeps_boxes
+
+    @property
     def limits(self) -> tuple[Floats, Floats]:
         """The corners of the part that is seen, (x, y) each."""
         return np.array(self.seen[:2]), np.array(self.seen[2:])
@@ -174,6 +179,15 @@ class Moves:
 
     keeps_boxes = True
 
+    @classmethod
+    def of(cls, motions: Sequence[Motion]) -> Moves:
+        """Return what these motions do, one thing in each image: all of them keep boxes, with no
+        motion before."""
+        matrices = np.array([motion.matrix for motion in motions]).reshape(-1, 3, 3)
+        seen = np.array([_EVERYWHERE if motion.is_still else motion.seen for motion in motions])
+        low, high = seen.reshape(-1, 2, 2).transpose(1, 0, 2)
+        return cls(matrices[:, (0, 1), (0, 1)], matrices[:, :2, 2], low, high)
+
     def at(self, places: Counts) -> Moves:
         """Return those at these places, of which any may come several times."""
         return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
@@ -214,6 +228,8 @@ def _corners(boxes: Floats) -> Floats:
     """Return the corners of boxes (n, 4), in turn: (n, 4, 2)."""
     return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
+
+_EVERYWHERE = (-np.inf, -np.inf, np.inf, np.inf)
 
 Keep = float | str
 """Which objects are kept when an image is cut: those of which at least this share of the area is
@@ -288,6 +304,13 @@ class MovedMasks:
         self.there = np.zeros(count, bool)
         self.share, self.times = np.ones(count), np.ones(count)
         self.boxes = np.zeros((count, 4))
+
+    def at(self, places: Counts) -> MovedMasks:
+        """Return those at these places."""
+        masks = MovedMasks(0)
+        for name, values in vars(self).items():
+            setattr(masks, name, values[places])
+        return masks
 
     def moved(
         self, place: int, mask: Patch, visible: VisibleSpans, move: Callable[[Patch], Patch]
@@ -435,8 +458,8 @@ def moved_objects(
     xywh = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
     if not len(xywh) or (motion.is_still and motion.before is None):
         return dict(objects)
-    turned = motion.before is not None or not motion.keeps_boxes
-    moved = moved_places(xywh, _all_polygons([objects]), motion.legs, rule, masks, turned)
+    outlines = _all_polygons([objects])
+    moved = moved_places(xywh, outlines, motion.legs, rule, masks, motion.is_turned)
     return next(_of_samples([(objects, motion)], role, moved))
 
 
@@ -452,21 +475,15 @@ def moved_together(given: Sequence[Moving], role: Objects, rule: Keep) -> list[d
     than a few points.
     """
     plain = [
-        bool(objects["bbox"])
-        and motion.before is None
-        and motion.keeps_boxes
-        and not motion.is_still
+        bool(objects["bbox"]) and not motion.is_turned and not motion.is_still
         for objects, motion in given
     ]
     several = list(compress(given, plain))
     made: Iterator[dict[str, Any]] = iter(())
     if several:
         counts = [len(objects["bbox"]) for objects, _ in several]
-        matrices = np.array([motion.matrix for _, motion in several])
-        seen = np.array([motion.seen for _, motion in several])
-        moves = Moves(matrices[:, (0, 1), (0, 1)], matrices[:, :2, 2], seen[:, :2], seen[:, 2:]).at(
-            np.repeat(np.arange(len(several)), counts)
-        )
+        of_objects = np.repeat(np.arange(len(several)), counts)
+        moves = Moves.of([motion for _, motion in several]).at(of_objects)
         boxes = list(chain.from_iterable(objects["bbox"] for objects, _ in several))
         polygons = _all_polygons([objects for objects, _ in several])
         moved = moved_places(np.array(boxes, np.float64), polygons, [moves], rule)

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -29,15 +29,17 @@ from shardctl.loader.blocks.shards import Shards, open_shards
 from shardctl.loader.blocks.transforms import (
     Normalization,
     Transforms,
-    crop_size,
-    kept_objects,
-    probability,
-    resize_step,
 )
 from shardctl.loader.loader import Loader
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.order import OrderOptions
-from shardctl.loader.stream import DatasetStream, Selection, VariantStream, of_variant
+from shardctl.loader.stream import (
+    DatasetStream,
+    Selection,
+    VariantStream,
+    of_variant,
+    reader_of,
+)
 from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
@@ -51,6 +53,12 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from shardctl.sources.boxes import Shown
+
+RecipeGiven: TypeAlias = "str | Path | Mapping[str, Any] | None"
+"""A recipe file, a ready recipe (@NAME), or its keys."""
+
+FunctionsGiven: TypeAlias = "str | Callable[..., Any] | Sequence[str | Callable[..., Any]]"
+"""Functions of samples, or where each is: MODULE:FUNCTION."""
 
 SHOWN = 5
 """Samples that a notebook shows of a dataset."""
@@ -224,13 +232,22 @@ class Dataset:
         return Dataset, (self._selection,)
 
     def take(
-        self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True
+        self,
+        indices: Sequence[int],
+        columns: Sequence[str] | None = None,
+        decode: bool = True,
+        *,
+        recipe: RecipeGiven = None,
+        step: Sequence[str] = (),
+        transform: FunctionsGiven = (),
+        seed: int = 0,
+        epoch: int = 0,
     ) -> Batch:
         """Return the samples at these indices, in this order, as one batch; negative indices count
         from the end.
 
-        A column of numbers is an array, or a list with None if a value is missing. Raises
-        IndexError, UsageError.
+        A column of numbers is an array, or a list with None if a value is missing. With the steps of
+        a loader and its seed, they are as it gives them in an epoch. Raises IndexError, UsageError.
         """
         given = np.asarray(indices)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
@@ -241,8 +258,34 @@ class Dataset:
                 raise IndexError(f"sample {extreme} of a dataset of {size}")
         wanted = given.astype(np.int64)
         wanted[wanted < 0] += size
-        gatherer = self._samples if columns is None and decode else self._gatherer(columns, decode)
-        return gatherer.gather(self._selection.samples(wanted))[0]
+        samples, epoch = self._selection.samples(wanted), whole_number("epoch", epoch, 0)
+        read = self._samples if columns is None and decode else self._gatherer(columns, decode)
+        if (recipe, step, transform) != (None, (), ()):
+            keys = {"seed": whole_number("seed", seed)}
+            steps = names("step", step)
+            made = self._with_steps(Transforms(decode), [], recipe, steps, transform, keys)
+            changed = reader_of(self._shards, read.columns, made, GatherOptions())
+            return changed.gather(samples, epoch)[0]
+        return read.gather(samples, epoch)[0]
+
+    def _with_steps(
+        self,
+        transforms: Transforms,
+        first: Sequence[dict[str, Any]],
+        recipe: RecipeGiven,
+        step: Sequence[str],
+        transform: FunctionsGiven,
+        keys: dict[str, Any],
+    ) -> Transforms:
+        """Return transforms with the steps that are given to `loader`, after the `first` ones. Raises
+        UsageError, InputError."""
+        from shardctl.transforms.recipe_files.while_reading import recipe_while_reading
+
+        own = [*transform] if isinstance(transform, list | tuple) else [transform]
+        dataset = self.manifest.recipe
+        keys = {**keys, "max_pixels": most_pixels(dataset)}
+        made = recipe_while_reading(recipe, first, step, own, keys, dataset)
+        return replace(transforms, recipe=made if made.transform else None)
 
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         chosen = None if columns is None else names("columns", columns)
@@ -343,6 +386,9 @@ class Dataset:
         dtype: Mapping[str, str] | None = None,
         normalize: Mapping[str, Normalization] | None = None,
         keep_objects: float | str = KEPT_SHARE,
+        recipe: RecipeGiven = None,
+        step: Sequence[str] = (),
+        transform: FunctionsGiven = (),
         derive: Sequence[str] = (),
         unmoved: Sequence[str] = (),
         mmap: bool = True,
@@ -367,7 +413,19 @@ class Dataset:
             for name, value in locals().items()
         }
         reading, transforms = _those(GatherOptions, given), _those(Transforms, given)
-        transforms = replace(transforms, max_pixels=most_pixels(self.manifest.recipe))
+        asked = (resize, crop, crop_from, flip, keep_objects, recipe, given["step"], transform)
+        if asked != (None, None, "center", False, KEPT_SHARE, None, (), ()):
+            # 20 ms, which most loaders never need
+            from shardctl.transforms.recipe_files.while_reading import (
+                refuse_unsendable,
+                short_steps,
+            )
+
+            first = short_steps(resize, crop, crop_from, flip)
+            keys = {"seed": given["seed"], "keep_objects": keep_objects}
+            transforms = self._with_steps(transforms, first, recipe, given["step"], transform, keys)
+            if processes is not None and transforms.recipe is not None:
+                refuse_unsendable(transforms.recipe)
         selection = self._selection
         make: type[DatasetStream] = VariantStream if variant == "epoch" else DatasetStream
         # Single samples in a random order where each is read alone, else whole blocks.
@@ -375,7 +433,7 @@ class Dataset:
         mode = shuffle if isinstance(shuffle, str) else None
         if mode is None and truth("shuffle", shuffle):
             mode = "global" if alone else "window"
-        order = OrderOptions(mode, transforms.seed, lanes, interleave)
+        order = OrderOptions(mode, given["seed"], lanes, interleave)
         chosen = columns_of_blocks(self.schema.names, self.roles)
         if columns is not None:
             chosen = names("columns", columns)
@@ -441,10 +499,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "seed": whole_number,
     "cache": _byte_count,
     "on_error": _on_error,
-    "crop": crop_size,
-    "flip": probability,
-    "resize": resize_step,
-    "keep_objects": kept_objects,
+    "step": names,
 }
 """What reads arguments of `Dataset.loader`, by their names: it is given the name and the value."""
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from shardctl.errors import UsageError
 from shardctl.format.arrays import Bools, Floats, Numbers, hash_names
-from shardctl.loader.blocks.batch import BatchReader, columns_of
+from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.locate import GatherOptions
@@ -23,6 +23,9 @@ from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
 from shardctl.system.permutation import key_of, permute
+
+if TYPE_CHECKING:
+    from shardctl.loader.blocks.own_functions import FunctionReader
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
@@ -78,6 +81,18 @@ class Selection:
         return hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
 
 
+def reader_of(
+    shards: Shards, columns: list[Column], transforms: Transforms, options: GatherOptions
+) -> BatchReader | FunctionReader:
+    """Return what reads batches of columns, and calls the functions of a recipe if it has some."""
+    recipe = transforms.recipe
+    if recipe is None or not recipe.sample_transforms:
+        return BatchReader(shards, columns, transforms, options)
+    from shardctl.loader.blocks.own_functions import FunctionReader  # with all steps of recipes
+
+    return FunctionReader(shards, columns, transforms, options, recipe)
+
+
 class DatasetStream:
     """The epochs of one dataset.
 
@@ -99,7 +114,7 @@ class DatasetStream:
         self._ordering = Ordering(selection.starts(), order)
         reading = replace(reading, blocks=max(reading.blocks, 4 * self._ordering.open_blocks))
         read = columns_of(selection.shards, columns)
-        self._gatherer = BatchReader(selection.shards, read, transforms, reading)
+        self._gatherer = reader_of(selection.shards, read, transforms, reading)
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -204,8 +219,6 @@ class DatasetStream:
         seconds of all threads that each stage has taken, where that is measured."""
         return self._gatherer.counts()
 
-
-VARIANT = "variant"
 
 REMEMBERED = 2
 """Epochs whose samples are kept: batches of the next one are made while the last ones of this one

@@ -65,7 +65,7 @@ def take_inputs(
     another one than that of the sources; and sentences, the first of what cannot be read. Files that are one record are linked, or copied from a store. Records of files that have many
     become one Arrow file. Raises InputError.
     """
-    reading = Recipe.draft(recipe).reading
+    reading = Recipe.draft(recipe).record_reading
     in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
     in_records = in_tables or (recipe["kind"] == "image" and reading.has_image_records)
     kind = KINDS["table" if in_tables else recipe["kind"]]
@@ -147,7 +147,7 @@ def _take_records(
     folder.mkdir()
     engine = local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        discovery = Discovery(listing, recipe.reading, False, engine)
+        discovery = Discovery(listing, recipe.record_reading, False, engine)
         units = discovery.find_units()
         # from all over the files: at least UNITS, and as many as have `most` records
         whole = units.readable()
@@ -166,7 +166,7 @@ def _take_records(
                 + np.array(evenly_spaced(int(units.records[unit]), share), np.int64)
                 for unit in chosen
             ]
-            taken, fault = take(engine, ranges, recipe.reading, wanted, schema, folder)
+            taken, fault = take(engine, ranges, recipe.record_reading, wanted, schema, folder)
     finally:
         engine.close()
     met = [*islice(units.faults.items(), 1), *discovery.untyped.items()]

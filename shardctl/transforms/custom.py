@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
@@ -200,6 +201,36 @@ class Custom(SampleTransform, step="custom"):
     """
 
     target: str = setting(Text(), help="MODULE:FUNCTION.")
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Custom:
+        """Return the step of a function itself. Raises UsageError for what cannot be called with a
+        sample."""
+        if not callable(function) or inspect.isclass(function):
+            raise UsageError(f"transform takes functions, or MODULE:FUNCTION, not {function!r}")
+        named = _innermost(function)
+        step = cls(target=f"{named.__module__}:{named.__qualname__}")
+        step.__dict__["_function"] = step.__dict__["given"] = function
+        step._call  # noqa: B018 - imported once, and kept
+        return step
+
+    def __reduce__(self) -> Any:
+        """Send the function itself to another process, or the name that finds it there."""
+        given = self.__dict__.get("given")
+        return (Custom, (self.target,)) if given is None else (Custom.of, (given,))
+
+    def check_sending(self) -> None:
+        """Raise UsageError if other processes cannot be sent the function."""
+        given = self.__dict__.get("given")
+        try:
+            if given is not None and _innermost(given).__module__ == "__main__":
+                raise ValueError("it is a function of the program that runs")
+            pickle.dumps(given)
+        except Exception as error:
+            raise UsageError(
+                f"transform {self.target}: other processes cannot be sent it ({error}); put it into a "
+                "module and import it, or leave out processes="
+            ) from error
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises

@@ -21,13 +21,14 @@ class Picture:
     `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the
     resamplings that were done already, in order: with them, annotations are moved alike. `part` is
     the number of this sample among those that steps make of one. A resampling makes `max_pixels` at
-    most.
+    most. `step` is the name of the step that is done, for messages.
     """
 
     def __init__(self, size: Size, part: int = 0, max_pixels: int = MAX_PIXELS) -> None:
         self.look: Look = View.whole(size)
         self.part = part
         self.max_pixels = max_pixels
+        self.step = ""
         self._stages: list[Stage] = []
         self._base: Image | None = None
         self._base_size = size
@@ -43,6 +44,11 @@ class Picture:
         """Give the picture what its pixels are taken from: the decoded image, which may be smaller
         than its size."""
         self._base = image
+
+    def resume(self, image: Image) -> None:
+        """Take the pixels of what is seen from an image that was made of them before."""
+        self._stages = self.stages
+        self._settle(image)
 
     @property
     def size(self) -> Size:

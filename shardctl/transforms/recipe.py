@@ -10,9 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import xxhash
 
 from shardctl.errors import UsageError
 from shardctl.format.shard import Compression
@@ -35,6 +33,7 @@ from shardctl.transforms.base import (
     Transform,
 )
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
+from shardctl.transforms.image_steps import sample_rng
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
@@ -127,6 +126,13 @@ class Recipe(RecipeKeys):
     transform: tuple[Transform, ...] = setting(
         STEPS, (), "The steps, in the order in which they are done."
     )
+    reading: tuple[Transform, ...] = setting(
+        STEPS,
+        (),
+        "Steps of images that no conversion does: a loader does them in each epoch, with "
+        'recipe="dataset".',
+        omit_default=True,
+    )
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
@@ -181,7 +187,7 @@ class Recipe(RecipeKeys):
         return parse_schema(self.schema) if self.schema else None
 
     @cached_property
-    def reading(self) -> Reading:
+    def record_reading(self) -> Reading:
         """How records are read."""
         image = self.image_field if self.kind == "image" else None
         lists = (step.list_field for step in self.batch_transforms if step.list_field)
@@ -305,7 +311,11 @@ class Recipe(RecipeKeys):
     @property
     def output_size(self) -> Size | None:
         """The (width, height) of every image where the transforms fix it."""
-        size: Size | None = None
+        return self.output_size_of(None)
+
+    def output_size_of(self, size: Size | None) -> Size | None:
+        """Return the (width, height) of every image where the transforms fix it, given that of all
+        images before them."""
         for step in self.image_transforms:
             size = step.output_size(size)
         return size
@@ -315,10 +325,7 @@ class Recipe(RecipeKeys):
         and any order. Who `draws` nothing gets None."""
         if not draws:
             return None  # type: ignore[return-value]  # nobody looks at it
-        digest = xxhash.xxh3_128_intdigest(f"{self.seed}\0{variant}\0{key}".encode())
-        return np.random.Generator(
-            np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64))
-        )
+        return sample_rng(self.seed, key, variant)
 
     def given(self) -> Json:
         """Return the keys whose values differ from their defaults, as plain data."""
@@ -404,14 +411,10 @@ class Recipe(RecipeKeys):
         nothing."""
         # a manifest has None for what is left out
         said = {key: value for key, value in given.items() if value is not None}
-        deep = _is_deep(said.get("transform"))
-        if deep:
-            del said["transform"]
-        values, errors = super().values(said)
-        if deep:
-            problem = f"there are steps in steps, deeper than {DEEPEST}"
-            errors.insert(0, SettingError(problem, "transform"))
-        return values, errors
+        deep = [key for key in ("transform", "reading") if _is_deep(said.get(key))]
+        values, errors = super().values({key: said[key] for key in said if key not in deep})
+        problem = f"there are steps in steps, deeper than {DEEPEST}"
+        return values, [*(SettingError(problem, key) for key in deep), *errors]
 
     def _decided(self) -> Recipe:
         """Return the recipe with what was left open."""
@@ -461,6 +464,11 @@ class Recipe(RecipeKeys):
                 "variants",
             )
         yield from self._misfits_of_store()
+        for place, step in enumerate(self.reading):
+            if self.kind not in (UNDECIDED, "image"):
+                yield SettingError(f"these inputs are {self.kind}, not images", "reading", place)
+            elif not isinstance(step, ImageTransform | SampleTransform):
+                yield SettingError(f"{step.name} does not change images", "reading", place)
         for place in range(len(self.transform)):
             for problem in self._misfits_of_step(place):
                 yield SettingError(problem, "transform", place)
@@ -476,7 +484,7 @@ class Recipe(RecipeKeys):
             ):
                 if getattr(self, key) is not None:
                     yield SettingError(f"{key} is for images, {these}", key)
-        if mode != "keep" and self.kind == "image" and self.reading.has_image_records:
+        if mode != "keep" and self.kind == "image" and self.record_reading.has_image_records:
             yield SettingError(
                 f"duplicates {self.duplicates} compares image files, and these are records; "
                 "leave it out",

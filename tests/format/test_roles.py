@@ -150,7 +150,6 @@ def test_masks_are_resized_to_the_nearest_pixel_and_images_are_not(several, size
 def test_options_are_checked_for_each_image(several):
     ds = shardctl.open(several)
     for options, said in (
-        ({"crop": 16}, "16x16 is larger than those of thumb, 8x6"),
         ({"normalize": {"mask": ([1, 2, 3], [1, 1, 1])}}, "mask takes .* of 1 channels"),
     ):
         with pytest.raises(UsageError, match=said):

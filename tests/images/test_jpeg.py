@@ -195,10 +195,10 @@ REFUSING = """
 import simplejpeg
 from shardctl.images.codecs import image, jpeg
 
-def asked(*_):
+def asked(*_, **__):
     raise AssertionError("a header was asked for")
 
-simplejpeg.decode_jpeg_header = jpeg.jpeg_header = image.decode = asked
+simplejpeg.decode_jpeg_header = jpeg.jpeg_header = image.decode = image.open_image = asked
 """
 """Run at the start of worker processes, which have the path of the process that starts them."""
 

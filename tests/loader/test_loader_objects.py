@@ -288,7 +288,7 @@ def motion_of(mask: Any, size: tuple[int, int], resize: Any) -> Motion:
 
 def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path):
     ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
-    with pytest.raises(UsageError, match=r"flip: .* keypoints"):
+    with pytest.raises(UsageError, match=r"hflip mirrors .* keypoints"):
         ds.loader(4, flip=True)
     (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
     assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]
@@ -325,8 +325,6 @@ def test_objects_move_with_the_main_image_or_not_at_all(tmp_path):
     ds = shardctl.open(tmp_path / "raw")
     (batch,) = ds.loader(1, crop=8, columns=["objects"])
     assert batch["objects"][0]["bbox"].tolist() == [[1, 2, 2, 2]]
-    with pytest.raises(UsageError, match="13x13 is larger"):
-        ds.loader(1, crop=13, columns=["objects"])
 
 
 def one_row(image: Any, objects: Any, key: str = "k") -> tuple[Any, ...]:
@@ -343,7 +341,6 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(out):
     cases: list[tuple[Any, Any, str]] = [
         (whole, {}, ""),
         ((b"no image", "x.png"), {}, "image: it does not decode"),
-        (png(6, 6), {}, "image: 6x6 .* is too small"),
         (whole, {"id": [1, 2]}, "objects: has 1 boxes and 2 of id"),
         (whole, {"segmentation": [[[1, 2, 3]]]}, "objects: has a polygon of 3 numbers"),
         *((whole, {"rle": [each]}, "objects: has .*(runs|without)") for each in runs),
@@ -357,12 +354,12 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(out):
     for number, (_, _, why) in enumerate(cases[1:], 1):
         with pytest.raises(DatasetError, match=f"key 'k{number}': {why}"):
             list(ds[number : number + 1].loader(1, crop=8, columns=["objects"]))
-    with pytest.raises(DatasetError, match="key 'k3': objects: has 1 boxes"):
-        ds.take([3], columns=["objects"])
+    with pytest.raises(DatasetError, match="key 'k2': objects: has 1 boxes"):
+        ds.take([2], columns=["objects"])
     for columns in (["key", "objects"], ["key", "image", "objects"]):
         loader = ds.loader(5, crop=8, columns=columns, on_error="skip")
         assert [batch["key"] for batch in loader] == [["k0"]]
-        assert loader.stats().skipped == 7
+        assert loader.stats().skipped == 6
 
 
 @pytest.mark.parametrize(

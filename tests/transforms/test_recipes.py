@@ -180,6 +180,7 @@ WRONG_VALUES = {
     "unmoved": 3,
     "mask_fields": 3,
     "transform": {"name": "hflip"},
+    "reading": {"name": "hflip"},
 }
 
 
@@ -449,7 +450,7 @@ def test_what_the_schema_refuses_is_refused(settings):
 def test_every_key_of_a_recipe_is_an_option_of_convert():
     options = {parameter.name: parameter for parameter in convert_command.params}
     for key, field in declared_in(Recipe).items():
-        if key != "transform":
+        if key not in ("transform", "reading"):
             assert key in options
             words = getattr(field.type, "words", None)
             assert words is None or tuple(options[key].type.choices) == words

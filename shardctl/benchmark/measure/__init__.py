@@ -381,7 +381,7 @@ class _Inputs:
                 job,
                 planned,
                 None,
-                KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading),
+                KINDS[job.recipe.kind].fields(data, file.path, job.recipe.record_reading),
             )
             return
         digest = xxhash.xxh3_64()

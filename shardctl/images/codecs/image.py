@@ -154,9 +154,7 @@ class Opened:
         if self.is_usual:
             # Without Pillow's own look at the header, and with all data at once: 19 instead of 50
             # microseconds for 32 x 32 pixels. The decoder is the same.
-            (width, height), (need_x, need_y) = self.size, least or self.size
-            times = min(width // need_x, height // need_y)
-            scale = 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
+            (width, height), scale = self.size, _reduction(self.size, least or self.size)
             usual = Image.new(self.mode, (-(-width // scale), -(-height // scale)), None)
             try:
                 usual.frombytes(self.data, "jpeg", (self.mode, "", scale, 0))
@@ -282,20 +280,35 @@ _OLD_BITMAP = b"\x0c\0\0\0"
 """The length of the header of bitmaps of OS/2, which have sizes of 16 bits."""
 
 
-def decoded(opened: Opened, looks: Sequence[Look]) -> Image.Image:
-    """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection
-    (stage `decode`).
+def decoded(opened: Opened, look: Look) -> Image.Image:
+    """Decode, turn upright and make RGB, with pixels enough for a look. Raises Rejection (stage
+    `decode`).
 
     The image may be smaller than `opened.size`: a JPEG is decoded no larger than it is needed.
     """
-    least = None
-    if not any(isinstance(look, View) and look.is_whole(opened.size) for look in looks):
-        # without numpy, which is out of the processor's caches after an image: 0.1 ms for each
-        across, down = zip(*(least_scale(look, DRAFT_MARGIN) for look in looks), strict=True)
-        width, height = opened.size
-        need = (math.ceil(max(across) * width), math.ceil(max(down) * height))
-        least = need[::-1] if opened.orientation >= 5 else need
-    return upright(opened, least)
+    need = _needed(opened.size, look)
+    return upright(opened, need[::-1] if need and opened.orientation >= 5 else need)
+
+
+def _needed(size: Size, look: Look) -> Size | None:
+    """Return the (width, height) that the pixels of an image of this size need for a look; None:
+    all of them."""
+    if isinstance(look, View) and look.is_whole(size):
+        return None
+    across, down = least_scale(look, DRAFT_MARGIN)
+    return math.ceil(across * size[0]), math.ceil(down * size[1])
+
+
+def reduction(opened: Opened, look: Look) -> int:
+    """Return by how much smaller `decoded` gives an image for a look: 1, and for a JPEG up to 8."""
+    need = None if opened.jpeg is None else _needed(opened.size, look)
+    return 1 if need is None else _reduction(opened.size, need)
+
+
+def _reduction(size: Size, need: Size) -> int:
+    """Return by how much smaller a JPEG of this size is decoded, as Pillow's draft does it."""
+    times = min(size[0] // need[0], size[1] // need[1])
+    return 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
 
 
 def upright(opened: Opened, least: Size | None) -> Image.Image:
@@ -317,7 +330,7 @@ def look_at_gray(opened: Opened, found: list[tuple[float, float] | None]) -> Non
 
 def render(opened: Opened, look: Look) -> Pixels:
     """Decode, turn upright, make RGB and resample. Raises Rejection (stage `decode`)."""
-    pixels: Pixels = np.asarray(resampled(decoded(opened, [look]), look, opened.size))
+    pixels: Pixels = np.asarray(resampled(decoded(opened, look), look, opened.size))
     return pixels
 
 
@@ -338,14 +351,6 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = Fal
     """Decode an encoded image to upright RGB pixels, (height, width, 3) uint8. Raises Rejection."""
     opened = open_image(data, max_pixels, keep_truncated, pixels_only=True)
     return render(opened, View.whole(opened.size))
-
-
-def seen(values: Values, view: View) -> Values:
-    """Return what a view shows of pixels, by the filter that `render` uses, or of a mask, by the
-    nearest pixel."""
-    if values.ndim == 2:
-        return resampled_mask(values, view, 0)
-    return np.asarray(resampled(Image.fromarray(values), view))
 
 
 def decode_mask(
@@ -576,15 +581,6 @@ def png_metadata(data: bytes) -> bytes | None:
             parts.append(data[place : place + length + 12])
         place += length + 12
     return b"".join(parts) if found else None
-
-
-def is_reduced(size: Size, look: Look) -> bool:
-    """Return whether `render` decodes an upright JPEG of this size at a half of it or less."""
-    if isinstance(look, View) and look.is_whole(size):
-        return False
-    across, down = least_scale(look, DRAFT_MARGIN)
-    # as Pillow's draft
-    return min(size[0] // math.ceil(across * size[0]), size[1] // math.ceil(down * size[1])) > 1
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import DamageError, DatasetError, UsageError
 from shardctl.format.arrays import Array, Bools, Bytes, Numbers, Shape
 from shardctl.format.python_values import python_values
-from shardctl.format.roles import Mask
+from shardctl.format.roles import Mask, Sample
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of, with_none
 from shardctl.loader.blocks.convert import Converter, Misfit
@@ -36,6 +36,9 @@ from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.system.mmap import mended
 from shardctl.system.text import lacks
+
+if TYPE_CHECKING:
+    from shardctl.loader.blocks.picture_steps import BatchSteps
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
@@ -68,6 +71,8 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
     return list(chosen.values())
 
 
+VARIANT = "variant"
+
 _CHUNK = 2 << 20
 """Bytes of small samples that are collected and then converted in one go: with less, threads wait
 for each other's Python."""
@@ -94,8 +99,22 @@ class BatchReader:
         self.stages = Stages(options.profile)
         self._objects = ObjectReader(shards, columns, transforms)
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
+        self._steps = None
+        self._named: list[Column] = []
+        if (recipe := transforms.recipe) is not None:
+            from shardctl.transforms.image_steps import ImageSteps  # 20 ms
+
+            self._steps = ImageSteps(recipe.image_transforms, recipe.max_pixels)
+            if recipe.random:
+                names = [name for name in ("key", VARIANT) if name in shards.layout.columns.names]
+                self._named = columns_of(shards, names)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]
-        self._storage = Storage(shards, read, options, self.stages)
+        read += [
+            column for column in self._named if column.name not in {each.name for each in read}
+        ]
+        names = shards.layout.columns.names
+        lying = [column for column in read if column.name in names]  # functions add others
+        self._storage = Storage(shards, lying, options, self.stages)
         self._pictures = PictureReader(shards, transforms, options.cache)
         self.skipped = 0
 
@@ -139,15 +158,54 @@ class BatchReader:
     def _gather(self, wanted: Samples, memory: BatchMemory) -> Batch:
         mended_before = mended()
         sources = BlockSources(self._storage, wanted)
+        steps, found = self._steps_of(sources, memory), dict[str, Batch]()
+        # images before what is marked in them, which goes where their pixels went
+        for column in sorted(self.columns, key=_is_marked):
+            found[column.name] = self._values(column, sources, steps, memory)
         batch: Batch = {}
         for column in self.columns:
-            batch.update(self._values(column, sources, memory))
+            batch.update(found[column.name])
         batch.update(self._derived.read(batch, sources, memory))
         # a mapped file shrank, perhaps one of these
         if mended() != mended_before and self._storage.in_place is not None:
             faults = self._storage.in_place.changed(wanted)
             if faults:
                 raise wanted.unreadable_blocks(faults)
+        return batch
+
+    def _steps_of(self, sources: BlockSources, memory: BatchMemory) -> BatchSteps | None:
+        """Return the steps for the samples of a batch."""
+        recipe = self._transforms.recipe
+        if self._steps is None or recipe is None:
+            return None
+        from shardctl.loader.blocks.picture_steps import BatchSteps
+
+        values = [self._values(each, sources, None, memory)[each.name] for each in self._named]
+        keys, variants = (*values, None, None)[:2]
+        epoch, count = sources.wanted.epoch, len(sources.wanted)
+        return BatchSteps(self._steps, recipe.seed, epoch, count, keys, variants)
+
+    def assembled(
+        self,
+        samples: Sequence[Sample],
+        values: pa.RecordBatch,
+        wanted: Samples,
+        memory: BatchMemory,
+    ) -> Batch:
+        """Return a batch of samples: images and masks are theirs, all else is in `values`."""
+        batch: Batch = {}
+        for column in self.columns:
+            name = column.name
+            try:
+                if column.picture is not None:
+                    pixels = [sample[name] for sample in samples]
+                    batch[name] = self._pictures.converted(column, pixels, wanted, memory)
+                elif column.objects is not None:
+                    batch.update(self._objects.given(column, values[name], memory))
+                else:
+                    batch.update(self._taken(column, values[name], wanted, None, memory))
+            except Misfit as misfit:
+                raise wanted.unreadable(misfit.place, f"{name}: {misfit}") from None
         return batch
 
     def lengths(self, name: str, numbers: Numbers) -> Numbers:
@@ -177,16 +235,18 @@ class BatchReader:
         memory = BlockSources(self._storage, wanted, counted=False).memory
         return pa.table({column.name: memory.take(column) for column in self.columns})
 
-    def _values(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
+    def _values(
+        self, column: Column, sources: BlockSources, steps: BatchSteps | None, memory: BatchMemory
+    ) -> Batch:
         if column.objects is not None:
-            return self._objects.read(column, sources, memory)
+            return self._objects.read(column, sources, steps, memory)
         located, wanted = sources.locate(column), sources.wanted
         try:
             if located is None:
-                return self._taken(column, sources.take(column), wanted, memory)
+                return self._taken(column, sources.take(column), wanted, steps, memory)
             if isinstance(located, np.ndarray):
                 return {column.name: self._numbers(column, located, wanted)}
-            return self._located(column, located, wanted, memory)
+            return self._located(column, located, wanted, steps, memory)
         except Misfit as misfit:
             raise UsageError(
                 f"{wanted.name_of(misfit.place)}: {column.name}: {misfit}; give a dtype that holds "
@@ -194,12 +254,18 @@ class BatchReader:
             ) from None
 
     def _located(
-        self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
+        self,
+        column: Column,
+        located: Located,
+        wanted: Samples,
+        steps: BatchSteps | None,
+        memory: BatchMemory,
     ) -> Batch:
         """Return values that are at any places in memory."""
-        if column.is_encoded_picture and self._transforms.decode:
+        is_changed = steps is not None and column.picture is not None
+        if self._transforms.decode and (column.is_encoded_picture or is_changed):
             with self.stages.stage(DECODE):
-                return {column.name: self._pictures.read(column, located, wanted, memory)}
+                return {column.name: self._pictures.read(column, located, wanted, memory, steps)}
         if column.kind == "fixed":
             return {column.name: self._fixed(column, located, wanted, memory)}
         if column.dtype is None:
@@ -207,13 +273,18 @@ class BatchReader:
         return _ragged(column, Lists.lying(column, located), self._transforms, memory)
 
     def _taken(
-        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
+        self,
+        column: Column,
+        values: pa.Array,
+        wanted: Samples,
+        steps: BatchSteps | None,
+        memory: BatchMemory,
     ) -> Batch:
         """Return values that Arrow has collected: some of their block are missing, or they are of a
         type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
-            return self._encoded(column, values, wanted, memory)
+            return self._encoded(column, values, wanted, steps, memory)
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:
@@ -239,7 +310,7 @@ class BatchReader:
             lying = Located(
                 [data], np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width)
             )
-            found = self._fixed(column, lying, wanted, memory)
+            found = self._located(column, lying, wanted, steps, memory)[name]
         if missing is not None and fill is not None:
             found = np.array(found)
             # a picture that was cut is filled as a whole
@@ -248,28 +319,34 @@ class BatchReader:
         return {name: found}
 
     def _encoded(
-        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
+        self,
+        column: Column,
+        values: pa.Array,
+        wanted: Samples,
+        steps: BatchSteps | None,
+        memory: BatchMemory,
     ) -> Batch:
         """Return images or masks of which some may be missing: only masks may be."""
         lost = missing_images(values)
         if not len(lost) or not isinstance(column.picture, Mask):
-            return self._located(column, encoded_images(column, values, wanted), wanted, memory)
-        if self._transforms.fill is None or not self._transforms.decode:
-            there = np.setdiff1d(np.arange(len(wanted)), lost)
-            found: list[Any] = [None] * len(wanted)
-            if len(there):
-                some = in_array(values.field("bytes").take(pa.array(there)))
-                read = self._located(column, some, wanted.only(there), memory)[column.name]
-                for place, value in zip(there.tolist(), read, strict=True):
-                    found[place] = value
-            return {column.name: found}
-        fill = self._transforms.fill.get(column.name, column.picture.ignore)
-        if fill is None:
-            self._need_fill(column, lost, wanted)
-        located = in_array(values.field("bytes"))
+            located = encoded_images(column, values, wanted)
+            return self._located(column, located, wanted, steps, memory)
+        name, located = column.name, in_array(values.field("bytes"))
+        if not self._transforms.decode:
+            return {name: python_values(values.field("bytes"))}
+        fill = 0.0
+        if self._transforms.fill is not None:
+            fill = self._transforms.fill.get(name, column.picture.ignore or 0)
+            if column.picture.ignore is None:
+                self._need_fill(column, lost, wanted)
         with self.stages.stage(DECODE):
-            read = self._pictures.read(column, located, wanted, memory, lost, fill or 0)
-        return {column.name: read}
+            found = self._pictures.read(column, located, wanted, memory, steps, lost, fill)
+        if self._transforms.fill is not None:
+            return {name: found}
+        listed: list[Any] = list(found)
+        for place in lost.tolist():
+            listed[place] = None
+        return {name: listed}
 
     def _need_fill(
         self, column: Column, places: Numbers, wanted: Samples, also_floats: bool = False
@@ -322,14 +399,14 @@ class BatchReader:
         if not column.shape:
             values = _shaped(gather_fixed(located, column.width), column)
             return self._numbers(column, values, wanted)
-        converter = Converter(self._transforms, column, column.dtype, wanted)
+        converter = Converter(self._transforms, column, column.dtype)
         shape = (len(located), *fixed_shape(column, self._transforms))
         result = memory.array(column.name, shape, converter.dtype)
         step = _CHUNK // column.width
         if converter.one_by_one or step < _MANY:
             for place, row in enumerate(located.rows()):
                 value = row.view(column.dtype).reshape(column.shape)
-                converter.write_one(converter.view(value, place), place, result[place])
+                converter.write_one(value, place, result[place])
             return result
         for first in range(0, len(located), step):
             part = slice(first, first + step)
@@ -342,6 +419,11 @@ class BatchReader:
                     first + misfit.place * column.dtype.itemsize // column.width
                 ) from None
         return result
+
+
+def _is_marked(column: Column) -> bool:
+    """Return whether the values are masks or objects, which are marked in images."""
+    return column.objects is not None or isinstance(column.picture, Mask)
 
 
 def _strings(column: Column, located: Located, wanted: Samples) -> list[Any]:

@@ -124,9 +124,8 @@ class Column:
     @property
     def pixel_dtype(self) -> DType:
         """The type of the numbers of decoded images and masks."""
-        return np.dtype(
-            np.uint16 if isinstance(self.picture, Mask) and self.picture.bits == 16 else np.uint8
-        )
+        is_deep = isinstance(self.picture, Mask) and self.picture.bits == 16
+        return self.dtype or np.dtype(np.uint16 if is_deep else np.uint8)
 
     @property
     def picture_channels(self) -> Shape:

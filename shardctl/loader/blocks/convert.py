@@ -7,16 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, DType
-from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.locate import Samples
 from shardctl.loader.blocks.transforms import Normalization, Transforms, range_of
-from shardctl.system.permutation import key_of, mix64
-
-_CROP, _FLIP = 11, 12
-"""The purpose of a random key: each purpose has its own random stream."""
 
 
 class Misfit(Exception):
@@ -36,71 +29,26 @@ class Misfit(Exception):
 class Converter:
     """Writes the transformed values of one column into a batch."""
 
-    def __init__(
-        self, transforms: Transforms, column: Column, stored: Any, wanted: Samples | None = None
-    ) -> None:
-        """`stored` is the type of the stored numbers. Images and masks are those of the samples
-        `wanted`."""
-        name, is_picture = column.name, column.picture is not None
-        self.dtype = transforms.dtype_of(name, stored)
-        self._transforms = transforms
-        normalization = transforms.normalize.get(name)
+    def __init__(self, transforms: Transforms, column: Column, stored: Any) -> None:
+        """`stored` is the type of the stored numbers."""
+        self.dtype = transforms.dtype_of(column.name, stored)
+        normalization = transforms.normalize.get(column.name)
         self._affine = (
             None if normalization is None else _Affine(normalization, np.dtype(stored), self.dtype)
         )
-        self._views = (
-            Views(transforms, wanted)
-            if wanted is not None and is_picture and (transforms.crop or transforms.flip)
-            else None
-        )
-        self._resizes = is_picture and transforms.resize is not None
         self._planes = transforms.puts_channels_first(column)
         self._limits = None if self._affine else _limits(np.dtype(stored), self.dtype)
 
     @property
     def one_by_one(self) -> bool:
-        """Whether each sample is converted by itself: its view may be another than that of the
-        next."""
-        return self._views is not None or self._resizes or self._planes
-
-    def look(self, size: Size, place: int) -> View:
-        """Return what is seen of an image or mask of a stored size (width, height): resized, and no
-        more of it than the crop.
-
-        Raises DatasetError if it is too small, or too large.
-        """
-        look = self._transforms.resized_view(*size)
-        if self._views is not None and self._transforms.crop:
-            left, top, right, bottom = self._views.box(*look.size, place)
-            look = look.cropped(left, top, right - left, bottom - top)
-        return self._transforms.bounded(look)
-
-    def whole_look(self, size: Size, place: int) -> View:
-        """Return the same without the crop."""
-        return self._transforms.bounded(self._transforms.resized_view(*size))
-
-    def view(self, values: Array, place: int) -> Array:
-        """Return what is seen of a stored image (height, width, 3) or mask (height, width): a copy
-        only where it is resized.
-
-        Raises DatasetError as `look` does.
-        """
-        if self._resizes:
-            from shardctl.images.codecs.image import seen
-
-            values = seen(values, self.look((values.shape[1], values.shape[0]), place))
-        return self.cut(values, place)
-
-    def cut(self, values: Array, place: int) -> Array:
-        """Return the crop of a resized image or mask, mirrored where it shall be, without a copy.
-        Raises DatasetError if it is too small; what has the size of the crop stays whole."""
-        return self._views.of(values, place) if self._views else values
+        """Whether each sample is converted by itself."""
+        return self._planes
 
     def converted(self, values: Array, place: int) -> Array:
-        """Return the crop of a resized image or mask, converted and normalised, as a copy."""
-        view = self.cut(values, place)
-        out = np.empty((view.shape[2], *view.shape[:2]) if self._planes else view.shape, self.dtype)
-        self.write_one(view, place, out)
+        """Return an image or mask, converted and normalised, as a copy."""
+        shape = (values.shape[2], *values.shape[:2]) if self._planes else values.shape
+        out = np.empty(shape, self.dtype)
+        self.write_one(values, place, out)
         return out
 
     def write_one(self, values: Array, place: int, out: Array) -> None:
@@ -206,68 +154,3 @@ def _copy(values: Array, out: Array) -> None:
             np.copyto(out[:, :, channel], values[:, :, channel], casting="unsafe")
     else:
         out[...] = values  # half the time of copyto for the small ones
-
-
-class Views:
-    """The part of each image that is cut out, and whether it is mirrored: drawn from (seed, epoch,
-    sample)."""
-
-    def __init__(self, transforms: Transforms, wanted: Samples) -> None:
-        self._crop, self._random = transforms.crop, transforms.crop_from == "random"
-        crops, flips = (
-            mix64(
-                wanted.numbers.astype(np.uint64)
-                + np.uint64(key_of(transforms.seed, wanted.epoch, purpose))
-            )
-            for purpose in (_CROP, _FLIP)
-        )
-        # Lists of all samples: each is looked up once, and what is done for one sample at a time
-        # keeps other threads waiting.
-        self._downwards: list[int] = (crops & np.uint64(0xFFFFFFFF)).tolist()
-        self._rightwards: list[int] = (crops >> np.uint64(32)).tolist()
-        # so that 0.5 asks for the lowest bit
-        lowest_first = (flips & np.uint64(1)) << np.uint64(63) | flips >> np.uint64(1)
-        least_flipped = round(2**64 * (1 - transforms.flip))
-        self._mirrored = (
-            (lowest_first >= np.uint64(least_flipped)).tolist()
-            if least_flipped < 2**64
-            else [False] * len(wanted)
-        )
-
-    def box(self, width: int, height: int, place: int) -> tuple[int, int, int, int]:
-        """Return what is cut out of an image of this size: (left, top, right, bottom).
-
-        Raises DatasetError if it is too small.
-        """
-        if self._crop is None:
-            return 0, 0, width, height
-        high, wide = self._crop
-        free_y, free_x = height - high, width - wide
-        if free_y < 0 or free_x < 0:
-            size = f"{width}x{height} (width x height)"
-            raise DatasetError(
-                f"{size} is too small for a crop to {wide}x{high}; give resize= too, or a smaller "
-                "crop"
-            )
-        if self._random:
-            top, left = (
-                self._downwards[place] * (free_y + 1) >> 32,
-                self._rightwards[place] * (free_x + 1) >> 32,
-            )
-        else:
-            # as the step `crop` of a recipe and torchvision's CenterCrop
-            top, left = round(free_y / 2), round(free_x / 2)
-        return left, top, left + wide, top + high
-
-    def mirrored(self, place: int) -> bool:
-        """Return whether an image is flipped left to right."""
-        return self._mirrored[place]
-
-    def of(self, image: Array, place: int) -> Array:
-        """Return that part of an image, mirrored where it shall be, without a copy. Raises
-        DatasetError if it is too small."""
-        if self._crop is not None:
-            height, width = image.shape[:2]
-            left, top, right, bottom = self.box(width, height, place)
-            image = image[top:bottom, left:right]
-        return image[:, ::-1] if self._mirrored[place] else image

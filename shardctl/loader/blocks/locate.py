@@ -44,10 +44,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def only(self, places: Numbers) -> Samples:
-        """Return the samples at these places."""
-        return Samples(self.shards, self.numbers[places], self.epoch)
-
     @property
     def groups(self) -> tuple[Numbers, Numbers]:
         """The distinct blocks, sorted, and which of them each sample is in, (n,)."""

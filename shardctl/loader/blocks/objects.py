@@ -3,21 +3,24 @@ sample or filled up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, partial, reduce
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, DType, Numbers, Shape, leaf_of
+from shardctl.format.arrays import Array, Bools, Bytes, DType, Numbers, Shape, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
-from shardctl.images.geometry import Patch, Size, View
+from shardctl.images.codecs.resampling import patch_mover
+from shardctl.images.geometry import Patch, Size, Stage
 from shardctl.images.object_geometry import (
     Keep,
     Motion,
@@ -30,44 +33,16 @@ from shardctl.images.object_geometry import (
 )
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
-from shardctl.loader.blocks.convert import Misfit, Views
+from shardctl.loader.blocks.convert import Misfit
 from shardctl.loader.blocks.gather import Located
-from shardctl.loader.blocks.locate import BlockSources, Samples
+from shardctl.loader.blocks.locate import BlockSources
 from shardctl.loader.blocks.memory import Batch, BatchMemory
-from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_undecoded
+from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_not_made
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 
-
-def moves_of(
-    transforms: Transforms, wanted: Samples, image: Column, sizes: Sequence[Size]
-) -> Moves:
-    """Return what the transforms do to the images of these samples, whose stored sizes are (width,
-    height) each.
-
-    Raises DamageError for an image that the crop does not fit in, and one that is resized to too
-    many pixels.
-    """
-    views = Views(transforms, wanted)
-    rows = []
-    for place, (width, height) in enumerate(sizes):
-        resized = (
-            transforms.resized_view(width, height).size if transforms.resize else (width, height)
-        )
-        try:
-            left, top, right, bottom = views.box(*resized, place)
-            transforms.bounded(View.whole((right - left, bottom - top)))
-        except DatasetError as error:
-            raise wanted.unreadable(place, f"{image.name}: {error}") from error
-        across, down, shift = resized[0] / width, resized[1] / height, -left
-        if views.mirrored(place):
-            across, shift = -across, right
-        seen: tuple[float, ...] = (0.0, 0.0, right - left, bottom - top)
-        if (across, down, left, top, right, bottom) == (1.0, 1.0, 0, 0, width, height):
-            seen = (-np.inf, -np.inf, np.inf, np.inf)  # it is as it is stored
-        rows.append((across, down, shift, -top, *seen))
-    return Moves(*np.array(rows, np.float64).reshape(-1, 4, 2).transpose(1, 0, 2))
-
+if TYPE_CHECKING:
+    from shardctl.loader.blocks.picture_steps import BatchSteps
 
 Memory = Callable[[str, Shape, DType], Array]
 """Returns an array for a member, of this shape and type, whatever is in it."""
@@ -80,10 +55,6 @@ BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = (
     "segmentation",
     "rle",
 )
-
-
-_ROUNDING = 1e-9
-"""How far a pixel's centre may be off by the rounding of numbers."""
 
 
 @dataclass(frozen=True)
@@ -199,44 +170,58 @@ class Marked:
         renumbered = np.append(table, -1)[categories]
         return replace(self, members={**self.members, CATEGORY: renumbered})
 
-    def moved(self, moves: Moves, rule: Keep, role: Objects) -> Marked:
+    def moved(self, ways: Sequence[Way], rule: Keep, role: Objects) -> Marked:
         """Return the objects where the images of their samples were put, without those of which too
         little can be seen.
 
-        It is what images/object_geometry.py does in a conversion, for all samples of a batch at
-        once, and by the same rules. A point outside is no longer there (0, 0, 0). Nothing changes
-        in an image that is as it is stored. Raises Misfit.
+        It is what images/object_geometry.py does in a conversion. A point outside is no longer
+        there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Misfit.
         """
         owners, changed = self.owners, dict[str, Member]()
-        of_object = moves.at(owners)
-        boxes, polygons = self.members[BOX], self.members.get(POLYGONS)
+        boxes = np.asarray(self.members[BOX], np.float64)
+        polygons: Any = self.members.get(POLYGONS)
         runs: Any = self.members.get(RLE, ())
+        points: Any = self.members.get(KEYPOINTS)
         masks = None
         if any(each is not None for each in runs):
-            changed[RLE], masks = _moved_rle(runs, moves, owners)
-        kept, found, times, outlines = moved_places(
-            np.asarray(boxes, np.float64),
-            polygons if isinstance(polygons, Polygons) else None,
-            [of_object],
-            rule,
-            masks,
-        )
-        if KEYPOINTS in self.members:
-            points: Any = self.members[KEYPOINTS]
-            moved = moved_keypoints(points, [of_object], role)
-            still = np.isinf(of_object.high[:, 0])
-            moved[still] = points[still]
-            changed[KEYPOINTS] = moved
+            changed[RLE], masks = _moved_rle(runs, ways, owners)
+        if points is not None:
+            changed[KEYPOINTS] = points = points.copy()
+        kept, times = np.zeros(len(owners), bool), np.ones(len(owners))
+        found = np.zeros((len(owners), 4), np.float32)
+        outlines: list[Any] = [()] * len(owners)
+        left: Polygons | None = polygons
+        for places, legs, is_turned in _alike(ways, owners):
+            stay, moved, grown, left = moved_places(
+                boxes[places],
+                None
+                if polygons is None
+                else polygons.only(np.isin(np.arange(len(owners)), places)),
+                legs,
+                rule,
+                None if masks is None else masks.at(places),
+                is_turned,
+            )
+            if points is not None:
+                points[places] = moved_keypoints(points[places], legs, role)
+            left_places = places[stay]
+            kept[left_places], found[left_places], times[left_places] = True, moved, grown
+            if left is not None and len(places) < len(owners):
+                for place, outline in zip(left_places.tolist(), left.lists(), strict=True):
+                    outlines[place] = outline
         members = {
             name: _selected(changed.get(name, member), kept)
             for name, member in self.members.items()
+            if name != POLYGONS
         }
-        members[BOX] = found
+        members[BOX] = found[kept]
         if AREA in members:
             areas: Any = members[AREA]
-            members[AREA] = (areas * times).astype(np.float32)
-        if outlines is not None:
-            members[POLYGONS] = outlines
+            members[AREA] = (areas * times[kept]).astype(np.float32)
+        if left is not None:
+            is_whole = len(left.counts) == len(found[kept]) and not any(map(len, outlines))
+            chosen: Any = _selected(outlines, kept)
+            members[POLYGONS] = left if is_whole else Polygons.of(chosen)
         return replace(
             self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members
         )
@@ -359,28 +344,63 @@ def _selected(member: Member, kept: Bools) -> Member:
     return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
 
 
-def _moved_rle(members: Any, moves: Moves, owners: Numbers) -> tuple[list[Any], MovedMasks]:
+@dataclass(frozen=True)
+class Way:
+    """Where the pixels of an image of this size (width, height) go: by its stages, and the motion
+    that these make."""
+
+    size: Size
+    stages: Sequence[Stage] = ()
+
+    @cached_property
+    def motion(self) -> Motion:
+        """What the stages do to coordinates."""
+        return Motion.of(self.size, self.stages)
+
+
+def _alike(
+    ways: Sequence[Way], owners: Numbers
+) -> Iterator[tuple[Numbers, Sequence[Motion | Moves], bool]]:
+    """Yield places of objects that are moved at once, how, and whether boxes do not stay boxes: all
+    in images that are not turned, then those of each other image."""
+    turned = np.array([way.motion.is_turned for way in ways], bool)
+    plain = np.flatnonzero(~turned[owners])
+    if len(plain):
+        still = Motion.still((1, 1))
+        motions = [still if way.motion.is_turned else way.motion for way in ways]
+        yield plain, [Moves.of(motions).at(owners[plain])], False
+    for number in np.flatnonzero(turned).tolist():
+        places = np.flatnonzero(owners == number)
+        if len(places):
+            yield places, ways[number].motion.legs, True
+
+
+def _moved_rle(members: Any, ways: Sequence[Way], owners: Numbers) -> tuple[list[Any], MovedMasks]:
     """Return masks of single objects where their images were put, by the nearest pixel, and what
     became of each.
 
     None stands for an object without one, and for one that nothing is left of.
     """
     found, masks = [], MovedMasks(len(members))
-    columns_of: dict[int, VisibleSpans] = {}
+    known: dict[int, tuple[VisibleSpans, list[Callable[[Patch], Patch]]]] = {}
     for place, (runs, owner) in enumerate(zip(members, owners.tolist(), strict=True)):
-        if runs is None or np.isinf(moves.high[owner, 0]):
+        way = ways[owner]
+        if runs is None or not way.stages:
             found.append(runs)
             continue
         mask = _pixels(runs, owner)
-        if owner not in columns_of:
-            columns_of[owner] = visible_columns(_motion(moves, owner, mask), mask.shape[::-1])
-        columns, rows = (_nearest(moves, owner, axis) for axis in (0, 1))
-        if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
-            raise Misfit(
-                owner,
-                f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image",
+        if mask.shape != way.size[::-1]:
+            sizes = (
+                f"{mask.shape[1]}x{mask.shape[0]}, and its image has {way.size[0]}x{way.size[1]}"
             )
-        moved = masks.moved(place, mask, columns_of[owner], lambda mask: mask.taken(rows, columns))  # noqa: B023 - called at once
+            raise Misfit(owner, f"has a mask of {sizes}")
+        if owner not in known:
+            movers = [patch_mover(stage) for stage in way.stages]
+            known[owner] = visible_columns(way.motion, way.size), movers
+        visible, movers = known[owner]
+        moved = masks.moved(
+            place, mask, visible, partial(reduce, lambda made, move: move(made), movers)
+        )
         found.append(
             None
             if moved is None
@@ -396,29 +416,6 @@ def _pixels(runs: dict[str, Any], owner: int) -> Patch:
         return rle.decode_patch(runs["counts"], tuple(runs["size"].tolist()))
     except ValueError as error:
         raise Misfit(owner, f"has a mask that cannot be read: {error}") from None
-
-
-def _motion(moves: Moves, place: int, mask: Patch) -> Motion:
-    """Return the motion of the image of one mask."""
-    (across, down), (right, below) = moves.scale[place].tolist(), moves.shift[place].tolist()
-    matrix = np.array([[across, 0.0, right], [0.0, down, below], [0.0, 0.0, 1.0]])
-    (left, top), (end, bottom) = moves.low[place].tolist(), moves.high[place].tolist()
-    return Motion(
-        (mask.shape[1], mask.shape[0]),
-        matrix,
-        (round(end), round(bottom)),
-        (left, top, end, bottom),
-    )
-
-
-def _nearest(moves: Moves, place: int, axis: int) -> Numbers:
-    """Return the pixel of the stored image that is nearest to each column (axis 0) or row of the
-    one in the batch."""
-    centres = np.arange(moves.high[place, axis]) + 0.5
-    pixels: Numbers = np.floor(
-        (centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING
-    ).astype(np.int64)
-    return pixels
 
 
 class ObjectReader:
@@ -457,11 +454,11 @@ class ObjectReader:
                 f"{column.name} moves with the main image, and none of {len(layout.roles.images)} columns "
                 f"of images is called image; leave {column.name} out with columns="
             )
-        image = Column.of(layout.columns.field(name), layout.roles.images[name])
-        self._transforms.check_crop(image)
-        return image
+        return Column.of(layout.columns.field(name), layout.roles.images[name])
 
-    def read(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
+    def read(
+        self, column: Column, sources: BlockSources, steps: BatchSteps | None, memory: BatchMemory
+    ) -> Batch:
         """Return the fields of a column of objects in a batch. Raises DamageError."""
         transforms, wanted = self._transforms, sources.wanted
         assert column.objects is not None
@@ -472,39 +469,55 @@ class ObjectReader:
         try:
             stored = sources.take(replace(column, members=read))
             found = Marked.of(stored, {name: types[name] for name in read})
-            if column.name in transforms.relabel:
-                found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
-            if self._image is not None:
+            if self._image is not None and steps is not None and transforms.recipe is not None:
                 before = int(found.counts.sum())
-                sizes = self._sizes(self._image, sources)
-                moves = moves_of(transforms, wanted, self._image, sizes)
-                found = found.moved(moves, transforms.keep_objects, column.objects)
+                ways = self._ways(self._image, sources, steps, found.counts)
+                found = found.moved(ways, transforms.recipe.keep_objects, column.objects)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add
+            return self._shown(column, found, memory)
         except Misfit as malformed:
             why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
             raise wanted.unreadable(malformed.place, why) from malformed
-        found = found.only(members)
-        if column.name not in transforms.pad:
-            return {column.name: found.samples()}
-        return found.padded(column.name, transforms.pad[column.name], memory.array)
 
-    def _sizes(self, image: Column, sources: BlockSources) -> list[Size]:
-        """Return the stored size of each image, upright: (width, height)."""
+    def given(self, column: Column, values: pa.Array, memory: BatchMemory) -> Batch:
+        """Return the fields of a column of objects that functions made. Raises Misfit."""
+        return self._shown(column, Marked.of(values, self._types[column.name]), memory)
+
+    def _shown(self, column: Column, found: Marked, memory: BatchMemory) -> Batch:
+        transforms, name = self._transforms, column.name
+        if name in transforms.relabel:
+            found = found.with_categories(np.array(transforms.relabel[name], np.int64))
+        found = found.only(column.object_members)
+        if name not in transforms.pad:
+            return {name: found.samples()}
+        return found.padded(name, transforms.pad[name], memory.array)
+
+    def _ways(
+        self, image: Column, sources: BlockSources, steps: BatchSteps, counts: Numbers
+    ) -> list[Way]:
+        """Return where the pixels of each image go, of those that have objects; `counts` (n,) says
+        how many."""
         wanted, recipe = sources.wanted, self._shards.manifest.recipe
-        if image.picture_shape is not None:
-            height, width = image.picture_shape[:2]
-            return [(width, height)] * len(wanted)
-        located = sources.locate(image)
-        if not isinstance(located, Located):
-            located = encoded_images(image, sources.memory.take(image), wanted)
+        ways = [Way((1, 1))] * len(wanted)
+        places = np.flatnonzero(counts)
+        datas: Iterable[Bytes | None] = repeat(None)
+        if image.picture_shape is None:
+            located = sources.locate(image)
+            if not isinstance(located, Located):
+                located = encoded_images(image, sources.memory.take(image), wanted)
+            datas = located.at(places).rows()
         most, keeps = most_pixels(recipe), recipe.get("truncated") == "keep"
-        found = []
-        for place, data in enumerate(located.rows()):
+        for place, data in zip(places.tolist(), datas):  # noqa: B905 - one of them has no end
             try:
-                limit = limit_of(image, data, most)
-                found.append(plain_size(data) or open_image(data.tobytes(), limit, keeps).size)
+                if data is None:
+                    height, width = image.picture_shape[:2]  # type: ignore[index]  # all have one size
+                    size = width, height
+                else:
+                    limit = limit_of(image, data, most)
+                    size = plain_size(data) or open_image(data.tobytes(), limit, keeps).size
+                ways[place] = Way(size, steps.stages(place, size))
             except Rejection as rejection:
-                why = f"{image.name}: {why_undecoded(image, rejection)}; {VERIFY_ADVICE}"
-                raise wanted.unreadable(place, why) from rejection
-        return found
+                why = why_not_made(image, rejection, steps.step)
+                raise wanted.unreadable(place, f"{image.name}: {why}") from rejection
+        return ways

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
-from shardctl.errors import DamageError, DatasetError, Rejection, ShardctlError, is_of_bytes
+from shardctl.errors import DamageError, Rejection, ShardctlError, is_of_bytes
 from shardctl.format.arrays import Array, Bytes, Numbers, Shape
 from shardctl.format.roles import Mask, Roles
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs import image
-from shardctl.images.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
+from shardctl.images.codecs.jpeg import (
+    JpegDecoder,
+    decode_plain,
+    decode_plain_alone,
+    plain_size,
+)
 from shardctl.images.defaults import MAX_PIXELS
+from shardctl.images.geometry import Size, View
 from shardctl.loader.blocks.column import Column, is_missing
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Located, in_array
@@ -24,6 +31,10 @@ from shardctl.loader.blocks.locate import Samples
 from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
+
+if TYPE_CHECKING:
+    from shardctl.loader.blocks.picture_steps import BatchSteps
+    from shardctl.transforms.image.views import Cuts
 
 _DENSEST = {b"\xff\xd8": 64, b"\x89P": 1032, b"RI": 26_000}
 """Pixels for each byte of the plainest image, one colour all over, that is written as JPEG, PNG and
@@ -67,7 +78,7 @@ class PictureReader:
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._most = most_pixels(shards.manifest.recipe)
         self._keeps_decoded, self._left = cache_bytes > 0, cache_bytes
-        self._kept: dict[tuple[str, int], Bytes] = {}
+        self._kept: dict[tuple[str, int], tuple[Size, Array]] = {}
         self._lock = threading.Lock()
         self._hits = self._misses = 0
         self._local = threading.local()
@@ -82,6 +93,7 @@ class PictureReader:
         located: Located,
         wanted: Samples,
         memory: BatchMemory,
+        steps: BatchSteps | None,
         missing: Numbers | None = None,
         fill: float = 0,
     ) -> Array | list[Array]:
@@ -91,7 +103,7 @@ class PictureReader:
         Masks that are `missing`, by their places, are filled; in a list they have the shape (0, 0).
         """
         transforms = self._transforms
-        converter = Converter(transforms, column, column.pixel_dtype, wanted)
+        converter = Converter(transforms, column, column.pixel_dtype)
         shape = transforms.picture_shape(column)
         found: Array | list[Array]
         if shape is None:
@@ -100,52 +112,88 @@ class PictureReader:
             found = memory.array(column.name, (len(wanted), *shape), converter.dtype)
             if missing is not None:
                 found[missing] = fill
-        plain = self._plain(column, wanted)
-        left = np.ones(len(wanted), bool)
-        left[plain] = False
-        left[self._decode_plain(column, located, plain, converter, found)] = True
+        left, cuts = np.ones(len(wanted), bool), self._cuts(column, steps)
+        if column.is_encoded_picture:
+            plain = self._plain(column, wanted)
+            left[plain] = False
+            left[self._decode_plain(column, located, plain, converter, steps, cuts, found)] = True
+        elif cuts is not None and missing is None:
+            dtype, stored = column.pixel_dtype, column.shape
+            for place, row in enumerate(located.rows()):
+                pixels = row.view(dtype).reshape(stored)
+                converter.write_one(cuts.of(pixels, place), place, found[place])
+            return found
         if missing is not None:
             left[missing] = False
         rest = np.flatnonzero(left)
         in_place = None if shape is None or transforms.changes(column) else found
-        for place, pixels in self._decoded(column, located, wanted, converter, in_place, rest):
+        for place, pixels in self._made(column, located, wanted, steps, in_place, rest):
             if shape is None:
                 found[place] = converter.converted(pixels, place)
                 continue
             own = found[place]
-            if pixels.ctypes.data == own.ctypes.data and pixels.shape == shape:
+            if (
+                in_place is not None
+                and pixels.ctypes.data == own.ctypes.data
+                and pixels.shape == shape
+            ):
                 continue
             size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
-            try:
-                view = converter.cut(pixels, place)
-                if view.shape[:2] != size:  # numpy repeats one row
-                    raise ValueError(
-                        f"it is {_size_text(view.shape)} (width x height), and all should be "
-                        f"{_size_text(size)}"
-                    )
-                converter.write_one(view, place, own)
-            except DatasetError as error:
-                raise _faulty(column, wanted, place, str(error)) from error
-            except ValueError as error:
-                raise _faulty(column, wanted, place, f"{error}; {VERIFY_ADVICE}") from error
+            if pixels.shape[:2] != size:  # numpy repeats one row
+                why = (
+                    f"it is {_size_text(pixels.shape)} (width x height), and all should be "
+                    f"{_size_text(size)}; {VERIFY_ADVICE}"
+                )
+                raise _faulty(column, wanted, place, why)
+            converter.write_one(pixels, place, own)
         return found
+
+    def converted(
+        self,
+        column: Column,
+        images: Sequence[Array | None],
+        wanted: Samples,
+        memory: BatchMemory,
+    ) -> Array | list[Array | None]:
+        """Return images of a column as `read` does: those of one size are one array."""
+        transforms = self._transforms
+        converter = Converter(transforms, column, column.pixel_dtype)
+        if transforms.fill is not None and column.name in transforms.fill:
+            usual = next((each.shape for each in images if each is not None), (0, 0))
+            filled = np.full(usual, transforms.fill[column.name], column.pixel_dtype)
+            images = [filled if each is None else each for each in images]
+        made = [
+            None if each is None else converter.converted(each, place)
+            for place, each in enumerate(images)
+        ]
+        there = [each for each in made if each is not None]
+        shape = transforms.picture_shape(column)
+        for place, each in enumerate(made):
+            if shape is not None and each is not None and each.shape != shape:
+                why = f"it has the shape {each.shape}, and the first sample {shape}"
+                raise _faulty(column, wanted, place, why)
+        if len(there) < len(made) or len({each.shape for each in there}) != 1:
+            return made
+        out = memory.array(column.name, (len(made), *there[0].shape), converter.dtype)
+        return np.stack(there, out=out)
+
+    def _cuts(self, column: Column, steps: BatchSteps | None) -> Cuts | None:
+        """Return what is seen of images that share a size, if they are only cut and mirrored."""
+        shape = column.picture_shape
+        if steps is None or shape is None or self._keeps_decoded:
+            return None
+        return steps.cuts((shape[1], shape[0]))
 
     def _plain(self, column: Column, wanted: Samples) -> list[int]:
         """Return the places of images that are known to be plain JPEG, so that they are decoded
         without a look at them first.
 
-        No place where that has no use: images that are kept are decoded once, and Pillow decodes
-        those smaller that are resized to a half or less.
+        No place where that has no use: images that are kept are decoded once, and steps that change
+        pixels take images of Pillow's.
         """
-        role, shape = column.picture, column.picture_shape
+        role = column.picture
         if role is None or isinstance(role, Mask) or self._keeps_decoded:
             return []
-        if self._transforms.resize is not None:
-            if shape is None:
-                return []
-            width, height = shape[1::-1]
-            if image.is_reduced((width, height), self._transforms.resized_view(width, height)):
-                return []
         if role.is_plain:
             return list(range(len(wanted)))
         of_main = column.name == self._shards.layout.roles.main_image
@@ -158,13 +206,18 @@ class PictureReader:
         located: Located,
         plain: list[int],
         converter: Converter,
+        steps: BatchSteps | None,
+        cuts: Cuts | None,
         found: Array | list[Array],
     ) -> list[int]:
         """Decode plain images into `found`: in their places where nothing is changed, else by way
         of the memory of this thread.
 
-        Returns the places of those that the slow way must look at.
+        Returns the places of those that the slow way must look at: damaged ones too, and those that
+        steps do more to than to cut and to mirror them.
         """
+        if steps is not None and steps.steps.others:
+            return plain
         changes, in_list = self._transforms.changes(column), isinstance(found, list)
         shape, failed = column.picture_shape, []
         # memory of this thread; else that of the largest one that the slow way has decoded
@@ -179,90 +232,138 @@ class PictureReader:
                 pixels = decode_plain(data, found[place])
             if pixels is None or (shape is not None and pixels.shape != shape):
                 failed.append(place)
-            elif in_list and not changes:
+                continue
+            if in_list and not changes:
                 found[place] = pixels
-            elif changes:
-                try:
-                    if in_list:
-                        found[place] = converter.converted(pixels, place)
-                    else:
-                        converter.write(converter.view(pixels, place), found[place])
-                except (Misfit, DatasetError, ValueError):
+            if not changes:
+                continue
+            if cuts is not None:
+                pixels = cuts.of(pixels, place)
+            elif steps is not None:
+                look = steps.begin(place, (pixels.shape[1], pixels.shape[0])).look
+                if not (isinstance(look, View) and look.is_cut):
                     failed.append(place)
+                    continue
+                pixels = look.cut_out(pixels)
+            try:
+                if in_list:
+                    found[place] = converter.converted(pixels, place)
+                else:
+                    converter.write(pixels, found[place])
+            except (Misfit, ValueError):
+                failed.append(place)
         return failed
 
-    def _decoded(
+    def _made(
         self,
         column: Column,
         located: Located,
         wanted: Samples,
-        converter: Converter,
+        steps: BatchSteps | None,
         out: Any,
         places: Numbers,
-    ) -> Iterator[tuple[int, image.Pixels]]:
-        """Yield the images at these places, decoded and resized: into its row of `out` where that
-        is given and it fits."""
+    ) -> Iterator[tuple[int, Array]]:
+        """Yield the images at these places after the steps: into its row of `out` where that is
+        given and it fits."""
         if not len(places):
             return
         numbers = wanted.numbers[places].tolist()
         rows = zip(places.tolist(), located.at(places).rows(), numbers, strict=True)
         for place, data, number in rows:
-            pixels = self._kept.get((column.name, number))
-            if self._keeps_decoded:
-                self._hits += pixels is not None
-                self._misses += pixels is None
-            if pixels is None:
-                try:
-                    own = out[place] if out is not None else None
-                    pixels = self._decode(column, data, converter, place, own)
-                except Exception as error:
-                    if isinstance(error, DatasetError):
-                        why = str(error)
-                    elif isinstance(error, Rejection):
-                        why = f"{why_undecoded(column, error)}; {VERIFY_ADVICE}"
-                    elif isinstance(error, ShardctlError) or not is_of_bytes(error):
-                        raise
-                    else:
-                        name = type(error).__name__
-                        why = f"it does not decode: {name}: {error}; {VERIFY_ADVICE}"
-                    raise _faulty(column, wanted, place, why) from error
-                if self._left >= pixels.nbytes:
-                    with self._lock:
-                        if self._left >= pixels.nbytes and (column.name, number) not in self._kept:
-                            self._kept[column.name, number] = np.array(pixels)
-                            self._left -= pixels.nbytes
+            try:
+                own = out[place] if out is not None else None
+                if self._keeps_decoded:
+                    pixels = self._of_kept(column, data, steps, place, number)
+                else:
+                    pixels = self._image(column, data, steps, place, own)
+            except Exception as error:
+                if isinstance(error, Rejection):
+                    why = why_not_made(column, error, "" if steps is None else steps.step)
+                elif isinstance(error, ShardctlError) or not is_of_bytes(error):
+                    raise
+                else:
+                    name = type(error).__name__
+                    why = f"it does not decode: {name}: {error}; {VERIFY_ADVICE}"
+                raise _faulty(column, wanted, place, why) from error
             yield place, pixels
 
-    def _decode(
-        self,
-        column: Column,
-        data: Bytes,
-        converter: Converter,
-        place: int,
-        out: image.Pixels | None,
-    ) -> image.Pixels:
-        """Decode one image or mask, in the size that is wanted: no more of it than the crop, unless
-        it is kept for other crops.
+    def _image(
+        self, column: Column, data: Bytes, steps: BatchSteps | None, place: int, out: Any
+    ) -> Array:
+        """Decode one image or mask, and do the steps to it. Raises Rejection, and whatever a decoder
+        raises."""
+        if steps is None:
+            return self._decoded(column, data, out)
+        role = column.picture
+        if isinstance(role, Mask):
+            return steps.mask(self._decoded(column, data, None), place, role)
+        opened = None
+        if not column.is_encoded_picture:
+            size = column.shape[1], column.shape[0]
+        elif (known := plain_size(data)) is not None:
+            size = known
+        else:
+            opened = self._opened(column, data)
+            size = opened.size
+        look = steps.begin(place, size).look
+        if opened is None and not steps.steps.others and isinstance(look, View) and look.is_cut:
+            return look.cut_out(self._decoded(column, data, None))
+        if not column.is_encoded_picture:
+            base = Image.fromarray(self._decoded(column, data, None))
+        else:
+            opened = opened or self._opened(column, data)
+            base = image.decoded(opened, look)
+        return steps.finish(place, size, base)
 
-        Raises Rejection, DatasetError if it is too small or too large, and whatever a decoder
-        raises.
-        """
+    def _of_kept(
+        self, column: Column, data: Bytes, steps: BatchSteps | None, place: int, number: int
+    ) -> Array:
+        """Do as `_image`, and keep what was decoded where there is room: after the first steps, if
+        they draw nothing."""
+        kept, role = self._kept.get((column.name, number)), column.picture
+        self._hits += kept is not None
+        self._misses += kept is None
+        if kept is None:
+            if steps is None or isinstance(role, Mask) or not column.is_encoded_picture:
+                pixels = self._decoded(column, data, None)
+                kept = (pixels.shape[1], pixels.shape[0]), pixels
+            else:
+                kept = steps.first(self._opened(column, data))
+            if self._left >= kept[1].nbytes:
+                with self._lock:
+                    if self._left >= kept[1].nbytes and (column.name, number) not in self._kept:
+                        self._kept[column.name, number] = kept[0], np.array(kept[1])
+                        self._left -= kept[1].nbytes
+        if steps is None:
+            return kept[1]
+        if isinstance(role, Mask):
+            return steps.mask(kept[1], place, role)
+        if not column.is_encoded_picture:
+            steps.begin(place, kept[0])
+            return steps.finish(place, kept[0], Image.fromarray(kept[1]))
+        return steps.after_first(place, *kept)
+
+    def _opened(self, column: Column, data: Bytes) -> image.Opened:
         limit = limit_of(column, data, self._most)
-        look = converter.whole_look if self._keeps_decoded else converter.look
+        return image.open_image(data.tobytes(), limit, self._keep_truncated, pixels_only=True)
+
+    def _decoded(self, column: Column, data: Bytes, out: image.Pixels | None) -> Array:
+        """Return all pixels of an image or a mask. Raises Rejection, and whatever a decoder
+        raises."""
+        if not column.is_encoded_picture:
+            pixels: Array = data.view(column.pixel_dtype).reshape(column.shape)
+            return pixels
+        limit = limit_of(column, data, self._most)
         if isinstance(column.picture, Mask):
-            values = image.decode_mask(data.tobytes(), limit, self._keep_truncated)
-            if self._transforms.resize:
-                values = image.seen(values, look(values.shape[::-1], place))
-            return values
-        if self._transforms.resize is not None:
-            opened = image.open_image(data.tobytes(), limit, self._keep_truncated)
-            return image.render(opened, look(opened.size, place))
+            return image.decode_mask(data.tobytes(), limit, self._keep_truncated)
         try:
-            pixels = self._jpeg_decoder().decode(data, out, limit)
+            decoded = self._jpeg_decoder().decode(data, out, limit)
         except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
-            pixels = None
+            decoded = None
         return (
-            image.decode(data.tobytes(), limit, self._keep_truncated) if pixels is None else pixels
+            image.decode(data.tobytes(), limit, self._keep_truncated)
+            if decoded is None
+            else decoded
         )
 
     def _jpeg_decoder(self) -> JpegDecoder:
@@ -276,8 +377,14 @@ def _size_text(shape: Shape) -> str:
     return f"{shape[1]}x{shape[0]}"
 
 
-def why_undecoded(column: Column, rejection: Rejection) -> str:
-    """Say why an image or a mask of a column was not decoded."""
+def why_not_made(column: Column, rejection: Rejection, step: str = "") -> str:
+    """Say why an image or a mask of a column was not decoded, or what a step could not do."""
+    if rejection.stage != "decode":
+        return f"{step}: {rejection.message}"
+    return f"{_why_undecoded(column, rejection)}; {VERIFY_ADVICE}"
+
+
+def _why_undecoded(column: Column, rejection: Rejection) -> str:
     if not isinstance(rejection, image.TooManyPixels):
         return f"it does not decode: {rejection.message}"
     width, height = rejection.size

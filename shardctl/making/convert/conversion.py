@@ -70,6 +70,8 @@ class Conversion:
         else:
             given, self.notices = settle_kind(request.recipe, request.roots, engine, request.labels)
             self.recipe = Recipe.from_json(given)
+            for step in self.recipe.reading:  # a conversion does none, and only sees that it can be
+                step.loaded()
         if self.recipe.kind == "image":
             backend.require_one()
 
@@ -219,7 +221,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     listing = list_files(
         roots,
         KINDS[recipe.kind],
-        recipe.reading,
+        recipe.record_reading,
         conversion.rules.labels,
         scratch / "listing.arrow",
         conversion.listener.listing,

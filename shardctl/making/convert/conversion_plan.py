@@ -53,7 +53,7 @@ from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable, some
-from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.image_steps import refuse_immovable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
 
@@ -118,7 +118,7 @@ def discovery_of(conversion: Conversion, listing: Listing) -> Discovery:
     """Return what looks into the files."""
     recipe, shuffled = conversion.recipe, conversion.rules.shuffle is not None
     scanning = conversion.listener.scanning
-    return Discovery(listing, recipe.reading, shuffled, conversion.engine, scanning)
+    return Discovery(listing, recipe.record_reading, shuffled, conversion.engine, scanning)
 
 
 def splitting_of(conversion: Conversion, listing: Listing) -> Splitting:
@@ -200,7 +200,11 @@ def plan_conversion(
         compare_schema(recipe.typed_fields, held, listing)
     else:
         types = discovery.find_types(units, all_types)
-        types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
+        types = (
+            types
+            if types is not None
+            else Types.of_schema(pa.schema([]), recipe.record_reading.label)
+        )
         held = types.found().names
     if held:
         refuse_partitions(listing, rules.labels.mode, held)
@@ -263,7 +267,7 @@ def plan_conversion(
         listing.notices += names_left_out(types, probe.layout, recipe)
         if labelling.by_field and labelling.classes is not None and (words := types.null_labels()):
             listing.notices.append(null_label_notice(words, ""))
-    if recipe.reading.encoding == DETECT and (found := discovery.encodings()):
+    if recipe.record_reading.encoding == DETECT and (found := discovery.encodings()):
         shown = (
             f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
         )
@@ -477,7 +481,15 @@ def known_layout(
         _refuse_unmoved(recipe, [f.name for f in fields], roles)
     if recipe.store is not None:
         of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
-        _refuse_immovable(recipe, {**of_records, **roles}, fields)
+        marked: dict[str, Role] = {**of_records, **roles}
+        refuse_immovable(
+            recipe.image_transforms,
+            {
+                f.name: (role, [each.name for each in f.type] if isinstance(role, Objects) else ())
+                for f in fields
+                if (role := marked.get(f.name)) is not None
+            },
+        )
         if not all(step.in_place for step in recipe.image_transforms):  # a moved mask is a PNG
             for name, role in roles.items():
                 roles[name] = replace(role, store="png") if isinstance(role, Mask) else role
@@ -488,30 +500,6 @@ def known_layout(
     return Layout.by_name(
         recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
     )
-
-
-def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> None:
-    """Raise UsageError for a step that cannot move what is marked in the images."""
-    kinds = {f.name: _annotation_kinds(roles[f.name], f.type) for f in fields if f.name in roles}
-    for step in recipe.image_transforms:
-        for name, of_field in kinds.items():
-            role, fixed = roles[name], sorted(of_field - step.moves)
-            if fixed:
-                raise UsageError(
-                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
-                    f"images have ({printable(name)}); leave out the step or these annotations"
-                )
-            if (
-                step.mirrors
-                and "keypoints" in of_field
-                and isinstance(role, Objects)
-                and role.flip is None
-            ):
-                raise UsageError(
-                    f"{step.name} mirrors the images, and nothing says which keypoints change "
-                    f"places ({printable(name)}). Leave out the step, or add flip_idx (YOLO) or "
-                    "names such as left_eye and right_eye"
-                )
 
 
 def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
@@ -558,22 +546,6 @@ def _in_parts(type_: pa.DataType) -> pa.DataType:
         if is_list(type_):
             return list_of(_in_parts(type_.value_type))
     return pa.float32() if pa.types.is_integer(type_) else type_
-
-
-def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
-    """Return the name of a step that cannot move something, with that of the step inside of it that
-    is why."""
-    inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
-    return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
-
-
-def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
-    """Return what has to be moved with the images: as `ImageTransform.moves` names it."""
-    if isinstance(role, Mask):
-        return frozenset(("masks",))
-    members = {f.name for f in type_} if isinstance(role, Objects) else set()
-    named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
-    return frozenset(kind for member, kind in named.items() if member in members)
 
 
 PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")

@@ -454,7 +454,7 @@ def _units_of(before: PreviousDataset, path: str, row: int | None) -> dict[int, 
 def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
     """Return the digest of a unit of a file as it is now, None if it has no such unit. Nothing of
     it is parsed."""
-    digest, reading, fields = xxhash.xxh3_64(), job.recipe.reading, job.fields
+    digest, reading, fields = xxhash.xxh3_64(), job.recipe.record_reading, job.fields
     assert fields is not None, "it is a file of many records"
     try:
         form = find_format(ending_of(path, opened), reading, job.shuffle is not None)

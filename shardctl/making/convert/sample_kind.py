@@ -60,7 +60,7 @@ def settle_kind(
         and not recipe.get("fields")
         and not recipe.get("schema")
     )
-    reading = Recipe.draft(recipe).reading
+    reading = Recipe.draft(recipe).record_reading
     field = recipe.get("image_field")
     if is_open:
         recipe["kind"] = _kind_of(roots, reading, field, labels)
@@ -111,7 +111,7 @@ def _settle_export(recipe: Json, roots: Sequence[SourceRoot]) -> list[str]:
     else is wanted."""
     if not any(may_be_of_export(root.folder) for root in roots):
         return []  # to look for a table may take as long as all files
-    file = first_file(roots, KINDS["table"], Recipe.draft(recipe).reading, (Form.MANY,))
+    file = first_file(roots, KINDS["table"], Recipe.draft(recipe).record_reading, (Form.MANY,))
     export = None if file is None else described(file.opened)
     if (
         export is None

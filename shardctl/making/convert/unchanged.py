@@ -115,7 +115,9 @@ class UnwalkedInputs:
         for file in inputs_among(unlisted, said.append, beside):
             for name in names:
                 others = self.others if name == self.recipe.kind else Others()
-                inputs = wanted_files(iter([file]), KINDS[name], self.recipe.reading, rule, others)
+                inputs = wanted_files(
+                    iter([file]), KINDS[name], self.recipe.record_reading, rule, others
+                )
                 for form, each in inputs:
                     if form is not Form.NOTHING:
                         self._add(each, form)
@@ -152,7 +154,7 @@ class UnwalkedInputs:
         something.
         """
         recipe, labels = self.recipe, self.request.labels
-        if recipe.kind != "image" or recipe.reading.has_image_records or labels.files:
+        if recipe.kind != "image" or recipe.record_reading.has_image_records or labels.files:
             raise ChangedError
         files, rows, *numbers, there = inputs_now(self.listed, self.seen.folders)
         # names of a series may say how many files there are

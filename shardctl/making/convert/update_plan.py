@@ -201,7 +201,7 @@ class UpdatePlanner:
     def _other_types(self, discovery: Discovery, units: Units, splitting: Splitting) -> str:
         """Say which other types, or labels that were not there, the new records need; "" for
         none."""
-        reading, fields = self.conversion.recipe.reading, self.before.reading.fields
+        reading, fields = self.conversion.recipe.record_reading, self.before.reading.fields
         types = None
         if len(units) and self.conversion.recipe.typed_fields is None:
             types = discovery.find_types(units, False)

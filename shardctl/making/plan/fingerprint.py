@@ -121,7 +121,7 @@ def _versions(recipe: Recipe) -> list[str]:
     names = [f"shardctl {__version__}", f"format {FORMAT_VERSION}", f"pyarrow {pa.__version__}"]
     if recipe.random:
         names.append(f"numpy {np.__version__}")
-    if recipe.reading.encoding == DETECT:
+    if recipe.record_reading.encoding == DETECT:
         names.append(f"charset-normalizer {_installed('charset-normalizer')}")
     if recipe.kind == "image":
         import simplejpeg  # loaded by the decoders anyway

@@ -100,7 +100,7 @@ def label_files(
     field has labels, and where `schema` gives them. Samples that are joined of several records have
     no labels. Raises InputError (see `_main_label`).
     """
-    by_folder, field = splitting.by in ("folder", "declared"), recipe.reading.label
+    by_folder, field = splitting.by in ("folder", "declared"), recipe.record_reading.label
     if not recipe.joins:
         return _all_labels(listing, rules, by_folder, types, field)
     # a sample is of several records: a notice says what is left out

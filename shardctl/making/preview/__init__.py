@@ -217,12 +217,8 @@ class _Trial:
         return place
 
     def _with_variants(self, job: Job) -> Job:
-        """Return the job that makes all variants: not the one that makes the first, which is
-        decoded alone in a conversion.
-
-        An image is decoded once for all of its variants, no larger than they need, and so the
-        pixels of each depend on all.
-        """
+        """Return the job that makes all variants: not the one of the conversion, whose samples need
+        not share the fate of further ones."""
         columns = job.layout.columns
         if "variant" not in columns.names:
             columns = columns.append(pa.field("variant", pa.int32()))

@@ -218,7 +218,7 @@ def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]
     split = SplitRule.parse(settings["split"])
     rules = PlanRules(split, labels, settings["shuffle"], recipe.seed, by_key, recipe.undivided)
     roots = [SourceRoot(normal(source)) for source in made.sources]
-    reading, table = recipe.reading, folder / "listing.arrow"
+    reading, table = recipe.record_reading, folder / "listing.arrow"
     listing = list_files(roots, KINDS[recipe.kind], reading, labels, table, lambda _: None)
     splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
     fields = RecordReading.from_json(manifest.records).fields
@@ -233,7 +233,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     SourceGoneError."""
     listing, labelling, _ = list_again(folder, made)
     discovery = Discovery(
-        listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine
+        listing, made.recipe.record_reading, made.manifest.settings["shuffle"] is not None, engine
     )
     job = made.planned_job(folder, (), recorded=False)
     return compare_texts(job, listing, labelling, discovery.find_units(), engine)
@@ -247,7 +247,7 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
     """
     listing, labelling, splitting = list_again(folder, made)
     shuffle = made.manifest.settings["shuffle"]
-    discovery = Discovery(listing, made.recipe.reading, shuffle is not None, engine)
+    discovery = Discovery(listing, made.recipe.record_reading, shuffle is not None, engine)
     units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
     planner = Planner(units, splitting, shuffle)
     shards = made.manifest.settings.get(PLANNED) or {

@@ -420,7 +420,7 @@ class ShardBuilder:
         if lost is not None:  # its digest stays: an update must know the file again
             raise lost
         self._progress.enter("decode")
-        fields = KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.reading)
+        fields = KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.record_reading)
         self.maker.add_file(fields if mask is None else {**fields, MASK: mask})
 
     def _add_records(self, planned: PlannedUnit) -> None:

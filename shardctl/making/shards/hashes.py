@@ -153,7 +153,7 @@ class TextHashTask(PrePlanTask):
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
             fields = KINDS[job.recipe.kind].fields(
-                read_whole(job, planned), planned.file.path, job.recipe.reading
+                read_whole(job, planned), planned.file.path, job.recipe.record_reading
             )
             whole = records_of_file(planned.file_number, planned.key(), fields)
             return self._compare(number, [whole], progress)

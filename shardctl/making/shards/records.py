@@ -74,7 +74,9 @@ def read_unit(
     Raises Rejection, Misfit, SourceGoneError.
     """
     assert job.fields is not None, "a format reads into columns"
-    for parsed in read_fields(job, planned, unit, job.recipe.reading, job.fields, choose, digest):
+    for parsed in read_fields(
+        job, planned, unit, job.recipe.record_reading, job.fields, choose, digest
+    ):
         if job.renames:
             names = [job.renames.get(name, name) for name in parsed.batch.schema.names]
             parsed = replace(parsed, batch=parsed.batch.rename_columns(names))
@@ -239,7 +241,7 @@ def records_of(
         raise hints.lost[planned.number, None]
     if job.fields is None:
         fields = KINDS[job.recipe.kind].fields(
-            read_whole(job, planned), file.path, job.recipe.reading
+            read_whole(job, planned), file.path, job.recipe.record_reading
         )
         mask = read_mask(job, planned)
         yield None, fields if mask is None else {**fields, MASK: mask}
@@ -332,7 +334,7 @@ class RecordChoice:
         job, unit, fields = self.job, planned.unit, self.job.fields
         assert fields is not None, "files of many records have columns"
         source = str((draw.group and draw.group.field) or job.recipe.key_source)
-        rules = replace(job.recipe.reading, only=(source,))
+        rules = replace(job.recipe.record_reading, only=(source,))
         schema = pa.schema([fields.field(source)], {CHOSEN: b""})
         lost = self.hints.lost_records(planned.number)
         fatal = [n for n in lost if self.hints.lost[planned.number, n].stage == KEYS]

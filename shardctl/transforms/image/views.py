@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, cover, fit
+import numpy as np
+
+from shardctl.format.arrays import Floats
+from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, Values, cover, fit
 from shardctl.system.options import Whole, Word, setting
 from shardctl.transforms.base import ImageTransform, Range, Rng, ViewTransform, drawn
 from shardctl.transforms.image.draws import whole
@@ -155,6 +159,53 @@ class RandomCrop(_ToSize, step="random_crop"):
             whole(rng, 0, side - part) for side, part in zip(look.size, self.size, strict=True)
         )
         picture.look = look.cropped(left, top, *self.size)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What is seen of n images of one size that are only cut, and mirrored left to right.
+
+    `left`, `top` and `mirrored` have a value for each image.
+    """
+
+    size: Size
+    left: list[int]
+    top: list[int]
+    mirrored: list[bool]
+
+    def of(self, pixels: Values, place: int) -> Values:
+        """Return what is seen of an image, without a copy."""
+        top, left = self.top[place], self.left[place]
+        seen = pixels[top : top + self.size[1], left : left + self.size[0]]
+        return seen[:, ::-1] if self.mirrored[place] else seen
+
+
+def cuts(
+    steps: Sequence[ImageTransform], size: Size, count: int, draw: Callable[[], Iterator[Floats]]
+) -> Cuts | None:
+    """Return what steps show of `count` images of one size, all at once; None if they do more than
+    to cut, then mirror.
+
+    `draw` gives the first random numbers of each image, (n,), one after the other.
+    """
+    crop = next((step for step in steps if isinstance(step, Crop | RandomCrop)), None)
+    flip = next((step for step in steps if isinstance(step, HorizontalFlip)), None)
+    wanted = size if crop is None else crop.size
+    if list(steps) != [each for each in (crop, flip) if each is not None]:
+        return None
+    if wanted[0] > size[0] or wanted[1] > size[1] or not all(step.lazy for step in steps):
+        return None
+    drawn_numbers = draw() if any(step.random for step in steps) else iter(())
+    left, top = ([part] * count for part in _middle(size, wanted))
+    if isinstance(crop, RandomCrop):
+        left, top = (
+            (next(drawn_numbers) * (side - part + 1)).astype(np.int64).tolist()
+            for side, part in zip(size, wanted, strict=True)
+        )
+    mirrored = [flip is not None and flip.p >= 1] * count
+    if flip is not None and flip.random:
+        mirrored = (next(drawn_numbers) < flip.p).tolist()
+    return Cuts(wanted, left, top, mirrored)
 
 
 class RandomResizedCrop(_ToSize, ViewTransform, step="random_resized_crop"):

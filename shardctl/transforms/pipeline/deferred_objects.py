@@ -43,7 +43,7 @@ from shardctl.sources.annotations.finishing import (
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.system.text import counted, printable, some
-from shardctl.transforms.values import UnfitValue, describe, plain_value, value_size
+from shardctl.transforms.values import UnfitValue, describe, plain_value, python_value, value_size
 
 Members = dict[str, Any]
 """The objects of an image, a list for each member; or one of them, or a mask."""
@@ -127,9 +127,12 @@ class Annotated:
         `who` set the image."""
         left = self.unmoved(before, sample) if size != before[0] else []
         for name, _ in self._masks:
-            mask = sample.get(name)
-            if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes) and name not in left:
-                left += [name] if open_image(mask["bytes"], sys.maxsize).size != size else []
+            mask, there = sample.get(name), size
+            if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes):
+                there = open_image(mask["bytes"], sys.maxsize).size
+            elif isinstance(mask, np.ndarray):
+                there = mask.shape[1::-1]
+            left += [name] if there != size and name not in left else []
         if left:
             sizes = " to ".join(f"{width}x{height}" for width, height in (before[0], size))
             message = f"{who} changed the image from {sizes}, and not {some(left)}"
@@ -245,12 +248,15 @@ class Annotated:
 
 def _places_of(value: Any) -> Any:
     """Return what says where objects or a mask are; None, or nothing, for none."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
     if not isinstance(value, dict):
         return None
     if "bytes" in value:
         return value["bytes"]
     with suppress(UnfitValue):
-        places = {name: plain_value(value[name]) for name in PLACE_MEMBERS if name in value}
+        members = [name for name in PLACE_MEMBERS if name in value]
+        places = {name: python_value(plain_value(value[name])) for name in members}
         return places if any(places.values()) else None
     return None
 

@@ -3,10 +3,9 @@ values of a shard's columns."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +23,8 @@ from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import finish_annotations
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED
-from shardctl.transforms.base import Rng, judge
+from shardctl.transforms.base import judge
+from shardctl.transforms.image_steps import ImageSteps
 from shardctl.transforms.picture import Picture, Shape
 from shardctl.transforms.pipeline.deferred_objects import Annotated, DeferredObjects, Marked
 from shardctl.transforms.pipeline.functions import (
@@ -33,6 +33,7 @@ from shardctl.transforms.pipeline.functions import (
     Functions,
     Given,
     MadeSample,
+    checked_pixels,
     unshared,
 )
 from shardctl.transforms.recipe import Recipe
@@ -81,10 +82,8 @@ class SamplePipeline:
         self._recipe = recipe
         self._enter, self._look = enter, look
         self.first_frames, self.unmoved = 0, dict[str, str]()
-        steps, self._filters = recipe.image_transforms, recipe.filters
-        self._lazy = tuple(takewhile(lambda step: step.lazy, steps))
-        self._steps = steps[len(self._lazy) :]
-        self._random = any(step.random for step in steps)
+        self._filters = recipe.filters
+        self._image_steps = ImageSteps(recipe.image_transforms, recipe.max_pixels)
         self._annotated = Annotated(
             layout or known, recipe.keep_objects, of_records, recipe.unmoved
         )
@@ -256,26 +255,21 @@ class SamplePipeline:
         """Decode an image, and yield for each variant its fields, its picture, and how many objects
         are no longer marked.
 
-        Steps that come first and only say what is to be seen are done before the image is decoded,
-        for all of its variants: it is decoded once, no larger than they need.
+        The image is decoded for each of the sizes, 1/1 to 1/8 of its own, that are enough for what is
+        seen of it in a variant: the pixels of one depend on no other.
         """
-        of_table, recipe = ANNOTATED not in record, self._recipe
+        of_table, recipe, steps = ANNOTATED not in record, self._recipe, self._image_steps
         opened, dropped = self._opened(record)
-        begun = deque[tuple[Picture, Rng]]()
+        images = dict[int, Image]()
         for variant in range(recipe.samples_per_record):
-            picture = Picture(opened.size, variant % recipe.parts, recipe.max_pixels)
-            rng = recipe.rng(record["key"], variant, self._random)
-            for step in self._lazy:
-                step.apply(picture, rng)
-            begun.append((picture, rng))
-        decoded = image.decoded(opened, [picture.look for picture, _ in begun])
-        self._enter("transform")
-        for variant in range(len(begun)):
-            # each is let go before the next one has pixels: there may be thousands
-            picture, rng = begun.popleft()
-            picture.begin(decoded)
-            for step in self._steps:
-                step.apply(picture, rng)
+            rng = recipe.rng(record["key"], variant, steps.random)
+            picture = steps.begin(opened.size, variant, rng)
+            size = image.reduction(opened, picture.look)
+            if size not in images:
+                self._enter("decode")
+                images[size] = image.decoded(opened, picture.look)
+            self._enter("transform")
+            steps.finish(picture, images[size], rng)
             moved: Sample = {}
             cut_off = 0
             if self._is_annotated:
@@ -340,30 +334,13 @@ class SamplePipeline:
             self._annotated.check(sample, setter)
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
             return None, cut_off
-        pixels = self._checked_pixels(sample, given)
+        pixels = checked_pixels(sample.get("image"), "image", setter("image"))
         self._annotated.check(sample, setter)
         size = (pixels.shape[1], pixels.shape[0])
         self._annotated.check_moved(before, sample, size, setter("image"))
         stored = pixels if store.name == "raw" else _encoded(pixels, prepared.name, store)
         applied.samples[place] = {**sample, "image": stored}
         return pixels.shape, cut_off
-
-    def _checked_pixels(self, sample: Sample, given: Given) -> Pixels:
-        """Return the pixels of an image that functions may have changed. Raises Rejection."""
-        pixels: Any = sample.get("image")
-        fits = (
-            isinstance(pixels, np.ndarray)
-            and not isinstance(pixels, np.ma.MaskedArray)
-            and pixels.dtype == np.uint8
-        )
-        if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
-            return np.asarray(pixels)
-        came = "removed the image" if pixels is None else f"made the image {describe(pixels)}"
-        message = (
-            f"{self._functions.setter('image', given, sample)} {came}; it must be a numpy array of "
-            "shape (height, width, 3) and type uint8"
-        )
-        raise Rejection("transform", "not-an-image", message)
 
     def _made(
         self,

@@ -193,7 +193,7 @@ class RecipeFile:
                 way += f".{part}" if way else part
                 continue
             way += f"[{part}]"
-            if at is not None and error.key[0] == "transform":
+            if at is not None and error.key[0] in ("transform", "reading"):
                 name = at.get("name") if isinstance(at, dict) else None
                 steps.append(f"step {part + 1}{f' ({name})' if isinstance(name, str) else ''}")
         message = ": ".join((*filter(None, [", ".join(steps)]), error.problem))
@@ -275,6 +275,11 @@ class Check:
     def steps(self) -> tuple[StepSummary, ...]:
         """What the recipe does, step by step."""
         return summaries(self.recipe.transform) if self.recipe else ()
+
+    @property
+    def reading(self) -> tuple[StepSummary, ...]:
+        """What a loader does, step by step."""
+        return summaries(self.recipe.reading) if self.recipe else ()
 
     @property
     def moves(self) -> tuple[str, ...]:

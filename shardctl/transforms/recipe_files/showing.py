@@ -101,10 +101,11 @@ def recipe_toml(recipe: Json) -> str:
     lines = [
         f"{_key(name)} = {_toml(recipe[name])}"
         for name in names
-        if name != "transform" and recipe[name] not in (None, [])
+        if name not in ("transform", "reading") and recipe[name] not in (None, [])
     ]
-    for step in recipe.get("transform") or []:
-        lines += ["", "[[transform]]", *_pairs(step)]
+    for name in ("transform", "reading"):
+        for step in recipe.get(name) or []:
+            lines += ["", f"[[{name}]]", *_pairs(step)]
     return "\n".join(lines) + "\n"
 
 

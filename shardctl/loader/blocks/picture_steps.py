@@ -1,0 +1,124 @@
+"""The steps of a recipe at work on the images of one batch, and on what is marked in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from PIL import Image
+
+from shardctl.format.arrays import Array, Floats
+from shardctl.format.roles import Mask
+from shardctl.images.codecs.image import Opened, Pixels, decoded
+from shardctl.images.codecs.resampling import resampled_mask
+from shardctl.images.geometry import Size, Stage
+from shardctl.transforms.base import Rng
+from shardctl.transforms.image.views import Cuts, cuts
+from shardctl.transforms.image_steps import ImageSteps, SampleRngs
+from shardctl.transforms.picture import Picture
+
+
+class BatchSteps:
+    """The steps of images for the `count` samples of one batch in an epoch.
+
+    Their random numbers are those of a conversion with this seed, for the variant of the epoch's
+    number: keyed by the `keys` of the samples, and the `variants` that the dataset has of them;
+    None where no step draws any. All images and masks of a sample go through the steps with the same
+    random numbers.
+    """
+
+    def __init__(
+        self,
+        steps: ImageSteps,
+        seed: int,
+        epoch: int,
+        count: int,
+        keys: Sequence[str] | None,
+        variants: Sequence[int | None] | None,
+    ) -> None:
+        self.steps, self._epoch, self._count, self._keys = steps, epoch, count, keys
+        self._variants = [variant_number(epoch, each) for each in variants or [0] * count]
+        self._rngs = None if keys is None else SampleRngs(seed)
+        self._cuts: dict[Size, Cuts | None] = {}
+        self._stages: dict[tuple[int, Size], Sequence[Stage]] = {}
+        self._rng: Rng = None  # type: ignore[assignment]  # nobody looks at it
+        self._picture = Picture((1, 1))
+
+    def cuts(self, size: Size) -> Cuts | None:
+        """Return what is seen of all images if they have this size; None if the steps do more than
+        to cut and to mirror them."""
+        if size not in self._cuts:
+            steps = (*self.steps.lazy, *self.steps.others)
+            self._cuts[size] = cuts(steps, size, self._count, self._first)
+        return self._cuts[size]
+
+    def _first(self) -> Iterator[Floats]:
+        assert self._rngs is not None, "a step draws"
+        return iter(self._rngs.first(self._keys or (), self._variants))
+
+    @property
+    def step(self) -> str:
+        """The name of the step that was begun last, for messages."""
+        return self._picture.step
+
+    def _draw(self, place: int) -> None:
+        """Make ready the random numbers of a sample."""
+        if self._rngs is not None and self._keys is not None:
+            self._rng = self._rngs.of(self._keys[place], self._variants[place])
+
+    def begin(self, place: int, size: Size) -> Picture:
+        """Return the picture of a sample's image of this size (width, height), of which only is
+        known what is to be seen of it. `finish` must come before the next one."""
+        self._draw(place)
+        self._picture = self.steps.begin(size, self._epoch, self._rng)
+        return self._picture
+
+    def finish(self, place: int, size: Size, image: Image.Image) -> Pixels:
+        """Return the pixels of the picture that was begun, made of the decoded image. Raises
+        Rejection."""
+        picture = self._picture
+        self.steps.finish(picture, image, self._rng)
+        self._stages[place, size] = picture.stages
+        return picture.pixels
+
+    def first(self, opened: Opened) -> tuple[Size, Pixels]:
+        """Return the size of an image, and the pixels that its first steps make of it: those that
+        only say what is to be seen, and draw nothing. Raises Rejection."""
+        fixed = self.steps.fixed
+        picture = fixed.begin(opened.size, 0, self._rng)
+        fixed.finish(picture, decoded(opened, picture.look), self._rng)
+        return opened.size, picture.pixels
+
+    def after_first(self, place: int, size: Size, pixels: Pixels) -> Pixels:
+        """Return what all steps make of an image of this size, given the pixels of `first`. Raises
+        Rejection."""
+        picture = self._picture = self.steps.fixed.begin(size, self._epoch, self._rng)
+        picture.resume(Image.fromarray(pixels))
+        self._draw(place)
+        self.steps.apply_rest(picture, self._rng)
+        self._stages[place, size] = picture.stages
+        return picture.pixels
+
+    def stages(self, place: int, size: Size) -> Sequence[Stage]:
+        """Return where the pixels of a sample's image of this size go. Raises Rejection."""
+        if (place, size) not in self._stages:
+            picture = self.begin(place, size)
+            if self.steps.others:  # no step asks what is in the image for where it goes
+                self.finish(place, size, Image.new("RGB", size))
+            self._stages[place, size] = picture.stages
+        return self._stages[place, size]
+
+    def mask(self, values: Array, place: int, role: Mask) -> Array:
+        """Return the mask of a sample, (height, width), where the pixels of its image went. Raises
+        Rejection."""
+        fill, size = role.ignore or 0, (values.shape[1], values.shape[0])
+        if (cut := self.cuts(size)) is not None:
+            return cut.of(values, place)
+        for stage in self.stages(place, size):
+            values = resampled_mask(values, stage, fill)
+        return values
+
+
+def variant_number(epoch: int, stored: int | None) -> int:
+    """Return the number of the variant that random numbers of a sample are keyed by, beside its key:
+    that of the epoch, where the dataset has one of each input."""
+    return epoch + ((stored or 0) << 32)

@@ -1,0 +1,126 @@
+"""The recipe of a loader: the steps that are done while a dataset is read, in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import UsageError
+from shardctl.system.arguments import real_number, whole_number
+from shardctl.system.text import printable, some
+from shardctl.transforms.base import Filter
+from shardctl.transforms.custom import Custom
+from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.overriding import parse_step_option
+from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_options import UNDECIDED
+from shardctl.transforms.settings import Json, Sides
+
+DATASET = "dataset"
+"""In the place of a recipe: the steps under [[reading]] in that of the dataset."""
+
+KEYS = ("transform", "keep_objects", "max_pixels")
+"""The keys of a recipe that make sense while reading."""
+
+
+def recipe_while_reading(
+    recipe: Mapping[str, Any] | str | Path | None,
+    first: Sequence[Json],
+    last: Sequence[str],
+    functions: Sequence[Any],
+    given: Json,
+    dataset: Json,
+) -> Recipe:
+    """Return the recipe of a loader: `first` are steps before those of the recipe or its file, `last`
+    are steps after them as `--step` takes them, and `functions` come at the end. `recipe` may be
+    DATASET.
+
+    `given` are values of keys that the recipe may have too, where it wins. Raises UsageError,
+    InputError.
+    """
+    if not isinstance(recipe, str | Path | Mapping | None):
+        raise UsageError(f"recipe is a file, @NAME or a dict, not {recipe!r}")
+    if recipe == DATASET:
+        joined = dict(dataset)
+        if not joined.get("reading"):
+            raise UsageError("recipe='dataset': the recipe of the dataset has no [[reading]]")
+    else:
+        joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
+    if steps := joined.get("reading"):  # all else was for the conversion
+        joined = {key: joined[key] for key in KEYS if key in joined} | {"transform": steps}
+    if joined.get("kind") in ("image", UNDECIDED):
+        del joined["kind"]
+    others = [key for key in joined if key not in KEYS]
+    if others:
+        shown = printable(recipe) if isinstance(recipe, str | Path) else "the recipe"
+        raise UsageError(
+            f"{shown}: {some(others)} {'make' if len(others) > 1 else 'makes'} no sense while a "
+            f"dataset is read; keys there are {', '.join(KEYS)}"
+        )
+    steps = [*first, *joined.get("transform", ()), *map(parse_step_option, last)]
+    made = Recipe.from_json(
+        {**given, **joined, "transform": steps, "store": "png", "kind": "image"}
+    )
+    unfit = next((step for step in made.transform if isinstance(step, Filter)), None)
+    if unfit is not None:
+        raise UsageError(f"{unfit.name} leaves samples out, which only a conversion can")
+    own = [
+        Custom(target=each).loaded() if isinstance(each, str) else Custom.of(each)
+        for each in functions
+    ]
+    return replace(made, transform=(*made.transform, *own))
+
+
+def refuse_unsendable(recipe: Recipe) -> None:
+    """Raise UsageError for a function that other processes cannot be sent."""
+    for step in recipe.transform:
+        if isinstance(step, Custom):
+            step.check_sending()
+
+
+def short_steps(resize: Any, crop: Any, crop_from: str, flip: Any) -> list[Json]:
+    """Return the steps that these arguments of a loader are short for. Raises UsageError."""
+    if crop_from not in ("center", "random"):
+        raise UsageError(f"a crop is from 'center' or 'random' places, not {crop_from!r}")
+    if crop_from == "random" and crop is None:
+        raise UsageError("crop_from='random' needs a crop; give crop= too")
+    steps: list[Json] = []
+    if resize is not None:
+        steps.append({"name": "resize", "size": _size("resize", resize)})
+    if crop is not None:
+        name = "random_crop" if crop_from == "random" else "crop"
+        steps.append({"name": name, "size": _size("crop", crop)})
+    if p := _probability("flip", flip):
+        steps.append({"name": "hflip", "p": p})
+    return steps
+
+
+def _size(name: str, value: Any) -> int | str:
+    """Return a size as steps take it: one number, or "WIDTHxHEIGHT"; two numbers are (height,
+    width)."""
+    if isinstance(value, str):
+        try:
+            Sides().read(value)
+        except ValueError as error:
+            raise UsageError(f"{name} {error}; it is {value!r}") from None
+        return value
+    if not isinstance(value, list | tuple):
+        return whole_number(name, value, 1)
+    if len(value) != 2:
+        raise UsageError(f"{name} takes one number or (height, width); it is {value!r}")
+    height, width = (whole_number(name, side, 1) for side in value)
+    return f"{width}x{height}"
+
+
+def _probability(name: str, flip: Any) -> float:
+    """Return the probability of mirroring an image."""
+    share = 0.5 * flip if isinstance(flip, bool | np.bool_) else real_number(name, flip)
+    if not 0 <= share <= 1:
+        raise UsageError(
+            f"{name} is True (for half of the images), or a probability from 0 to 1; it is {flip!r}"
+        )
+    return share

@@ -1,0 +1,409 @@
+"""The steps of a recipe while a dataset is read: what a conversion writes as variants, epoch by epoch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from in_this_process import convert
+from pictures import scene_pixels
+from PIL import Image
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.table import TRANSFORMS, parse_step
+
+SIZES = ((90, 60), (61, 75), (200, 161))
+
+TO_SIZE = ("letterbox", "crop", "random_resized_crop", "five_crop", "ten_crop")
+
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    **{name: [{"size": "40x32"}] for name in TO_SIZE},
+    "random_crop": [{"size": "40x32"}, {"size": 48, "padding": 7}],
+    "resize": [{"size": 37}, {"size": "20x44"}],
+    "pad": [{"margin": 9}],
+    "rotate": [{"angle": 30}],
+    "random_rotation": [{"degrees": 30}],
+    "affine": [{"angle": 20, "scale": 0.8}],
+    "random_affine": [{"degrees": 20, "shear": 10}],
+    "shear": [{"x": 0.3}],
+    "perspective": [{"corners": [0.05, 0.0, 1.0, 0.1, 0.9, 1.0, 0.0, 0.95]}],
+    "adjust_brightness": [{"factor": 1.4}],
+    "adjust_contrast": [{"factor": 1.4}],
+    "adjust_saturation": [{"factor": 1.4}],
+    "adjust_sharpness": [{"factor": 1.4}],
+    "adjust_hue": [{"factor": 0.2}],
+    "color_jitter": [{"brightness": 0.4, "hue": 0.1}],
+    "posterize": [{"bits": 3}],
+    "solarize": [{"threshold": 90}],
+    "gaussian_blur": [{"kernel_size": 5}],
+    "jpeg": [{"quality": 40}],
+    "erase": [{"left": 0.2, "top": 0.3, "width": 0.4, "height": 0.5}],
+    "random_erasing": [{"p": 0.8}],
+    "choice": [{"steps": [{"name": "hflip", "p": 1}, {"name": "resize", "size": 20}]}],
+    "maybe": [{"p": 0.5, "steps": [{"name": "rotate", "angle": 20}]}],
+    "sequence": [{"steps": [{"name": "grayscale"}, {"name": "vflip", "p": 0.5}]}],
+}
+
+
+def of_images(name: str) -> bool:
+    return issubclass(TRANSFORMS[name], ImageTransform)
+
+
+EACH = [
+    {"name": name, **settings}
+    for name in TRANSFORMS
+    if of_images(name)
+    for settings in SETTINGS.get(name, [{}])
+]
+
+
+def source_of(folder: Path, marked: bool = True) -> list[Path]:
+    """Make a folder of images of several sizes, with objects and masks; return both."""
+    images, masks = folder / "in", folder / "masks"
+    images.mkdir(parents=True)
+    masks.mkdir()
+    lines = []
+    for number, (width, height) in enumerate(SIZES):
+        name, pixels = f"{number}.jpg", scene_pixels(width, height)
+        Image.fromarray(pixels).save(images / name, quality=92)
+        Image.fromarray(pixels[:, :, 0] // 40).save(masks / f"{number}.png")
+        box = [8.0, 6.0, 30.0, 24.0]
+        outline = [10.0, 8.0, 30.0, 8.5, 20.25, 28.0]
+        objects = {
+            "bbox": [box, [40.5, 30.0, 12.0, 20.0]],
+            "category": [0, 1],
+            "segmentation": [[outline], []],
+        }
+        lines.append(json.dumps({"file_name": name, "objects": objects}))
+    if marked:
+        (images / "metadata.jsonl").write_text("\n".join(lines))
+    return [images, masks]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: Any) -> tuple[list[Path], shardctl.Dataset]:
+    folder = tmp_path_factory.mktemp("stored")
+    images, masks = source_of(folder)
+    convert(images, folder / "out", {"store": "source"}, labels=["auto", f"masks:{masks}"])
+    return [images, masks], shardctl.open(folder / "out")
+
+
+def epochs(ds: shardctl.Dataset, count: int, **options: Any) -> list[dict[str, Any]]:
+    """Return the samples of some epochs, by (key, epoch)."""
+    loader, found = ds.loader(2, shuffle=True, **options), []
+    for epoch in range(count):
+        for batch in loader:
+            for place, key in enumerate(batch["key"]):
+                sample = {name: values[place] for name, values in batch.items()}
+                found.append({**sample, "key": key, "epoch": epoch})
+    return found
+
+
+def expect_variants(
+    stored: Any, out: Path, steps: list[dict[str, Any]], count: int, seed: int
+) -> None:
+    """Expect that epoch e has the pixels, the masks and the objects of a conversion's variant e.
+
+    What one of them refuses, the other does too: then without objects and masks.
+    """
+    (images, masks), ds = stored
+    recipe = {"transform": steps, "seed": seed, "store": "png"}
+    parts = [parse_step(step) for step in steps]
+    if any(step.random for step in parts):
+        recipe["variants"] = count
+    count = max(count, *(step.samples for step in parts))
+    read: dict[str, Any] = {"recipe": {"transform": steps}, "seed": seed}
+    try:
+        convert(images, out, recipe, labels=["auto", f"masks:{masks}"])
+    except UsageError:
+        with pytest.raises(UsageError, match="cannot move"):
+            ds.loader(2, **read)
+        convert(images, out, recipe, labels="none")
+        read["columns"] = ["key", "image"]
+    made = shardctl.open(out)
+    variants = {(each["key"], each.get("variant", 0)): each for each in made}
+    for sample in epochs(ds, count, **read):
+        numbered = "variant" in made.schema.names
+        expected = variants[sample["key"], sample["epoch"] if numbered else 0]
+        for name in {"image", "mask"} & set(sample):
+            assert np.array_equal(sample[name], expected[name]), name
+        for name, value in sample.get("objects", {}).items():
+            numbers, others = (
+                np.array([*flat(each)]) for each in (value, expected["objects"][name])
+            )
+            assert numbers.shape == others.shape
+            assert np.allclose(numbers, others, atol=1e-4), name
+
+
+def flat(values: Any) -> Iterator[float]:
+    if isinstance(values, list | np.ndarray):
+        for each in values:
+            yield from flat(each)
+    else:
+        yield float(values)
+
+
+@pytest.mark.parametrize("step", EACH, ids=lambda step: "-".join(map(str, step.values())))
+def test_an_epoch_has_what_a_conversion_writes_as_a_variant(stored, tmp_path, step):
+    expect_variants(stored, tmp_path / "out", [step], 2, 3)
+
+
+SINGLE = [step for step in EACH if step["name"] not in ("five_crop", "ten_crop")]
+
+
+@examples(10)
+@given(steps=st.lists(st.sampled_from(SINGLE), min_size=2, max_size=5), seed=st.integers(0, 99))
+def test_so_it_has_of_several_steps(stored, tmp_path_factory, steps, seed):
+    expect_variants(stored, tmp_path_factory.mktemp("several") / "out", steps, 2, seed)
+
+
+MANY = [
+    {"name": "random_resized_crop", "size": "40x32"},
+    {"name": "hflip", "p": 0.5},
+    {"name": "rand_augment"},
+    {"name": "random_erasing", "p": 0.5},
+]
+
+
+def by_key(loader: Any) -> dict[str, Any]:
+    return {
+        key: {name: values[place] for name, values in batch.items()}
+        for batch in loader
+        for place, key in enumerate(batch["key"])
+    }
+
+
+def expect_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert set(one) == set(other)
+    for key, sample in one.items():
+        for name in ("image", "mask"):
+            assert np.array_equal(sample[name], other[key][name])
+        assert str(sample["objects"]) == str(other[key]["objects"])
+
+
+def test_the_same_numbers_are_drawn_whoever_reads_when(stored):
+    """Threads, processes, ranks, a resumed epoch, a mixture, a sample alone."""
+    ds, how = stored[1], {"recipe": {"transform": MANY}, "seed": 5}
+    first = ds.loader(1, **how)
+    zero, one = by_key(first), by_key(first)
+    assert any(not np.array_equal(zero[key]["image"], one[key]["image"]) for key in zero)
+    expect_same(by_key(ds.loader(2, threads=3, shuffle=True, **how)), zero)
+    expect_same(by_key(ds.loader(2, processes=1, **how)), zero)
+    ranks = [ds.loader(1, rank=rank, world_size=3, **how) for rank in range(3)]
+    expect_same({key: each for rank in ranks for key, each in by_key(rank).items()}, zero)
+    begun, rest = ds.loader(1, **how), ds.loader(2, **how)
+    start = next(iter(begun))
+    rest.load_state_dict(begun.state_dict())
+    expect_same({**by_key([start]), **by_key(rest)}, zero)
+    expect_same(by_key(rest), one)
+    expect_same(by_key(shardctl.mix([ds], [1]).loader(2, **how)), zero)
+    places = list(range(len(ds)))
+    expect_same(by_key([ds.take(places, recipe={"transform": MANY}, seed=5, epoch=1)]), one)
+
+
+@pytest.mark.parametrize("store", ["source", "png", "raw"])
+@pytest.mark.parametrize("options", [{}, {"cache": 10**7}], ids=str)
+def test_short_forms_are_the_steps(tmp_path, store, options):
+    for number in range(5):
+        Image.fromarray(scene_pixels(90, 60)).save(tmp_path / f"{number}.jpg")
+    size = [{"name": "resize", "size": "90x60"}] if store == "raw" else []
+    source = sorted(tmp_path.glob("*.jpg"))
+    convert(source, tmp_path / "out", {"store": store, "transform": size}, labels="none")
+    ds = shardctl.open(tmp_path / "out")
+    for short, steps in (
+        ({"crop": (32, 40)}, ["crop size=40x32"]),
+        ({"crop": 32, "crop_from": "random", "flip": True}, ["random_crop size=32", "hflip p=0.5"]),
+        (
+            {"resize": 50, "crop": 48, "flip": 0.2},
+            ["resize size=50", "crop size=48", "hflip p=0.2"],
+        ),
+        ({"crop": 200}, ["crop size=200"]),
+    ):
+        # the second way takes the steps one by one, the first one all images at once
+        one_by_one = ["vflip p=0", *steps]
+        for ways in zip(
+            ds.loader(2, **short, **options), ds.loader(2, step=one_by_one, **options), strict=True
+        ):
+            assert np.array_equal(*(way["image"] for way in ways))
+
+
+def shaken(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+    sample["image"] = np.roll(sample["image"], rng.integers(1, 9), axis=1)
+    return sample
+
+
+def test_a_function_gets_the_numbers_that_it_gets_in_a_conversion(stored, tmp_path):
+    (images, _), ds = stored
+    recipe = {"transform": [*MANY[:2], {"name": "custom", "target": f"{__name__}:shaken"}]}
+    keys = {"seed": 3, "store": "png", "variants": 2}
+    convert(images, tmp_path / "out", {**recipe, **keys}, labels="none")
+    made = shardctl.open(tmp_path / "out")
+    variants = {(each["key"], each["variant"]): each["image"] for each in made}
+    for own in (f"{__name__}:shaken", shaken):
+        how = {"recipe": {"transform": MANY[:2]}, "transform": own, "seed": 3}
+        for sample in epochs(ds, 2, columns=["key", "image"], **how):
+            assert np.array_equal(sample["image"], variants[sample["key"], sample["epoch"]])
+
+
+def test_a_function_changes_what_batches_have(stored):
+    def changed(sample: dict[str, Any]) -> dict[str, Any]:
+        objects = sample["objects"]
+        stays = objects["bbox"][:, 0] < 20
+        cut = {"image": sample["image"][:40, :40], "mask": sample["mask"][:40, :40]}
+        members = {
+            name: [each for each, stay in zip(values, stays, strict=True) if stay]
+            for name, values in objects.items()
+        }
+        return {**sample, **cut, "objects": members, "mean": float(sample["image"].mean())}
+
+    ds = stored[1]
+    (batch,) = ds.loader(
+        3, transform=changed, channels_first=True, pad={"objects": 0}, dtype={"mean": "float32"}
+    )
+    assert batch["image"].shape == (3, 3, 40, 40)
+    assert batch["mask"].shape == (3, 40, 40)
+    assert batch["mean"].dtype == np.float32
+    assert batch["objects.bbox"].tolist() == [[[8, 6, 30, 24]]] * 3
+    (whole,) = ds.loader(3, transform=[lambda sample: sample])
+    assert [each.shape for each in whole["image"]] == [
+        (height, width, 3) for width, height in SIZES
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda s: None, "returned None; while reading"),
+        (lambda s: [s, s], "returned 2 samples"),
+        (lambda s: 3, r"returned 3 \(int\)"),
+        (lambda s: {**s, "image": None}, "removed the image"),
+        (lambda s: {**s, "image": s["image"] / 2}, "type float64"),
+        (lambda s: {**s, "image": s["image"][:10]}, "and not objects, mask"),
+        (lambda s: {**s, "objects": {**s["objects"], "bbox": []}}, "0 of bbox and 2 of category"),
+        (lambda s: {**s, "objects": 5}, r"set objects to 5 \(int\)"),
+        (lambda s: {name: s[name] for name in ("key", "image", "variant")}, "removed"),
+        (lambda s: {**s, "key": "z"}, "changed the key"),
+        (lambda s: 1 / 0, "raised ZeroDivisionError"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_a_function_may_not_return_names_the_sample_and_the_function(stored, function, said):
+    ds = stored[1]
+    with pytest.raises(DatasetError, match=rf"key '0.jpg': .*<lambda> .*{said}"):
+        ds.loader(2, transform=function)
+
+
+def test_samples_that_a_function_fails_for_can_be_skipped(stored):
+    def odd(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["key"] == "1.jpg":
+            raise ValueError("odd")
+        return sample
+
+    loader = stored[1].loader(3, transform=odd, on_error="skip")
+    assert sorted(by_key(loader)) == ["0.jpg", "2.jpg"]
+    assert loader.stats().skipped == 1
+    with pytest.raises(DatasetError, match=r"key '1.jpg': .*odd raised ValueError: odd"):
+        list(stored[1].loader(3, transform=odd))
+
+
+class Shaker:
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"step": ["tokenize tokenizer=bytes"]}, "tokenize is for text and tables"),
+        ({"step": ["filter_blur"]}, "filter_blur leaves samples out"),
+        ({"step": ["flip"]}, "step 'flip' is not known"),
+        ({"step": ["hflip p=3"]}, "hflip: p must be"),
+        ({"step": "hflip"}, "step takes a list"),
+        ({"recipe": {"store": "raw", "split": 1}}, "store, split make no sense"),
+        ({"recipe": "@simclr"}, "@simclr: store, variants make no sense"),
+        ({"recipe": {"kind": "text"}}, "kind makes no sense"),
+        ({"recipe": 3}, "recipe is a file"),
+        ({"step": ["hflip"], "columns": ["key"]}, "only for decoded images"),
+        ({"step": ["hflip"], "decode": False}, "only for decoded images"),
+        ({"transform": shaken, "columns": ["key"]}, "only for decoded images"),
+        ({"transform": lambda sample: sample, "processes": 1}, "other processes cannot be sent it"),
+        ({"transform": f"{__name__}:Shaker"}, "is a class"),
+        ({"transform": 5}, "transform takes functions"),
+        ({"transform": "no_module:f"}, "cannot import no_module"),
+        ({"resize": "16384x16384"}, "more than 100,000,000 pixels"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_makes_no_sense_while_reading_is_refused(stored, options, said):
+    with pytest.raises(UsageError, match=said):
+        stored[1].loader(2, **options)
+
+
+def test_a_step_that_makes_too_many_pixels_is_named(stored):
+    recipe = {"transform": [{"name": "pad", "margin": 60}], "max_pixels": 40_000}
+    with pytest.raises(DatasetError, match=r"key '2.jpg': image: pad: .*40000"):
+        by_key(stored[1].loader(1, recipe=recipe))
+    loader = stored[1].loader(1, recipe=recipe, on_error="skip")
+    assert sorted(by_key(loader)) == ["0.jpg", "1.jpg"]
+
+
+CUT = """
+store = "png"
+[[transform]]
+name = "resize"
+size = "48x40"
+[[reading]]
+name = "random_crop"
+size = 32
+[[reading]]
+name = "hflip"
+"""
+
+
+def test_a_recipe_says_what_is_done_once_and_what_in_each_epoch(stored, cli, tmp_path):
+    (images, _), _ = stored
+    (tmp_path / "cut.toml").write_text(CUT)
+    said = cli("recipe", "check", tmp_path / "cut.toml").out
+    assert "1. resize" in said.split("while reading")[0]
+    assert "2. hflip" in said.split("while reading")[1]
+    convert(images, tmp_path / "out", tmp_path / "cut.toml", labels="none")
+    ds = shardctl.open(tmp_path / "out")
+    assert ds[0]["image"].shape == (40, 48, 3)
+    given = {"step": ["random_crop size=32", "hflip"], "seed": 4}
+    expected = [batch["image"] for batch in ds.loader(3, **given)]
+    for recipe in ("dataset", tmp_path / "cut.toml"):
+        batches = [batch["image"] for batch in ds.loader(3, recipe=recipe, seed=4)]
+        assert np.array_equal(batches, expected)
+    shown = cli("recipe", "show", tmp_path / "out").out
+    assert shown.count("[[reading]]") == 2
+    (tmp_path / "shown.toml").write_text(shown)
+    assert np.array_equal(
+        [batch["image"] for batch in ds.loader(3, recipe=tmp_path / "shown.toml", seed=4)], expected
+    )
+    with pytest.raises(UsageError, match=r"has no \[\[reading\]\]"):
+        stored[1].loader(2, recipe="dataset")
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        ([{"name": "tokenize", "tokenizer": "bytes"}], "tokenize does not change images"),
+        ([{"name": "filter_blur"}], "filter_blur does not change images"),
+        ([{"name": "hflip", "p": 2}], "p must be"),
+        ([{"name": "custom", "target": "no_module:f"}], "cannot import no_module"),
+    ],
+    ids=itertools.count(),
+)
+def test_a_conversion_checks_the_steps_of_the_loader_too(stored, tmp_path, reading, said):
+    with pytest.raises(UsageError, match=said):
+        convert(stored[0][0], tmp_path / "out", {"reading": reading}, labels="none")
