@@ -107,6 +107,8 @@ def bench(
     device: str | None = None,
     consumer_timeout: float = 300.0,
     baseline: bool = False,
+    recipe: str | Path | None = None,
+    steps: Sequence[str] = (),
     transforms: Sequence[str] = (),
     sweep: bool = False,
     cache: str | Path | None = None,

@@ -221,10 +221,27 @@ class BenchOptions:
         heading=COMPARED,
         brief="compare with training from raw files",
     )
+    recipe: str | Path | None = option(
+        FilePath(),
+        None,
+        "Do the steps of this recipe while reading; dataset: those under [[reading]] in that of DST.",
+        metavar="FILE.toml|@NAME",
+        heading=READING,
+        brief="steps that are done in each epoch",
+    )
+    steps: tuple[str, ...] = option(
+        Many(Text("hflip p=0.5")),
+        (),
+        "Do this step while reading, after those of the recipe. May be given several times.",
+        metavar="'NAME KEY=VALUE…'",
+        spelling="--step",
+        heading=READING,
+    )
     transforms: tuple[str, ...] = option(
         Many(Text()),
         (),
-        "With --baseline: allow bench to call this function of yours, which made DST.",
+        "Call this function of yours while reading. With --baseline: allow bench to call it there, "
+        "as it made DST.",
         metavar="MODULE:FUNCTION",
         spelling="--transform",
         heading=COMPARED,
@@ -276,8 +293,6 @@ class BenchOptions:
                 "a baseline decodes its images, and cannot be compared with stored bytes; leave "
                 "out --no-decode"
             )
-        if self.transforms and not self.baseline:
-            raise UsageError("your own functions are called only for the baseline; add --baseline")
 
     @property
     def calls_function(self) -> bool:

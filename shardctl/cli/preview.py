@@ -23,6 +23,8 @@ from shardctl.cli.output import (
     progress_options,
     workers_ahead,
 )
+from shardctl.errors import UsageError
+from shardctl.format.names import MANIFEST
 from shardctl.making.options import convert_options
 from shardctl.making.shards import WORKER
 from shardctl.system.arguments import contradiction
@@ -71,6 +73,7 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
         ("shardctl preview photos --random-crop 224 --flip 0.5 --html p.html", ""),
         ("shardctl preview images --labels coco:instances.json --html p.html", ""),
         ("shardctl preview photos --recipe recipe.toml --key cat/001.jpg", ""),
+        ("shardctl preview out --recipe @randaugment --html p.html", "out is a dataset"),
     ),
     takes_options_of_convert=True,
 )
@@ -108,7 +111,7 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
 @progress_options
 def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
     """Show what a conversion would make of a few images: each before and after, with its
-    annotations.
+    annotations. Of a dataset, show what a loader makes of its images in each epoch.
 
     The samples have exactly the bytes that a conversion with the same options stores. If the recipe
     is random, you see 4 variants of each input; a conversion without --variants stores the first
@@ -123,6 +126,10 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         from shardctl.making.preview import make_preview
 
     check_outputs(given)
+    if len(src) == 1 and (Path(src[0]) / MANIFEST).is_file():
+        made = _of_dataset(src[0], given)
+        _show(made, src, output, given, "")
+        return
     options = {name: given[name] for name in BORROWED.keys() - _WITHOUT_EFFECT - {"recipe"}} | {
         "variants": given["variants"]
     }
@@ -143,9 +150,44 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
             **options,
         )
     begin = ("shardctl", "convert", *map(absolute, src), "out")
-    written = _write(
-        made, src, given, with_same_options(click.get_current_context(), begin, _OF_PREVIEW)
+    command = with_same_options(click.get_current_context(), begin, _OF_PREVIEW)
+    _show(made, src, output, given, command)
+
+
+_WHILE_READING = ("recipe", "steps", "transforms", "seed")
+"""Options of convert that say what a loader does."""
+
+
+def _of_dataset(dst: str, given: dict[str, Any]) -> Preview:
+    """Return what a loader makes of some samples of a dataset. Raises UsageError for options that
+    are about a conversion."""
+    from shardctl.making.preview.of_dataset import preview_reading
+
+    ours = {name: each for name, each in BORROWED.items() if name not in _WHILE_READING}
+    other = next(
+        (name for name, each in ours.items() if given[name] not in (each.default, ())), None
     )
+    if other is not None:
+        raise UsageError(
+            f"{printable(dst)} is a dataset: --{other.replace('_', '-')} is for a conversion; give "
+            "--recipe, --step or --transform"
+        )
+    steps = {
+        "recipe": given["recipe"],
+        "step": given["steps"],
+        "transform": given["transforms"],
+        "seed": given["seed"] or 0,
+    }
+    if not (given["recipe"] or given["steps"] or given["transforms"]):
+        steps["recipe"] = "dataset"
+    return preview_reading(dst, given["inputs"] or INPUTS, given["keys"], given["variants"], steps)
+
+
+def _show(
+    made: Preview, src: tuple[str, ...], output: Output, given: dict[str, Any], convert: str
+) -> None:
+    """Write and print a preview."""
+    written = _write(made, src, given, convert)
     if not output.quiet:
         for notice in made.notices:
             note(notice)

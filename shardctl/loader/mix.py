@@ -102,8 +102,9 @@ class Mix:
         """Return a loader of mixed batches, with the options of Dataset.loader. Raises
         UsageError."""
         parts = [dataset.loader(batch_size, seed=seed, **options) for dataset in self._datasets]
+        opens = {"lanes", "interleave"}.isdisjoint(options)
         streams = [
-            self._relabelled(part.stream, dataset)
+            self._relabelled(part.stream, dataset).one_of(len(parts), opens)
             for part, dataset in zip(parts, self._datasets, strict=True)
         ]
         self._check_types(options.get("columns"))

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
 
+MIXTURE_BYTES = 3e8
+"""Bytes of the blocks that all datasets of a mixture keep in memory, at most."""
+
 OBJECTS_BYTES = 1 << 10
 """Bytes of the objects of a sample: COCO has seven to an image, with polygons about as much."""
 
@@ -129,6 +132,17 @@ class DatasetStream:
         selection, columns, order, transforms, reading = self._made_of
         relabelled = replace(transforms, relabel=labels)
         return type(self)(selection, columns, order, relabelled, reading)
+
+    def one_of(self, streams: int, opens: bool) -> DatasetStream:
+        """Return the same stream as one of several of a mixture, which hold MIXTURE_BYTES of blocks
+        together. `opens`: as many blocks as one stream has open are divided among them."""
+        selection, columns, order, transforms, reading = self._made_of
+        if opens:
+            lanes = 1 << max(0, (order.lanes // streams).bit_length() - 1)
+            order = replace(order, lanes=lanes, interleave=max(1, order.interleave // streams))
+        blocks, most = max(1, reading.blocks // streams), MIXTURE_BYTES / streams
+        reading = replace(reading, blocks=blocks, block_bytes=min(reading.block_bytes, most))
+        return type(self)(selection, columns, order, transforms, reading)
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample: it raises DatasetError."""

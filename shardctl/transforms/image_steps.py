@@ -4,7 +4,8 @@ read."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 
@@ -40,15 +41,16 @@ class ImageSteps:
         """Return the picture of an image of this size (width, height), of which only is known what
         is to be seen of it: `finish` must follow."""
         picture = Picture(size, variant % self.parts, self.max_pixels)
-        for step in self.lazy:
-            picture.step = step.name
-            step.apply(picture, rng)
+        self._do(self.lazy, picture, rng)
         return picture
 
     def finish(self, picture: Picture, image: Image, rng: Rng) -> None:
         """Do the other steps to the image that was decoded. Raises Rejection."""
         picture.begin(image)
-        for step in self.others:
+        self._do(self.others, picture, rng)
+
+    def _do(self, steps: Sequence[ImageTransform], picture: Picture, rng: Rng) -> None:
+        for step in steps:
             picture.step = step.name
             step.apply(picture, rng)
 
@@ -61,9 +63,19 @@ class ImageSteps:
     def apply_rest(self, picture: Picture, rng: Rng) -> None:
         """Do all steps but those that are `fixed` to a picture that has pixels. Raises
         Rejection."""
-        for step in (*self.lazy, *self.others)[len(self.fixed.lazy) :]:
-            picture.step = step.name
-            step.apply(picture, rng)
+        self._do((*self.lazy, *self.others)[len(self.fixed.lazy) :], picture, rng)
+
+
+class TimedSteps(ImageSteps):
+    """The same steps. `timed` is called with the name of each and the seconds that it took."""
+
+    timed: Callable[[str, float], None]
+
+    def _do(self, steps: Sequence[ImageTransform], picture: Picture, rng: Rng) -> None:
+        for step in steps:
+            began = time.perf_counter()
+            super()._do((step,), picture, rng)
+            self.timed(step.name, time.perf_counter() - began)
 
 
 def _name(seed: int, key: str, variant: int) -> bytes:

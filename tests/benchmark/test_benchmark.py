@@ -164,7 +164,6 @@ def test_an_empty_split_is_refused(photos, tmp_path, out):
         ({"device": "cuda", "consumer_rate": 1}, "a device is for"),
         ({"consumer": "a:b", "consumer_timeout": 0}, "a consumer timeout of 0 s"),
         ({"baseline": True, "decode": False}, "--no-decode"),
-        ({"transforms": ("a:b",)}, "add --baseline"),
     ],
 )
 def test_impossible_measurements_are_refused(options, message):

@@ -180,3 +180,38 @@ def test_a_dataset_that_is_replaced_while_it_is_opened_is_the_new_one(tmp_path, 
 
     monkeypatch.setattr(BlockFile, "at", staticmethod(replaced))
     assert keys_of(shardctl.open(out)) == ["b.png", "c.png"]
+
+
+def test_a_sample_alone_is_what_it_is_among_others(raw_dataset, tmp_path):
+    """A block that was read before is looked at in another way."""
+    shown = {"image": np.zeros((9, 7, 3), np.uint8), "tensor": np.arange(6).reshape(2, 3)}
+    rows = [
+        {**shown, "n": n, "text": "é" * n, "list": list(range(n)), "lists": [[1.5] * n, []]}
+        for n in range(6)
+    ]
+    rows[2] |= {"n": None, "text": None, "list": None}
+    shardctl.write(tmp_path / "out", rows, store="png", compression="none")
+    for root in (raw_dataset, tmp_path / "out"):
+        ds = shardctl.open(root)
+        together = ds.take(range(len(ds)))
+        for _ in range(2):
+            for place in range(len(ds)):
+                alone = ds[place]
+                for name, values in together.items():
+                    assert repr(alone[name]) == repr(values[place]), name
+
+
+def test_the_datasets_of_a_mixture_share_the_blocks_that_are_open(tmp_path):
+    shardctl.write(
+        tmp_path / "out",
+        ({"n": number} for number in range(4000)),
+        compression="zstd",
+        samples_per_shard=40,
+    )
+    ds = shardctl.open(tmp_path / "out")
+    for count, most in ((1, 64), (8, 64), (100, 100)):
+        loader = shardctl.mix([ds] * count, [1] * count).loader(
+            256, shuffle=True, threads=1, prefetch=1
+        )
+        next(iter(loader))
+        assert loader.stats().block_misses <= most + count

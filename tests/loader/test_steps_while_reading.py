@@ -407,3 +407,37 @@ def test_a_recipe_says_what_is_done_once_and_what_in_each_epoch(stored, cli, tmp
 def test_a_conversion_checks_the_steps_of_the_loader_too(stored, tmp_path, reading, said):
     with pytest.raises(UsageError, match=said):
         convert(stored[0][0], tmp_path / "out", {"reading": reading}, labels="none")
+
+
+def test_bench_measures_steps_and_functions_by_their_names(stored):
+    found = shardctl.bench(
+        stored[1].root,
+        recipe="@randaugment",
+        steps=["invert"],
+        transforms=[f"{__name__}:shaken"],
+        runs=1,
+        epochs=2,
+        progress=False,
+    )
+    assert {"step rand_augment", "step invert", "step functions"} <= set(found.time)
+
+
+def test_preview_shows_what_a_loader_makes_of_a_dataset(stored, cli, tmp_path):
+    ds = stored[1]
+    options = ["--recipe", "@imagenet", "--seed", "3", "--key", "1.jpg", "--variants", "2"]
+    shown = cli("preview", ds.root, *options, "--json", "--html", tmp_path / "p.html").json
+    (tried,) = shown["inputs"]
+    assert (tried["width"], tried["height"], tried["objects"]) == (61, 75, 2)
+    for epoch, sample in enumerate(tried["samples"]):
+        batch = ds.take([1], recipe="@imagenet", seed=3, epoch=epoch)
+        assert sample["objects"] == len(batch["objects"][0]["bbox"])
+        assert (sample["width"], sample["height"]) == (224, 224)
+    assert tried["cut_off"] == 4 - sum(each["objects"] for each in tried["samples"])
+    assert "While reading, seed 3" in (tmp_path / "p.html").read_text()
+    for options, code, said in (
+        (["--store", "raw", "--step", "hflip"], 2, "--store is for a conversion"),
+        ([], 2, "has no [[reading]]"),
+        (["--step", "hflip", "--key", "x"], 3, "no sample with the key x"),
+    ):
+        ended = cli("preview", ds.root, *options)
+        assert (ended.code, said in ended.err) == (code, True)

@@ -149,6 +149,9 @@ def open_loader(
         profile=True,
         fill={name: value for name, value in zeros(dataset.schema).items() if name in read},
         processes=options.processes,
+        recipe=options.recipe,
+        step=options.steps,
+        transform=() if options.baseline else options.transforms,
     )
     loader.start()
     return loader

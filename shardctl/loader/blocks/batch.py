@@ -96,15 +96,19 @@ class BatchReader:
         self._options = options = options or GatherOptions()
         transforms.check(columns)
         self.shards, self.columns = shards, columns
+        self._in_turn = sorted(columns, key=_is_marked)
         self.stages = Stages(options.profile)
         self._objects = ObjectReader(shards, columns, transforms)
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
         self._steps = None
         self._named: list[Column] = []
         if (recipe := transforms.recipe) is not None:
-            from shardctl.transforms.image_steps import ImageSteps  # 20 ms
+            from shardctl.transforms.image_steps import ImageSteps, TimedSteps  # 20 ms
 
-            self._steps = ImageSteps(recipe.image_transforms, recipe.max_pixels)
+            steps = TimedSteps if options.profile else ImageSteps
+            self._steps = steps(recipe.image_transforms, recipe.max_pixels)
+            if isinstance(self._steps, TimedSteps):
+                self._steps.timed = self.stages.step
             if recipe.random:
                 names = [name for name in ("key", VARIANT) if name in shards.layout.columns.names]
                 self._named = columns_of(shards, names)
@@ -157,10 +161,11 @@ class BatchReader:
 
     def _gather(self, wanted: Samples, memory: BatchMemory) -> Batch:
         mended_before = mended()
-        sources = BlockSources(self._storage, wanted)
+        row = self._storage.row_of(wanted) if len(wanted) == 1 else None
+        sources = row or BlockSources(self._storage, wanted)
         steps, found = self._steps_of(sources, memory), dict[str, Batch]()
         # images before what is marked in them, which goes where their pixels went
-        for column in sorted(self.columns, key=_is_marked):
+        for column in self._in_turn:
             found[column.name] = self._values(column, sources, steps, memory)
         batch: Batch = {}
         for column in self.columns:

@@ -108,7 +108,10 @@ class Column:
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the column of a block; of objects, the wanted members."""
-        array = batch.column(self.name)
+        return self.wanted(batch.column(self.name))
+
+    def wanted(self, array: pa.Array) -> pa.Array:
+        """Return values of the column; of objects, the wanted members."""
         if self.members is None:
             return array
         members = [array.field(member) for member in self.members]
@@ -216,6 +219,20 @@ class Block:
         self.batch = batch
         self._flats: dict[str, Flat | None] = {}
         self._checked: set[str] = set()
+        self._lying: dict[str, pa.Array] = {}
+
+    def row(self, column: Column, row: int) -> pa.Array:
+        """Return the value in a row, (1,), where it lies. Raises ValueError for one that cannot be
+        read."""
+        array = self._lying.get(column.name)
+        if array is None:
+            array = self.batch.column(column.name)
+            array.validate()
+            self._lying[column.name] = array
+        value = array.slice(row, 1)
+        if column.kind != "fixed":
+            value.validate(full=True)
+        return column.wanted(value)
 
     def checked(self, column: Column) -> pa.Array:
         """Return the values of a column for Arrow to read: all of them are looked at first, once.
@@ -391,6 +408,12 @@ def numbers_of(array: pa.Array, column: Column) -> tuple[Array, Bools | None]:
     """Return the numbers of a "fixed" column, (n, *shape), and which of them are missing; None if
     none is."""
     inner = array.storage if isinstance(array, pa.ExtensionArray) else array
+    whole = inner
+    while pa.types.is_fixed_size_list(whole.type) and not whole.null_count:
+        size = whole.type.list_size
+        whole = whole.values.slice(whole.offset * size, len(whole) * size)
+    if not whole.null_count:
+        return _plain(whole).reshape(len(array), *column.shape), None
     missing = is_missing(inner)
     while pa.types.is_fixed_size_list(inner.type):
         size = inner.type.list_size

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +91,9 @@ class Samples:
             )
 
 
+_MAPPED = 256
+"""Blocks whose places in mapped files are remembered for single samples."""
+
 _NO_BYTES = pa.py_buffer(b"")
 
 Files = tuple[list[pa.Buffer], Numbers]
@@ -113,6 +117,7 @@ class InPlace:
         self._shards, self._columns = shards, columns
         self._opener, self._checksums = opener, checksums
         blocks = len(shards.starts) - 1
+        self._mapped: dict[int, tuple[OpenShard, Block]] = {}
         self._places: dict[str, Array] = {
             column.name: np.zeros(blocks, _PLACE) for column in columns
         }
@@ -159,6 +164,27 @@ class InPlace:
                     faults[block] = error
         contents = [shard.file.contents if shard is not None else _NO_BYTES for shard in opened]
         return (contents, which), faults
+
+    def mapped(self, block: int) -> Block | None:
+        """Return a block that was looked at before where it lies in its file, which is unchanged;
+        None for another one. Raises DamageError."""
+        if self.passing[block] or not self._known[block]:
+            return None
+        watch()
+        faults: Faults = {}
+        shard, number = self._shards.place_of(block)
+        opened = self._open(shard, time.monotonic() - CHECK_SECONDS, faults)
+        if opened is None:
+            raise DamageError(name_samples(self._shards, block, faults[block]), [0])
+        known = self._mapped.get(block)
+        if known is None or known[0] is not opened:
+            batch, _ = opened.file.fetch(number)
+            if batch.num_rows != self._shards.rows_of(block):
+                raise other_rows(self._shards, block)
+            while len(self._mapped) >= _MAPPED:
+                self._mapped.pop(next(iter(self._mapped)), None)
+            known = self._mapped[block] = opened, Block(batch)
+        return known[1]
 
     def changed(self, wanted: Samples) -> Faults:
         """Look at the files of these samples again, now. Return what is wrong with the blocks of
@@ -386,6 +412,13 @@ class Storage:
         """The blocks that are read into memory: whole, and without the columns that are always read
         in place."""
 
+    def row_of(self, wanted: Samples) -> OneRow | None:
+        """Return where one sample lies in a mapped file; None where blocks must be read. Raises
+        DamageError."""
+        in_place, number = self.in_place, int(wanted.block[0])
+        block = None if in_place is None else in_place.mapped(number)
+        return None if block is None else OneRow(wanted, block)
+
     def counts(self) -> dict[str, int]:
         """Return the hits and misses of the cache of blocks, and what came over a network."""
         hits, misses = self.blocks.hits + self.nested.hits, self.blocks.misses + self.nested.misses
@@ -440,3 +473,27 @@ class BlockSources:
         if in_place and not in_place.elsewhere[column.name][self.wanted.block].any():
             return in_place.locate(column, self.wanted, self._files)
         return self.memory.locate(column)
+
+
+class OneRow(BlockSources):
+    """The row of a mapped block that one sample is. What is looked up for many samples at once would
+    take ten times as long as its values."""
+
+    def __init__(self, wanted: Samples, block: Block) -> None:
+        self.wanted, self._block, self._row = wanted, block, int(wanted.rows[0])
+
+    def locate(self, column: Column) -> None:
+        """Say that values must be taken."""
+
+    @property
+    def memory(self) -> Any:
+        """The same, for who needs no more than `take`."""
+        return self
+
+    def take(self, column: Column) -> pa.Array:
+        """Return the value of a column, (1,), where it lies. Raises DamageError."""
+        try:
+            return self._block.row(column, self._row)
+        except ValueError as error:
+            why = f"{column.name} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+            raise self.wanted.unreadable(0, why) from error

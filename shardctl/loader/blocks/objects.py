@@ -273,6 +273,9 @@ class Marked:
 
 
 def _lengths(lists: pa.Array) -> Numbers:
+    if not lists.null_count:
+        found: Numbers = np.diff(lists.offsets.to_numpy().astype(np.int64))
+        return found
     import pyarrow.compute as pc  # rare, and 40 ms
 
     lengths: Numbers = (

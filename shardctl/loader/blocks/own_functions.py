@@ -19,6 +19,7 @@ from shardctl.loader.blocks.locate import GatherOptions, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.picture_steps import variant_number
 from shardctl.loader.blocks.shards import Shards
+from shardctl.loader.blocks.stages import STEP
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.transforms.pipeline.deferred_objects import Annotated
 from shardctl.transforms.pipeline.functions import Applied, Functions, checked_pixels
@@ -145,7 +146,8 @@ class FunctionReader:
         given |= {name: np.array(given[name]) for name in self._images}  # they may draw into it
         main = self._shards.layout.roles.main_image
         before = self._annotated.marked(given, _size_of(given.get(main or "")))
-        applied = self._functions.apply([0], [given], lambda records, is_model: None)
+        with self._inner.stages.stage(f"{STEP}functions"):
+            applied = self._functions.apply([0], [given], lambda records, is_model: None)
         for rejection in applied.rejects.values():
             raise rejection
         if len(applied.samples) != 1:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gat
 NETWORK, CACHE = "network", "cache"
 STAGE = "stage "
 """What the names of stages begin with among other counts."""
+
+STEP = "step "
+"""What the names of steps begin with among stages."""
 
 STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING, NETWORK, CACHE)
 """`disk` is time without the processor in a stretch that read from storage, `waiting` that for a
@@ -25,7 +29,7 @@ that are in the local cache are opened and checked."""
 class _Thread:
     """What one thread is in, innermost last, and what it had used when it last changed."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     stack: list[str] = field(default_factory=list)
     wall: float = 0.0
     cpu: float = 0.0
@@ -82,15 +86,21 @@ class Stages:
             thread.charge()
             thread.stack.pop()
 
+    def step(self, name: str, seconds: float) -> None:
+        """Take time of the stage that this thread is in for a step of a recipe."""
+        thread: _Thread = self._local.thread
+        thread.seconds[f"{STEP}{name}"] += seconds
+        thread.seconds[thread.stack[-1]] -= seconds
+
     def seconds(self) -> dict[str, float]:
         """Return the seconds of all threads together that each stage has taken so far, without
-        those inside it."""
+        those inside it; and each step, by its name after STEP."""
+        if not self._measured:
+            return {}
         with self._lock:
-            return {
-                name: sum(thread.seconds[name] for thread in self._threads)
-                for name in STAGES
-                if self._measured
-            }
+            each = [dict(thread.seconds) for thread in self._threads]
+        names = dict.fromkeys([*STAGES, *(name for seconds in each for name in seconds)])
+        return {name: sum(seconds.get(name, 0.0) for seconds in each) for name in names}
 
 
 _NOTHING = nullcontext()

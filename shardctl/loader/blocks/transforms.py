@@ -135,7 +135,8 @@ class Transforms:
 
     def changes(self, column: Column) -> bool:
         """Return whether values of this column are changed before they are returned."""
-        if any(column.name in by_name for by_name in (self.relabel, self.dtype, self.normalize)):
+        name = column.name
+        if name in self.relabel or name in self.dtype or name in self.normalize:
             return True
         return column.picture is not None and (
             self.recipe is not None or self.puts_channels_first(column)

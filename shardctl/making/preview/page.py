@@ -268,11 +268,9 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
         for depth, name, settings, meaning in steps_in_words(recipe.transform)
     ]
     steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
-    said = (
-        f"Stored as {recipe.store}, seed {recipe.seed}, "
-        f"{counted(preview.variants, 'variant')} of each input"
-    )
-    if preview.variants > recipe.variants:
+    stored = f"Stored as {recipe.store}" if recipe.store else "While reading"
+    said = f"{stored}, seed {recipe.seed}, {counted(preview.variants, 'variant')} of each input"
+    if recipe.store and preview.variants > recipe.variants:
         said += ", the first of which is stored without --variants"
     if annotated and recipe.image_transforms:
         rule = recipe.keep_objects

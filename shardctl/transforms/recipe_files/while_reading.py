@@ -47,7 +47,9 @@ def recipe_while_reading(
     if recipe == DATASET:
         joined = dict(dataset)
         if not joined.get("reading"):
-            raise UsageError("recipe='dataset': the recipe of the dataset has no [[reading]]")
+            raise UsageError(
+                "the recipe of the dataset has no [[reading]]; give a recipe, or steps"
+            )
     else:
         joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
     if steps := joined.get("reading"):  # all else was for the conversion
