@@ -305,13 +305,6 @@ class MovedMasks:
         self.share, self.times = np.ones(count), np.ones(count)
         self.boxes = np.zeros((count, 4))
 
-    def at(self, places: Counts) -> MovedMasks:
-        """Return those at these places."""
-        masks = MovedMasks(0)
-        for name, values in vars(self).items():
-            setattr(masks, name, values[places])
-        return masks
-
     def moved(
         self, place: int, mask: Patch, visible: VisibleSpans, move: Callable[[Patch], Patch]
     ) -> Patch | None:

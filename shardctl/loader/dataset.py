@@ -19,7 +19,6 @@ from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Generation, Manifest, root_of
 from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
-from shardctl.images.defaults import KEPT_SHARE
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
@@ -43,7 +42,7 @@ from shardctl.loader.stream import (
 from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
-from shardctl.system.python_names import named_arguments
+from shardctl.system.python_names import in_python, named_arguments
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
@@ -265,7 +264,7 @@ class Dataset:
             keys = {"seed": whole_number("seed", seed)}
             steps = names("step", step)
             made = self._with_steps(Transforms(decode), [], recipe, steps, transform, keys)
-            changed = reader_of(self._shards, read.columns, made, GatherOptions())
+            changed = reader_of(self._selection, read.columns, made, GatherOptions())
             return changed.gather(samples, epoch)[0]
         return read.gather(samples, epoch)[0]
 
@@ -284,8 +283,16 @@ class Dataset:
 
         own = [*transform] if isinstance(transform, list | tuple) else [transform]
         dataset = self.manifest.recipe
-        keys = {**keys, "max_pixels": most_pixels(dataset)}
-        made = recipe_while_reading(recipe, first, step, own, keys, dataset)
+        if not self.roles.images:
+            raise UsageError(
+                f"{self._shards.shown} has no images, which steps and functions change"
+            )
+        try:
+            made = recipe_while_reading(
+                recipe, first, step, own, keys, dataset, most_pixels(dataset)
+            )
+        except UsageError as error:
+            raise UsageError(in_python(str(error), Dataset.loader)) from error
         return replace(transforms, recipe=made if made.transform else None)
 
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
@@ -386,7 +393,7 @@ class Dataset:
         fill: Mapping[str, float] | None = None,
         dtype: Mapping[str, str] | None = None,
         normalize: Mapping[str, Normalization] | None = None,
-        keep_objects: float | str = KEPT_SHARE,
+        keep_objects: float | str | None = None,
         recipe: RecipeGiven = None,
         step: Sequence[str] = (),
         transform: FunctionsGiven = (),
@@ -414,8 +421,10 @@ class Dataset:
             for name, value in locals().items()
         }
         reading, transforms = _those(GatherOptions, given), _those(Transforms, given)
-        asked = (resize, crop, crop_from, flip, keep_objects, recipe, given["step"], transform)
-        if asked != (None, None, "center", False, KEPT_SHARE, None, (), ()):
+        asked = (resize, crop, recipe, keep_objects)
+        if (crop_from, flip, given["step"], transform) != ("center", False, (), ()) or any(
+            each is not None for each in asked
+        ):
             # 20 ms, which most loaders never need
             from shardctl.transforms.recipe_files.while_reading import (
                 refuse_unsendable,
@@ -423,7 +432,9 @@ class Dataset:
             )
 
             first = short_steps(resize, crop, crop_from, flip)
-            keys = {"seed": given["seed"], "keep_objects": keep_objects}
+            keys = {"seed": given["seed"]}
+            if keep_objects is not None:
+                keys["keep_objects"] = keep_objects
             transforms = self._with_steps(transforms, first, recipe, given["step"], transform, keys)
             if processes is not None and transforms.recipe is not None:
                 refuse_unsendable(transforms.recipe)

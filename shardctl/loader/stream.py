@@ -85,15 +85,17 @@ class Selection:
 
 
 def reader_of(
-    shards: Shards, columns: list[Column], transforms: Transforms, options: GatherOptions
+    selection: Selection, columns: list[Column], transforms: Transforms, options: GatherOptions
 ) -> BatchReader | FunctionReader:
     """Return what reads batches of columns, and calls the functions of a recipe if it has some."""
-    recipe = transforms.recipe
+    recipe, shards = transforms.recipe, selection.shards
     if recipe is None or not recipe.sample_transforms:
         return BatchReader(shards, columns, transforms, options)
-    from shardctl.loader.blocks.own_functions import FunctionReader  # with all steps of recipes
+    # with all steps of recipes
+    from shardctl.loader.blocks.own_functions import PROBED, FunctionReader
 
-    return FunctionReader(shards, columns, transforms, options, recipe)
+    tried = selection.samples(np.arange(min(PROBED, len(selection))))
+    return FunctionReader(shards, columns, transforms, options, recipe, tried)
 
 
 class DatasetStream:
@@ -117,7 +119,7 @@ class DatasetStream:
         self._ordering = Ordering(selection.starts(), order)
         reading = replace(reading, blocks=max(reading.blocks, 4 * self._ordering.open_blocks))
         read = columns_of(selection.shards, columns)
-        self._gatherer = reader_of(selection.shards, read, transforms, reading)
+        self._gatherer = reader_of(selection, read, transforms, reading)
 
     def __len__(self) -> int:
         return len(self._selection)

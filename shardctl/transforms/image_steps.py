@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
 from itertools import takewhile
 
 import numpy as np
@@ -53,17 +52,6 @@ class ImageSteps:
         for step in steps:
             picture.step = step.name
             step.apply(picture, rng)
-
-    @cached_property
-    def fixed(self) -> ImageSteps:
-        """The first steps, of those that come before an image is decoded, that draw nothing."""
-        steps = takewhile(lambda step: not step.random and step.samples == 1, self.lazy)
-        return ImageSteps(tuple(steps), self.max_pixels)
-
-    def apply_rest(self, picture: Picture, rng: Rng) -> None:
-        """Do all steps but those that are `fixed` to a picture that has pixels. Raises
-        Rejection."""
-        self._do((*self.lazy, *self.others)[len(self.fixed.lazy) :], picture, rng)
 
 
 class TimedSteps(ImageSteps):

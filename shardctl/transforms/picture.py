@@ -45,11 +45,6 @@ class Picture:
         than its size."""
         self._base = image
 
-    def resume(self, image: Image) -> None:
-        """Take the pixels of what is seen from an image that was made of them before."""
-        self._stages = self.stages
-        self._settle(image)
-
     @property
     def size(self) -> Size:
         """(width, height) of what is seen."""

@@ -32,6 +32,7 @@ from shardctl.transforms.base import (
     SampleTransform,
     Transform,
 )
+from shardctl.transforms.custom import Custom
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.image_steps import sample_rng
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
@@ -467,8 +468,10 @@ class Recipe(RecipeKeys):
         for place, step in enumerate(self.reading):
             if self.kind not in (UNDECIDED, "image"):
                 yield SettingError(f"these inputs are {self.kind}, not images", "reading", place)
-            elif not isinstance(step, ImageTransform | SampleTransform):
+            elif not isinstance(step, ImageTransform | Custom):
                 yield SettingError(f"{step.name} does not change images", "reading", place)
+            for problem in replace(self, transform=self.reading)._misfits_of_step(place):
+                yield SettingError(problem, "reading", place)
         for place in range(len(self.transform)):
             for problem in self._misfits_of_step(place):
                 yield SettingError(problem, "transform", place)

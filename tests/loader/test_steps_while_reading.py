@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import examples
+from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
-from pictures import scene_pixels
+from pictures import png, scene_pixels
 from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.layout import ENCODED_IMAGE, image_tensor
+from shardctl.format.roles import Mask
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
@@ -237,6 +241,10 @@ def test_short_forms_are_the_steps(tmp_path, store, options):
             assert np.array_equal(*(way["image"] for way in ways))
 
 
+def same(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
 def shaken(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
     sample["image"] = np.roll(sample["image"], rng.integers(1, 9), axis=1)
     return sample
@@ -283,15 +291,18 @@ def test_a_function_changes_what_batches_have(stored):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda s: None, "returned None; while reading"),
-        (lambda s: [s, s], "returned 2 samples"),
+        (lambda s: None, "left it out"),
+        (lambda s: [s, s], ""),
         (lambda s: 3, r"returned 3 \(int\)"),
         (lambda s: {**s, "image": None}, "removed the image"),
         (lambda s: {**s, "image": s["image"] / 2}, "type float64"),
-        (lambda s: {**s, "image": s["image"][:10]}, "and not objects, mask"),
+        (
+            lambda s: {**s, "image": s["image"][:10]},
+            "changed the image from 90x60 to 90x10, and not objects",
+        ),
         (lambda s: {**s, "objects": {**s["objects"], "bbox": []}}, "0 of bbox and 2 of category"),
         (lambda s: {**s, "objects": 5}, r"set objects to 5 \(int\)"),
-        (lambda s: {name: s[name] for name in ("key", "image", "variant")}, "removed"),
+        (lambda s: {name: s[name] for name in ("key", "image", "variant")}, ""),
         (lambda s: {**s, "key": "z"}, "changed the key"),
         (lambda s: 1 / 0, "raised ZeroDivisionError"),
     ],
@@ -299,7 +310,8 @@ def test_a_function_changes_what_batches_have(stored):
 )
 def test_what_a_function_may_not_return_names_the_sample_and_the_function(stored, function, said):
     ds = stored[1]
-    with pytest.raises(DatasetError, match=rf"key '0.jpg': .*<lambda> .*{said}"):
+    named = rf"<lambda> .*{said}" if said else "the functions (returned 2|made mask None)"
+    with pytest.raises(DatasetError, match=rf"key '0.jpg': .*{named}"):
         ds.loader(2, transform=function)
 
 
@@ -329,7 +341,7 @@ class Shaker:
         ({"step": ["flip"]}, "step 'flip' is not known"),
         ({"step": ["hflip p=3"]}, "hflip: p must be"),
         ({"step": "hflip"}, "step takes a list"),
-        ({"recipe": {"store": "raw", "split": 1}}, "store, split make no sense"),
+        ({"recipe": {"store": "raw", "seed": 1}}, "store, seed make no sense"),
         ({"recipe": "@simclr"}, "@simclr: store, variants make no sense"),
         ({"recipe": {"kind": "text"}}, "kind makes no sense"),
         ({"recipe": 3}, "recipe is a file"),
@@ -414,7 +426,7 @@ def test_bench_measures_steps_and_functions_by_their_names(stored):
         stored[1].root,
         recipe="@randaugment",
         steps=["invert"],
-        transforms=[f"{__name__}:shaken"],
+        transforms=[f"{__name__}:same"],
         runs=1,
         epochs=2,
         progress=False,
@@ -441,3 +453,80 @@ def test_preview_shows_what_a_loader_makes_of_a_dataset(stored, cli, tmp_path):
     ):
         ended = cli("preview", ds.root, *options)
         assert (ended.code, said in ended.err) == (code, True)
+
+
+def test_each_stored_variant_draws_numbers_of_its_own(stored, tmp_path):
+    recipe = {"transform": MANY[:1], "variants": 3, "store": "png"}
+    convert(stored[0][0], tmp_path / "out", recipe, labels="none")
+    ds = shardctl.open(tmp_path / "out")
+
+    def drawn(sample: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return {**sample, "drawn": rng.random()}
+
+    how: dict[str, Any] = {"step": ["random_erasing p=1"], "dtype": {"variant": "float32"}}
+    (batch,) = ds.loader(9, transform=drawn, **how)
+    assert len(set(batch["drawn"].tolist())) == 9
+    assert batch["variant"].tolist() == [0, 1, 2] * 3
+    (one,) = ds.loader(9, variant="epoch", flip=True)
+    assert len(one["image"]) == 3
+
+
+def test_masks_of_which_some_are_missing_move_with_their_images(tmp_path):
+    image = scene_pixels(20, 12)
+    encoded, deep = (png(image[:, :, 0]), "x.png"), image[:, :, 0].astype(np.uint16)
+    fields = {"key": pa.string(), "image": image_tensor((12, 20, 3))}
+    for name, type_, masks in (
+        ("png", ENCODED_IMAGE, [encoded, None, encoded]),
+        ("raw", pa.fixed_shape_tensor(pa.uint16(), [12, 20]), [deep, None, deep]),
+    ):
+        rows = [(f"k{place}", image, mask) for place, mask in enumerate(masks)]
+        role = Mask(name, (12, 20))
+        write_dataset(
+            tmp_path / name, pa.schema({**fields, "mask": type_}), rows, 3, roles={"mask": role}
+        )
+        ds = shardctl.open(tmp_path / name)
+        for read in (
+            ds.take([0, 1, 2], step=["hflip p=1"]),
+            next(iter(ds.loader(3, flip=1.0, fill={"mask": 7}))),
+            ds.take([0, 1, 2], step=["hflip p=1"], transform=same),
+        ):
+            assert np.array_equal(read["image"][0], image[:, ::-1])
+            for place in (0, 2):
+                assert np.array_equal(read["mask"][place], image[:, ::-1, 0])
+            assert read["mask"][1] is None or (read["mask"][1] == 7).all()
+
+
+def test_functions_get_the_members_and_the_samples_that_were_chosen(stored):
+    def odd(sample: dict[str, Any]) -> dict[str, Any]:
+        assert sample["key"] != "0.jpg"
+        return {**sample, "seen": None if sample["key"] == "1.jpg" else 1.5}
+
+    ds = stored[1].filter("key != '0.jpg'")
+    (batch,) = ds.loader(
+        3, transform=odd, columns=["image", "objects.bbox"], fill={"seen": -1}, step=["hflip p=1"]
+    )
+    assert sorted(batch["seen"].tolist()) == [-1, 1.5]
+    assert list(batch["objects"][0]) == ["bbox"]
+    with pytest.raises(DatasetError, match="is_late, and not to the first"):
+        list(shardctl.mix([ds], [1], 99).loader(1, transform=late))
+
+
+CALLS = itertools.count()
+
+
+def late(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "is_late": 1} if next(CALLS) > 9 else sample
+
+
+@pytest.mark.parametrize(
+    "steps", [["five_crop size=20"], ["resize size=40", "random_crop size=32"]]
+)
+def test_a_cache_of_whole_images_gives_the_same_steps(tmp_path, steps):
+    shardctl.write(
+        tmp_path / "out", ({"image": scene_pixels(60, 70)} for _ in range(4)), store="png"
+    )
+    ds = shardctl.open(tmp_path / "out")
+    plain, kept = (ds.loader(4, step=steps, cache=cache) for cache in (0, 10**7))
+    for _ in range(3):
+        (one,), (other,) = plain, kept
+        assert np.array_equal(one["image"], other["image"])

@@ -204,7 +204,7 @@ class BatchReader:
             try:
                 if column.picture is not None:
                     pixels = [sample[name] for sample in samples]
-                    batch[name] = self._pictures.converted(column, pixels, wanted, memory)
+                    batch[name] = self._pictures.converted(column, pixels, memory)
                 elif column.objects is not None:
                     batch.update(self._objects.given(column, values[name], memory))
                 else:
@@ -301,20 +301,20 @@ class BatchReader:
         numbers, missing = numbers_of(values, column)
         lacking: Bools = np.empty(0, bool)
         if missing is not None:
+            lacking = np.any(missing.reshape(len(missing), -1), axis=1)
+            if steps is not None and isinstance(column.picture, Mask):
+                lost = np.flatnonzero(lacking)
+                lying = _lying(numbers, column)
+                return self._without_some(column, lying, lost, wanted, steps, memory)
             if fill is None:
                 return {name: with_none(numbers, missing)}
-            lacking = np.any(missing.reshape(len(missing), -1), axis=1)
             self._need_fill(column, np.flatnonzero(lacking), wanted)
         if column.is_boolean:
             found = numbers
         elif not column.shape:
             found = self._numbers(column, numbers, wanted)
         else:
-            rows = np.arange(len(numbers), dtype=np.int64)
-            data = pa.py_buffer(numbers)
-            lying = Located(
-                [data], np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width)
-            )
+            lying = _lying(numbers, column)
             found = self._located(column, lying, wanted, steps, memory)[name]
         if missing is not None and fill is not None:
             found = np.array(found)
@@ -336,10 +336,23 @@ class BatchReader:
         if not len(lost) or not isinstance(column.picture, Mask):
             located = encoded_images(column, values, wanted)
             return self._located(column, located, wanted, steps, memory)
-        name, located = column.name, in_array(values.field("bytes"))
         if not self._transforms.decode:
-            return {name: python_values(values.field("bytes"))}
-        fill = 0.0
+            return {column.name: python_values(values.field("bytes"))}
+        located = in_array(values.field("bytes"))
+        return self._without_some(column, located, lost, wanted, steps, memory)
+
+    def _without_some(
+        self,
+        column: Column,
+        located: Located,
+        lost: Numbers,
+        wanted: Samples,
+        steps: BatchSteps | None,
+        memory: BatchMemory,
+    ) -> Batch:
+        """Return masks of which some are missing."""
+        assert isinstance(column.picture, Mask)
+        name, fill = column.name, 0.0
         if self._transforms.fill is not None:
             fill = self._transforms.fill.get(name, column.picture.ignore or 0)
             if column.picture.ignore is None:
@@ -424,6 +437,13 @@ class BatchReader:
                     first + misfit.place * column.dtype.itemsize // column.width
                 ) from None
         return result
+
+
+def _lying(numbers: Array, column: Column) -> Located:
+    """Return where values of a fixed column lie in an array of them."""
+    rows = np.arange(len(numbers), dtype=np.int64)
+    places = np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width)
+    return Located([pa.py_buffer(numbers)], *places)
 
 
 def _is_marked(column: Column) -> bool:

@@ -3,9 +3,8 @@ sample or filled up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +15,8 @@ from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.format.arrays import Array, Bools, Bytes, DType, Numbers, Shape, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
-from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
-from shardctl.images.codecs.resampling import patch_mover
-from shardctl.images.geometry import Patch, Size, Stage
-from shardctl.images.object_geometry import (
-    Keep,
-    Motion,
-    MovedMasks,
-    Moves,
-    VisibleSpans,
-    moved_keypoints,
-    moved_places,
-    visible_columns,
-)
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.convert import Misfit
@@ -43,6 +29,7 @@ from shardctl.loader.blocks.transforms import Transforms
 
 if TYPE_CHECKING:
     from shardctl.loader.blocks.picture_steps import BatchSteps
+    from shardctl.transforms.pipeline.deferred_objects import DeferredObjects
 
 Memory = Callable[[str, Shape, DType], Array]
 """Returns an array for a member, of this shape and type, whatever is in it."""
@@ -139,7 +126,7 @@ class Marked:
         """Read the members of an Arrow array of structs of lists. Raises Misfit."""
         annotated = ~is_missing(array)
         lists = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        counts = _lengths(lists[BOX])
+        counts = _lengths(lists[BOX] if BOX in lists else array.field(0))
         members: dict[str, Member] = {}
         for name, type_ in types.items():
             lengths = _lengths(lists[name])
@@ -169,62 +156,6 @@ class Marked:
             )
         renumbered = np.append(table, -1)[categories]
         return replace(self, members={**self.members, CATEGORY: renumbered})
-
-    def moved(self, ways: Sequence[Way], rule: Keep, role: Objects) -> Marked:
-        """Return the objects where the images of their samples were put, without those of which too
-        little can be seen.
-
-        It is what images/object_geometry.py does in a conversion. A point outside is no longer
-        there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Misfit.
-        """
-        owners, changed = self.owners, dict[str, Member]()
-        boxes = np.asarray(self.members[BOX], np.float64)
-        polygons: Any = self.members.get(POLYGONS)
-        runs: Any = self.members.get(RLE, ())
-        points: Any = self.members.get(KEYPOINTS)
-        masks = None
-        if any(each is not None for each in runs):
-            changed[RLE], masks = _moved_rle(runs, ways, owners)
-        if points is not None:
-            changed[KEYPOINTS] = points = points.copy()
-        kept, times = np.zeros(len(owners), bool), np.ones(len(owners))
-        found = np.zeros((len(owners), 4), np.float32)
-        outlines: list[Any] = [()] * len(owners)
-        left: Polygons | None = polygons
-        for places, legs, is_turned in _alike(ways, owners):
-            stay, moved, grown, left = moved_places(
-                boxes[places],
-                None
-                if polygons is None
-                else polygons.only(np.isin(np.arange(len(owners)), places)),
-                legs,
-                rule,
-                None if masks is None else masks.at(places),
-                is_turned,
-            )
-            if points is not None:
-                points[places] = moved_keypoints(points[places], legs, role)
-            left_places = places[stay]
-            kept[left_places], found[left_places], times[left_places] = True, moved, grown
-            if left is not None and len(places) < len(owners):
-                for place, outline in zip(left_places.tolist(), left.lists(), strict=True):
-                    outlines[place] = outline
-        members = {
-            name: _selected(changed.get(name, member), kept)
-            for name, member in self.members.items()
-            if name != POLYGONS
-        }
-        members[BOX] = found[kept]
-        if AREA in members:
-            areas: Any = members[AREA]
-            members[AREA] = (areas * times[kept]).astype(np.float32)
-        if left is not None:
-            is_whole = len(left.counts) == len(found[kept]) and not any(map(len, outlines))
-            chosen: Any = _selected(outlines, kept)
-            members[POLYGONS] = left if is_whole else Polygons.of(chosen)
-        return replace(
-            self, counts=np.bincount(owners[kept], minlength=len(self.counts)), members=members
-        )
 
     def only(self, names: Collection[str]) -> Marked:
         """Return the same objects with these members alone."""
@@ -339,88 +270,6 @@ def _owner(counts: Numbers, number: int) -> int:
     return int(np.searchsorted(np.cumsum(counts), number, side="right"))
 
 
-def _selected(member: Member, kept: Bools) -> Member:
-    if isinstance(member, Polygons):
-        return member.only(kept)
-    if isinstance(member, np.ndarray):
-        return member[kept]
-    return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
-
-
-@dataclass(frozen=True)
-class Way:
-    """Where the pixels of an image of this size (width, height) go: by its stages, and the motion
-    that these make."""
-
-    size: Size
-    stages: Sequence[Stage] = ()
-
-    @cached_property
-    def motion(self) -> Motion:
-        """What the stages do to coordinates."""
-        return Motion.of(self.size, self.stages)
-
-
-def _alike(
-    ways: Sequence[Way], owners: Numbers
-) -> Iterator[tuple[Numbers, Sequence[Motion | Moves], bool]]:
-    """Yield places of objects that are moved at once, how, and whether boxes do not stay boxes: all
-    in images that are not turned, then those of each other image."""
-    turned = np.array([way.motion.is_turned for way in ways], bool)
-    plain = np.flatnonzero(~turned[owners])
-    if len(plain):
-        still = Motion.still((1, 1))
-        motions = [still if way.motion.is_turned else way.motion for way in ways]
-        yield plain, [Moves.of(motions).at(owners[plain])], False
-    for number in np.flatnonzero(turned).tolist():
-        places = np.flatnonzero(owners == number)
-        if len(places):
-            yield places, ways[number].motion.legs, True
-
-
-def _moved_rle(members: Any, ways: Sequence[Way], owners: Numbers) -> tuple[list[Any], MovedMasks]:
-    """Return masks of single objects where their images were put, by the nearest pixel, and what
-    became of each.
-
-    None stands for an object without one, and for one that nothing is left of.
-    """
-    found, masks = [], MovedMasks(len(members))
-    known: dict[int, tuple[VisibleSpans, list[Callable[[Patch], Patch]]]] = {}
-    for place, (runs, owner) in enumerate(zip(members, owners.tolist(), strict=True)):
-        way = ways[owner]
-        if runs is None or not way.stages:
-            found.append(runs)
-            continue
-        mask = _pixels(runs, owner)
-        if mask.shape != way.size[::-1]:
-            sizes = (
-                f"{mask.shape[1]}x{mask.shape[0]}, and its image has {way.size[0]}x{way.size[1]}"
-            )
-            raise Misfit(owner, f"has a mask of {sizes}")
-        if owner not in known:
-            movers = [patch_mover(stage) for stage in way.stages]
-            known[owner] = visible_columns(way.motion, way.size), movers
-        visible, movers = known[owner]
-        moved = masks.moved(
-            place, mask, visible, partial(reduce, lambda made, move: move(made), movers)
-        )
-        found.append(
-            None
-            if moved is None
-            else {"size": np.array(moved.shape), "counts": rle.encode_patch(moved)}
-        )
-    return found, masks
-
-
-def _pixels(runs: dict[str, Any], owner: int) -> Patch:
-    if runs["size"].dtype.kind != "i" or runs["counts"] is None:
-        raise Misfit(owner, "has a mask without a size or without counts")
-    try:
-        return rle.decode_patch(runs["counts"], tuple(runs["size"].tolist()))
-    except ValueError as error:
-        raise Misfit(owner, f"has a mask that cannot be read: {error}") from None
-
-
 class ObjectReader:
     """Reads the columns of objects of batches. Threads may share it.
 
@@ -443,6 +292,10 @@ class ObjectReader:
                     f"{shards.root}: {column.name} is not a column of objects: {error}"
                 ) from None
         self._image = self._main_image(objects[0]) if objects and transforms.moving else None
+        if self._image is not None and transforms.recipe is not None:
+            from shardctl.transforms.pipeline.deferred_objects import Annotated
+
+            self._annotated = Annotated(shards.layout, transforms.recipe.keep_objects)
         self.hidden: list[Column] = []
         if self._image is not None and self._image.picture_shape is None:
             read = {column.name for column in columns}
@@ -463,7 +316,7 @@ class ObjectReader:
         self, column: Column, sources: BlockSources, steps: BatchSteps | None, memory: BatchMemory
     ) -> Batch:
         """Return the fields of a column of objects in a batch. Raises DamageError."""
-        transforms, wanted = self._transforms, sources.wanted
+        wanted = sources.wanted
         assert column.objects is not None
         types, members = self._types[column.name], column.object_members
         # how many there are, and which of them stay
@@ -472,10 +325,10 @@ class ObjectReader:
         try:
             stored = sources.take(replace(column, members=read))
             found = Marked.of(stored, {name: types[name] for name in read})
-            if self._image is not None and steps is not None and transforms.recipe is not None:
+            if self._image is not None and steps is not None:
                 before = int(found.counts.sum())
-                ways = self._ways(self._image, sources, steps, found.counts)
-                found = found.moved(ways, transforms.recipe.keep_objects, column.objects)
+                stored = self._moved(column.name, stored, self._image, sources, steps)
+                found = Marked.of(stored, found.types)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add
             return self._shown(column, found, memory)
@@ -485,7 +338,8 @@ class ObjectReader:
 
     def given(self, column: Column, values: pa.Array, memory: BatchMemory) -> Batch:
         """Return the fields of a column of objects that functions made. Raises Misfit."""
-        return self._shown(column, Marked.of(values, self._types[column.name]), memory)
+        types = {name: self._types[column.name][name] for name in column.object_members}
+        return self._shown(column, Marked.of(values, types), memory)
 
     def _shown(self, column: Column, found: Marked, memory: BatchMemory) -> Batch:
         transforms, name = self._transforms, column.name
@@ -496,22 +350,22 @@ class ObjectReader:
             return {name: found.samples()}
         return found.padded(name, transforms.pad[name], memory.array)
 
-    def _ways(
-        self, image: Column, sources: BlockSources, steps: BatchSteps, counts: Numbers
-    ) -> list[Way]:
-        """Return where the pixels of each image go, of those that have objects; `counts` (n,) says
-        how many."""
+    def _moved(
+        self, name: str, stored: pa.Array, image: Column, sources: BlockSources, steps: BatchSteps
+    ) -> pa.Array:
+        """Return objects where the pixels of their images went, as a conversion moves them."""
         wanted, recipe = sources.wanted, self._shards.manifest.recipe
-        ways = [Way((1, 1))] * len(wanted)
-        places = np.flatnonzero(counts)
+        objects: list[Any] = stored.to_pylist()
+        places = [place for place, each in enumerate(objects) if each and each[BOX]]
         datas: Iterable[Bytes | None] = repeat(None)
         if image.picture_shape is None:
             located = sources.locate(image)
             if not isinstance(located, Located):
                 located = encoded_images(image, sources.memory.take(image), wanted)
-            datas = located.at(places).rows()
+            datas = located.at(np.array(places, np.int64)).rows()
         most, keeps = most_pixels(recipe), recipe.get("truncated") == "keep"
-        for place, data in zip(places.tolist(), datas):  # noqa: B905 - one of them has no end
+        waiting: dict[int, DeferredObjects] = {}
+        for place, data in zip(places, datas):  # noqa: B905 - one of them has no end
             try:
                 if data is None:
                     height, width = image.picture_shape[:2]  # type: ignore[index]  # all have one size
@@ -519,8 +373,20 @@ class ObjectReader:
                 else:
                     limit = limit_of(image, data, most)
                     size = plain_size(data) or open_image(data.tobytes(), limit, keeps).size
-                ways[place] = Way(size, steps.stages(place, size))
+                stages = steps.stages(place, size)
             except Rejection as rejection:
                 why = why_not_made(image, rejection, steps.step)
                 raise wanted.unreadable(place, f"{image.name}: {why}") from rejection
-        return ways
+            given = {name: objects[place]}
+            try:
+                moved, _ = self._annotated.moved(given, size, stages, RLE in objects[place], True)
+            except Rejection as rejection:
+                raise Misfit(place, rejection.message) from rejection
+            made = moved.get(name, objects[place])
+            if not isinstance(made, dict):
+                waiting[place] = made
+            objects[place] = made
+        settled = self._annotated.settled([*waiting.values()])
+        for place, made in zip(waiting, settled, strict=True):
+            objects[place] = made
+        return pa.array(objects, stored.type)

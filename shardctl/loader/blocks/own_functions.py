@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, Numbers
+from shardctl.format.arrays import Bools, Numbers, Shape
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Mask, Roles, Sample
-from shardctl.images.geometry import Size
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.locate import GatherOptions, Samples
@@ -21,11 +21,18 @@ from shardctl.loader.blocks.picture_steps import variant_number
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import STEP
 from shardctl.loader.blocks.transforms import Transforms
+from shardctl.system.arguments import caller_level
 from shardctl.transforms.pipeline.deferred_objects import Annotated
-from shardctl.transforms.pipeline.functions import Applied, Functions, checked_pixels
-from shardctl.transforms.pipeline.samples import SampleColumns
+from shardctl.transforms.pipeline.functions import Applied, Functions
+from shardctl.transforms.pipeline.samples import Prepared, SampleColumns, SamplePipeline
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.values import array_type, plain_value, type_for
+from shardctl.transforms.values import UnfitValue, array_type, describe, plain_value, type_for
+
+IMAGE = "image"
+
+PROBED = 8
+"""Samples that functions are tried with when a loader is made: they say what new fields there are,
+and whether images get one size."""
 
 
 class FunctionReader:
@@ -34,7 +41,7 @@ class FunctionReader:
 
     A function gets the fields of a sample as single samples have them: arrays, masks too, and
     objects as a dict of arrays. What it returns must fit the columns. New fields have the types of
-    those that it gives the first sample.
+    those that it gives the samples that are `tried`.
     """
 
     def __init__(
@@ -44,8 +51,11 @@ class FunctionReader:
         transforms: Transforms,
         options: GatherOptions,
         recipe: Recipe,
+        tried: Numbers,
     ) -> None:
         transforms.check_pictures(columns)
+        if transforms.derive:
+            raise UsageError("derive= and functions cannot be used together; leave out one of them")
         if recipe.models:
             raise UsageError(
                 f"{recipe.models[0].settings()['target']} is a class, which gets many samples: only "
@@ -53,45 +63,54 @@ class FunctionReader:
             )
         self._shards, self._skips, layout = shards, options.skips, shards.layout
         named = [each for each in ("key", VARIANT) if each in layout.columns.names]
-        known = {column.name for column in columns}
-        more = columns_of(shards, [name for name in named if name not in known])
+        self._known = {*named, VARIANT, *(column.name for column in columns)}
+        more = columns_of(shards, [name for name in self._known if name in named])
+        inputs = [*columns, *(each for each in more if each.name not in {c.name for c in columns})]
         before = replace(recipe, transform=recipe.image_transforms)
-        self._inner = BatchReader(
-            shards,
-            [*columns, *more],
-            Transforms(recipe=before if before.transform else None),
-            options,
+        fill = transforms.fill
+        if fill is not None:  # new fields are filled when they are there
+            fill = {name: value for name, value in fill.items() if name in self._known}
+        plain = Transforms(recipe=before if before.transform else None, fill=fill)
+        self._inner = BatchReader(shards, inputs, plain, options)
+        self._pictures = {each.name: each for each in columns if each.picture is not None}
+        self._layout = _layout(columns, layout)
+        image = IMAGE if IMAGE in self._pictures else None
+        own = replace(
+            recipe,
+            transform=recipe.sample_transforms,
+            store=ImageEncoding.parse("raw") if image else None,
         )
-        self._functions = Functions(recipe, True, traced=True)
-        self._annotated = Annotated(layout, recipe.keep_objects)
-        self._images = [
-            each.name for each in columns if each.picture and not isinstance(each.picture, Mask)
-        ]
-        number = np.zeros(min(len(shards), 1), np.int64)
-        first = self._applied(number, 0)[0]
-        made = [self._made_column(column, before, first) for column in columns]
-        self.columns = [*made, *_new_columns(first, {*known, *named})]
+        self._pipeline = SamplePipeline(own, None, lambda stage: None, self._layout)
+        self._annotated = Annotated(self._layout, recipe.keep_objects)
+        self._shapes, self._values = dict[str, Shape](), None
+        first, shapes = self._applied(tried, np.ones(len(tried), bool), 0)
+        for name, column in self._pictures.items():
+            made = {each[name].shape for each in first if each[name] is not None}
+            differed = len({each[name] for each in shapes}) > 1
+            if len(made) == 1 and (differed or plain.picture_shape(column) is not None):
+                self._shapes[name] = made.pop()
+        if self._pipeline.unmoved:
+            who, names = (
+                next(iter(self._pipeline.unmoved.values())),
+                ", ".join(self._pipeline.unmoved),
+            )
+            said = f"{who} changes the image, and leaves {names} where they are"
+            warnings.warn(said, UserWarning, caller_level())
+        new = _new_columns(first, self._known)
+        self._known |= {column.name for column in new}
+        self.columns = [*map(self._made_column, columns), *new]
         self._outer = BatchReader(shards, self.columns, replace(transforms, recipe=None), options)
-        schema = pa.schema(
-            [pa.field(each.name, each.type) for each in self.columns if each.picture is None]
-        )
-        roles = {name: role for name, role in layout.roles.by_name.items() if name in schema.names}
-        others = Layout(layout.kind, schema, Roles(roles))
-        self._values = SampleColumns(others, False, self._functions)
-        self.gather(number)  # what does not fit is said now, and not while a training runs
+        others = _layout([each for each in self.columns if each.picture is None], layout)
+        self._values = SampleColumns(others, False, Functions(own, True, traced=False))
+        self.gather(tried[:1])  # what does not fit is said now, and not while a training runs
         self._inner.skipped = 0
 
-    def _made_column(self, column: Column, before: Recipe, first: list[Sample]) -> Column:
-        """Return a column as the functions make it: of images that have one size before them, and
-        in the first sample after them, this is the size of all."""
+    def _made_column(self, column: Column) -> Column:
+        """Return a column as the functions make it."""
         if column.picture is None:
             return column
-        shape = Transforms(recipe=before).picture_shape(column)
-        keeps = bool(first) and first[0][column.name] is not None
-        keeps = keeps and first[0][column.name].shape == shape
-        role = replace(column.picture, shape=shape if keeps else None)
-        made = Column.of(pa.field(column.name, ENCODED_IMAGE), role)
-        return replace(made, dtype=column.dtype)
+        role = replace(column.picture, shape=self._shapes.get(column.name))
+        return replace(Column.of(pa.field(column.name, ENCODED_IMAGE), role), dtype=column.dtype)
 
     def counts(self) -> dict[str, float]:
         """Return what a BatchReader counts."""
@@ -110,83 +129,118 @@ class FunctionReader:
     ) -> tuple[Batch, Bools]:
         """Return the samples with these numbers (n,), in that order, and which of them are present:
         all, unless some were skipped. Raises DatasetError."""
-        samples, there = self._applied(numbers, epoch)
-        applied = Applied(list(range(len(samples))), samples, [()] * len(samples))
+        there = np.ones(len(numbers), bool)
+        made, _ = self._applied(numbers, there, epoch)
+        places = np.flatnonzero(there).tolist()
+        applied = Applied(places, made, [()] * len(made))
+        assert self._values is not None, "functions were tried"
         values = self._values.lay_out(applied)
-        places = np.flatnonzero(there)
         for place, rejection in applied.rejects.items():
-            self._reject(numbers, int(places[place]), rejection, there)
-        kept = [each for place, each in enumerate(samples) if place not in applied.rejects]
+            self._reject(numbers, place, there, rejection)
+        applied.drop_rejected()
         wanted = Samples(self._shards, numbers[there], epoch)
-        return self._outer.assembled(kept, values, wanted, memory or BatchMemory()), there
+        memory = memory or BatchMemory()
+        return self._outer.assembled(applied.samples, values, wanted, memory), there
 
-    def _applied(self, numbers: Numbers, epoch: int) -> tuple[list[Sample], Bools]:
-        """Return the samples that the functions made, and of which of the numbers there is one.
-        Raises DatasetError."""
-        batch, there = self._inner.gather(numbers, epoch)
-        made = []
+    def _applied(
+        self, numbers: Numbers, there: Bools, epoch: int
+    ) -> tuple[list[Sample], list[Sample]]:
+        """Return the samples that the functions made; and of each before, the shapes of its images
+        and its variant. Of those that are skipped `there` (n,) becomes False. Raises DatasetError."""
+        batch, there[:] = self._inner.gather(numbers, epoch)
+        before, prepared = dict[int, Sample](), dict[int, Prepared]()
         for row, place in enumerate(np.flatnonzero(there).tolist()):
+            sample = {name: each[row] for name, each in batch.items()}
+            number = variant_number(epoch, sample.get(VARIANT))
+            given = {**sample, VARIANT: number}
+            arrays = {name: each for name, each in sample.items() if isinstance(each, np.ndarray)}
+            given |= {name: np.array(each) for name, each in arrays.items()}  # to draw into
+            shapes = {name: arrays[name].shape for name in self._pictures if name in arrays}
+            size = shapes.get(IMAGE, (0, 0))[1::-1]
+            image = sample.get(IMAGE) if self._values is None else None
+            seen = {number: (0, self._annotated.marked(given, size), image)}
+            before[place] = {
+                **dict.fromkeys(self._pictures),
+                **shapes,
+                VARIANT: sample.get(VARIANT),
+            }
+            prepared[place] = Prepared([given], "", seen)
+        with self._inner.stages.stage(f"{STEP}functions"):
+            results = self._pipeline.finish_together(prepared, lambda *_: None, lambda _: None)
+        made = []
+        for place, result in results.items():
             try:
-                made.append(self._one({name: each[row] for name, each in batch.items()}, epoch))
+                if isinstance(result, Rejection):
+                    raise result
+                made.append(self._checked([each.fields for each in result], before[place]))
             except Rejection as rejection:
-                self._reject(numbers, place, rejection, there)
-        return made, there
+                self._reject(numbers, place, there, rejection)
+        return made, [before[place] for place in np.flatnonzero(there).tolist()]
 
-    def _reject(self, numbers: Numbers, place: int, rejection: Rejection, there: Bools) -> None:
-        """Note that there is no sample. Raises DatasetError where none is skipped."""
+    def _reject(self, numbers: Numbers, place: int, there: Bools, rejection: Rejection) -> None:
+        """Note that a sample is skipped. Raises DatasetError, which names it, if none is."""
         if not self._skips:
             wanted = Samples(self._shards, numbers[place : place + 1])
             raise wanted.unreadable(0, rejection.message) from rejection
         there[place] = False
         self._inner.skipped += 1
 
-    def _one(self, sample: Sample, epoch: int) -> Sample:
-        """Return what the functions make of one sample. Raises Rejection."""
-        given = {**sample, VARIANT: variant_number(epoch, sample.get(VARIANT))}
-        given |= {name: np.array(given[name]) for name in self._images}  # they may draw into it
-        main = self._shards.layout.roles.main_image
-        before = self._annotated.marked(given, _size_of(given.get(main or "")))
-        with self._inner.stages.stage(f"{STEP}functions"):
-            applied = self._functions.apply([0], [given], lambda records, is_model: None)
-        for rejection in applied.rejects.values():
-            raise rejection
-        if len(applied.samples) != 1:
-            several = f"{len(applied.samples)} samples" if applied.samples else "None"
-            who = applied.left_out.get(0) or self._functions.setter("", (), {})
-            message = f"{who} returned {several}; while reading, it must return the sample"
-            raise Rejection("transform", "not-a-sample", message)
-        (made,), (trace,) = applied.samples, applied.given
-
-        def setter(field: str) -> str:
-            return self._functions.setter(field, trace, made)
-
-        for name in sample.keys() - made.keys():
-            message = f"{setter(name)} removed {name}; it must stay"
-            raise Rejection("transform", "not-a-sample", message)
-        for name in self._images:
-            checked_pixels(made[name], name, setter(name))
-        self._annotated.check(made, setter)
-        if main in self._images:
-            size = _size_of(made[main])
-            self._annotated.check_moved(before, made, size, setter(main))
-        del made[VARIANT]
-        return {**made, VARIANT: sample[VARIANT]} if VARIANT in sample else made
+    def _checked(self, made: list[Sample], before: Sample) -> Sample:
+        """Return the sample that was made, with the variant that it had. Raises Rejection for what
+        a batch cannot hold."""
+        if len(made) != 1:
+            why = f"the functions returned {len(made)} samples; while reading, each stays one"
+            raise Rejection("transform", "not-a-sample", why)
+        sample = {**made[0], VARIANT: before[VARIANT]}
+        wrong = next((name for name in sample if name not in self._known), "")
+        if wrong and self._values is not None:
+            why = f"the functions added {wrong}, and not to the first samples"
+            raise Rejection("transform", "not-a-sample", why)
+        for name, column in self._pictures.items():
+            pixels, was, image = sample.get(name), before[name], sample.get(IMAGE)
+            if pixels is None and was is None:
+                continue
+            is_array = isinstance(pixels, np.ndarray) and pixels.dtype == column.pixel_dtype
+            shape: Shape = pixels.shape if is_array and pixels is not None else ()
+            fits = was is not None and len(shape) == len(was) and shape[2:] == was[2:]
+            if fits and isinstance(column.picture, Mask) and image is not None:
+                fits = shape == image.shape[:2] or was != before[IMAGE][:2]
+            if not fits or shape != self._shapes.get(name, shape):
+                how = (
+                    f"of type {column.pixel_dtype}, of the size of its image and of the first ones"
+                )
+                why = f"the functions made {name} {describe(pixels)}; it must be an array {how}"
+                raise Rejection("transform", "not-an-image", why)
+        return sample
 
 
-def _size_of(image: Array | None) -> Size:
-    """Return the (width, height) of an image."""
-    return (0, 0) if image is None else (image.shape[1], image.shape[0])
+def _layout(columns: list[Column], layout: Layout) -> Layout:
+    """Return the layout of some columns."""
+    roles = {each.name: role for each in columns if (role := layout.roles.get(each.name))}
+    schema = pa.schema([pa.field(each.name, _wanted_type(each)) for each in columns])
+    return Layout(layout.kind, schema, Roles(roles))
 
 
-def _new_columns(first: list[Sample], known: Collection[str]) -> list[Column]:
-    """Return the columns of fields that functions have added to the first sample. Raises UsageError
-    for what no column can hold."""
+def _new_columns(first: list[Sample], known: set[str]) -> list[Column]:
+    """Return the columns of fields that functions have added to some samples. Raises UsageError for
+    what no column can hold."""
     columns = []
-    for name, value in first[0].items() if first else ():
+    for name in dict.fromkeys(name for sample in first for name in sample):
         if name in known:
             continue
-        type_ = array_type([value]) or type_for([plain_value(value)])
+        values = [sample[name] for sample in first if sample.get(name) is not None]
+        try:
+            type_ = array_type(values) or type_for([plain_value(each) for each in values])
+        except UnfitValue as problem:
+            raise UsageError(f"a function set {name} to {problem}") from None
         if type_ is None:
             raise UsageError(f"{name}: no column can hold what a function sets it to")
         columns.append(Column.of(pa.field(name, type_)))
     return columns
+
+
+def _wanted_type(column: Column) -> pa.DataType:
+    """Return the type of values: of objects, with the wanted members alone."""
+    if column.members is None:
+        return column.type
+    return pa.struct([each for each in column.type if each.name in column.members])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from PIL import Image
 
 from shardctl.format.arrays import Array, Floats
 from shardctl.format.roles import Mask
-from shardctl.images.codecs.image import Opened, Pixels, decoded
+from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.geometry import Size, Stage
 from shardctl.transforms.base import Rng
@@ -36,7 +37,8 @@ class BatchSteps:
         variants: Sequence[int | None] | None,
     ) -> None:
         self.steps, self._epoch, self._count, self._keys = steps, epoch, count, keys
-        self._variants = [variant_number(epoch, each) for each in variants or [0] * count]
+        stored = [0] * count if variants is None else variants
+        self._variants = [variant_number(epoch, each) for each in stored]
         self._rngs = None if keys is None else SampleRngs(seed)
         self._cuts: dict[Size, Cuts | None] = {}
         self._stages: dict[tuple[int, Size], Sequence[Stage]] = {}
@@ -80,24 +82,6 @@ class BatchSteps:
         self._stages[place, size] = picture.stages
         return picture.pixels
 
-    def first(self, opened: Opened) -> tuple[Size, Pixels]:
-        """Return the size of an image, and the pixels that its first steps make of it: those that
-        only say what is to be seen, and draw nothing. Raises Rejection."""
-        fixed = self.steps.fixed
-        picture = fixed.begin(opened.size, 0, self._rng)
-        fixed.finish(picture, decoded(opened, picture.look), self._rng)
-        return opened.size, picture.pixels
-
-    def after_first(self, place: int, size: Size, pixels: Pixels) -> Pixels:
-        """Return what all steps make of an image of this size, given the pixels of `first`. Raises
-        Rejection."""
-        picture = self._picture = self.steps.fixed.begin(size, self._epoch, self._rng)
-        picture.resume(Image.fromarray(pixels))
-        self._draw(place)
-        self.steps.apply_rest(picture, self._rng)
-        self._stages[place, size] = picture.stages
-        return picture.pixels
-
     def stages(self, place: int, size: Size) -> Sequence[Stage]:
         """Return where the pixels of a sample's image of this size go. Raises Rejection."""
         if (place, size) not in self._stages:
@@ -111,8 +95,10 @@ class BatchSteps:
         """Return the mask of a sample, (height, width), where the pixels of its image went. Raises
         Rejection."""
         fill, size = role.ignore or 0, (values.shape[1], values.shape[0])
-        if (cut := self.cuts(size)) is not None:
+        if (cut := self._cuts.get(size)) is not None:
             return cut.of(values, place)
+        if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
+            values = values.astype(np.uint16)
         for stage in self.stages(place, size):
             values = resampled_mask(values, stage, fill)
         return values
@@ -121,4 +107,4 @@ class BatchSteps:
 def variant_number(epoch: int, stored: int | None) -> int:
     """Return the number of the variant that random numbers of a sample are keyed by, beside its key:
     that of the epoch, where the dataset has one of each input."""
-    return epoch + ((stored or 0) << 32)
+    return epoch + (int(stored or 0) << 32)

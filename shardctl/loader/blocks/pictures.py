@@ -23,7 +23,7 @@ from shardctl.images.codecs.jpeg import (
     plain_size,
 )
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Size, View
+from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column, is_missing
 from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Located, in_array
@@ -78,7 +78,7 @@ class PictureReader:
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._most = most_pixels(shards.manifest.recipe)
         self._keeps_decoded, self._left = cache_bytes > 0, cache_bytes
-        self._kept: dict[tuple[str, int], tuple[Size, Array]] = {}
+        self._kept: dict[tuple[str, int], Array] = {}
         self._lock = threading.Lock()
         self._hits = self._misses = 0
         self._local = threading.local()
@@ -152,30 +152,20 @@ class PictureReader:
         self,
         column: Column,
         images: Sequence[Array | None],
-        wanted: Samples,
         memory: BatchMemory,
     ) -> Array | list[Array | None]:
-        """Return images of a column as `read` does: those of one size are one array."""
-        transforms = self._transforms
-        converter = Converter(transforms, column, column.pixel_dtype)
-        if transforms.fill is not None and column.name in transforms.fill:
-            usual = next((each.shape for each in images if each is not None), (0, 0))
-            filled = np.full(usual, transforms.fill[column.name], column.pixel_dtype)
-            images = [filled if each is None else each for each in images]
-        made = [
+        """Return pixels as `read` does: an array if they share a shape and none is missing."""
+        converter = Converter(self._transforms, column, column.pixel_dtype)
+        shape = self._transforms.picture_shape(column)
+        made: list[Array | None] = [
             None if each is None else converter.converted(each, place)
             for place, each in enumerate(images)
         ]
         there = [each for each in made if each is not None]
-        shape = transforms.picture_shape(column)
-        for place, each in enumerate(made):
-            if shape is not None and each is not None and each.shape != shape:
-                why = f"it has the shape {each.shape}, and the first sample {shape}"
-                raise _faulty(column, wanted, place, why)
-        if len(there) < len(made) or len({each.shape for each in there}) != 1:
+        if shape is None or len(there) < len(made):
             return made
-        out = memory.array(column.name, (len(made), *there[0].shape), converter.dtype)
-        return np.stack(there, out=out)
+        out = memory.array(column.name, (len(made), *shape), converter.dtype)
+        return np.stack(there, out=out) if there else out
 
     def _cuts(self, column: Column, steps: BatchSteps | None) -> Cuts | None:
         """Return what is seen of images that share a size, if they are only cut and mirrored."""
@@ -213,10 +203,10 @@ class PictureReader:
         """Decode plain images into `found`: in their places where nothing is changed, else by way
         of the memory of this thread.
 
-        Returns the places of those that the slow way must look at: damaged ones too, and those that
-        steps do more to than to cut and to mirror them.
+        Returns the places of those that the slow way must look at: damaged ones, and all where steps
+        do more than to cut and to mirror images of one size.
         """
-        if steps is not None and steps.steps.others:
+        if steps is not None and cuts is None:
             return plain
         changes, in_list = self._transforms.changes(column), isinstance(found, list)
         shape, failed = column.picture_shape, []
@@ -239,12 +229,6 @@ class PictureReader:
                 continue
             if cuts is not None:
                 pixels = cuts.of(pixels, place)
-            elif steps is not None:
-                look = steps.begin(place, (pixels.shape[1], pixels.shape[0])).look
-                if not (isinstance(look, View) and look.is_cut):
-                    failed.append(place)
-                    continue
-                pixels = look.cut_out(pixels)
             try:
                 if in_list:
                     found[place] = converter.converted(pixels, place)
@@ -272,8 +256,9 @@ class PictureReader:
         for place, data, number in rows:
             try:
                 own = out[place] if out is not None else None
-                if self._keeps_decoded:
-                    pixels = self._of_kept(column, data, steps, place, number)
+                if self._keeps_decoded and column.is_encoded_picture:
+                    whole = self._of_kept(column, data, number)
+                    pixels = whole if steps is None else _changed(column, whole, steps, place)
                 else:
                     pixels = self._image(column, data, steps, place, own)
             except Exception as error:
@@ -290,58 +275,36 @@ class PictureReader:
     def _image(
         self, column: Column, data: Bytes, steps: BatchSteps | None, place: int, out: Any
     ) -> Array:
-        """Decode one image or mask, and do the steps to it. Raises Rejection, and whatever a decoder
+        """Return one image or mask after the steps. Raises Rejection, and whatever a decoder
         raises."""
         if steps is None:
             return self._decoded(column, data, out)
-        role = column.picture
-        if isinstance(role, Mask):
-            return steps.mask(self._decoded(column, data, None), place, role)
-        opened = None
-        if not column.is_encoded_picture:
-            size = column.shape[1], column.shape[0]
-        elif (known := plain_size(data)) is not None:
-            size = known
-        else:
+        if not column.is_encoded_picture or isinstance(column.picture, Mask):
+            return _changed(column, self._decoded(column, data, None), steps, place)
+        opened, size = None, plain_size(data)
+        if size is None:
             opened = self._opened(column, data)
             size = opened.size
         look = steps.begin(place, size).look
         if opened is None and not steps.steps.others and isinstance(look, View) and look.is_cut:
             return look.cut_out(self._decoded(column, data, None))
-        if not column.is_encoded_picture:
-            base = Image.fromarray(self._decoded(column, data, None))
-        else:
-            opened = opened or self._opened(column, data)
-            base = image.decoded(opened, look)
-        return steps.finish(place, size, base)
+        opened = opened or self._opened(column, data)
+        return steps.finish(place, size, image.decoded(opened, look))
 
-    def _of_kept(
-        self, column: Column, data: Bytes, steps: BatchSteps | None, place: int, number: int
-    ) -> Array:
-        """Do as `_image`, and keep what was decoded where there is room: after the first steps, if
-        they draw nothing."""
-        kept, role = self._kept.get((column.name, number)), column.picture
+    def _of_kept(self, column: Column, data: Bytes, number: int) -> Array:
+        """Return all pixels of an image or a mask, which are kept where there is room."""
+        kept = self._kept.get((column.name, number))
         self._hits += kept is not None
         self._misses += kept is None
-        if kept is None:
-            if steps is None or isinstance(role, Mask) or not column.is_encoded_picture:
-                pixels = self._decoded(column, data, None)
-                kept = (pixels.shape[1], pixels.shape[0]), pixels
-            else:
-                kept = steps.first(self._opened(column, data))
-            if self._left >= kept[1].nbytes:
-                with self._lock:
-                    if self._left >= kept[1].nbytes and (column.name, number) not in self._kept:
-                        self._kept[column.name, number] = kept[0], np.array(kept[1])
-                        self._left -= kept[1].nbytes
-        if steps is None:
-            return kept[1]
-        if isinstance(role, Mask):
-            return steps.mask(kept[1], place, role)
-        if not column.is_encoded_picture:
-            steps.begin(place, kept[0])
-            return steps.finish(place, kept[0], Image.fromarray(kept[1]))
-        return steps.after_first(place, *kept)
+        if kept is not None:
+            return kept
+        pixels = self._decoded(column, data, None)
+        if self._left >= pixels.nbytes:
+            with self._lock:
+                if self._left >= pixels.nbytes and (column.name, number) not in self._kept:
+                    self._kept[column.name, number] = np.array(pixels)
+                    self._left -= pixels.nbytes
+        return pixels
 
     def _opened(self, column: Column, data: Bytes) -> image.Opened:
         limit = limit_of(column, data, self._most)
@@ -371,6 +334,17 @@ class PictureReader:
             self._local.decoder = JpegDecoder()
         decoder: JpegDecoder = self._local.decoder
         return decoder
+
+
+def _changed(column: Column, pixels: Array, steps: BatchSteps, place: int) -> Array:
+    """Return all pixels of an image or a mask after the steps. Raises Rejection."""
+    if isinstance(column.picture, Mask):
+        return steps.mask(pixels, place, column.picture)
+    size = (pixels.shape[1], pixels.shape[0])
+    look = steps.begin(place, size).look
+    if not steps.steps.others and isinstance(look, View) and look.is_cut:
+        return look.cut_out(pixels)
+    return steps.finish(place, size, Image.fromarray(pixels))
 
 
 def _size_text(shape: Shape) -> str:

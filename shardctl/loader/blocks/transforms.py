@@ -112,7 +112,9 @@ class Transforms:
         marked = [column for column in columns if column.objects is not None]
         named = ["channels_first"] if self.channels_first else []
         if self.recipe is not None:
-            named += [step.name for step in self.recipe.transform]
+            named += [
+                str(step.settings().get("target", step.name)) for step in self.recipe.transform
+            ]
         if not named:
             return
         if not self.decode or not (pictures or (marked and self.moving)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.images.codecs import backend
@@ -32,6 +32,7 @@ from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import Changed, ChangedError
 from shardctl.system.folders import LocalFolder
+from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
 
 
@@ -71,7 +72,9 @@ class Conversion:
             given, self.notices = settle_kind(request.recipe, request.roots, engine, request.labels)
             self.recipe = Recipe.from_json(given)
             for step in self.recipe.reading:  # a conversion does none, and only sees that it can be
-                step.loaded()
+                if isinstance(step.loaded(), GroupTransform):
+                    target = step.settings()["target"]
+                    raise UsageError(f"{target} is a class: put it under [[transform]]")
         if self.recipe.kind == "image":
             backend.require_one()
 

@@ -53,6 +53,7 @@ from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
 from shardctl.system.files import copy_file
 from shardctl.system.text import counted, printable, some
+from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image_steps import refuse_immovable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
@@ -482,8 +483,9 @@ def known_layout(
     if recipe.store is not None:
         of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
         marked: dict[str, Role] = {**of_records, **roles}
+        reading = [step for step in recipe.reading if isinstance(step, ImageTransform)]
         refuse_immovable(
-            recipe.image_transforms,
+            (*recipe.image_transforms, *reading),
             {
                 f.name: (role, [each.name for each in f.type] if isinstance(role, Objects) else ())
                 for f in fields

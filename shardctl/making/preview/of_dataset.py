@@ -8,6 +8,7 @@ from typing import Any
 
 from shardctl.errors import InputError
 from shardctl.format.roles import Roles
+from shardctl.images.defaults import MAX_PIXELS
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.loader.dataset import open_dataset
 from shardctl.making.preview import VARIANTS, Preview, Tried
@@ -34,6 +35,7 @@ def preview_reading(
         given["transform"],
         {"seed": given["seed"]},
         ds.manifest.recipe,
+        MAX_PIXELS,
     )
     if keys:
         ds = ds.filter(" or ".join(f"key == {key!r}" for key in keys))

@@ -127,12 +127,9 @@ class Annotated:
         `who` set the image."""
         left = self.unmoved(before, sample) if size != before[0] else []
         for name, _ in self._masks:
-            mask, there = sample.get(name), size
-            if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes):
-                there = open_image(mask["bytes"], sys.maxsize).size
-            elif isinstance(mask, np.ndarray):
-                there = mask.shape[1::-1]
-            left += [name] if there != size and name not in left else []
+            mask = sample.get(name)
+            if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes) and name not in left:
+                left += [name] if open_image(mask["bytes"], sys.maxsize).size != size else []
         if left:
             sizes = " to ".join(f"{width}x{height}" for width, height in (before[0], size))
             message = f"{who} changed the image from {sizes}, and not {some(left)}"
@@ -248,8 +245,6 @@ class Annotated:
 
 def _places_of(value: Any) -> Any:
     """Return what says where objects or a mask are; None, or nothing, for none."""
-    if isinstance(value, np.ndarray):
-        return value.tobytes()
     if not isinstance(value, dict):
         return None
     if "bytes" in value:
@@ -274,12 +269,12 @@ def object_faults(lists: Members, role: Objects) -> Iterator[str]:
     if missing:
         yield f"without {missing[0]}; it must have the lists {', '.join(lists)}"
         return
-    count = len(lists["bbox"])
+    first = "bbox" if "bbox" in lists else next(iter(lists), "")
     for member, items in lists.items():
-        if len(items) != count:
-            yield (f"with {count} of bbox and {len(items)} of {member}")
+        if len(items) != len(lists[first]):
+            yield (f"with {len(lists[first])} of {first} and {len(items)} of {member}")
             return
-    for place, box in enumerate(lists["bbox"]):
+    for place, box in enumerate(lists.get("bbox", ())):
         numbers = box if _is_list(box) and len(box) == 4 else [None]
         if not are_finite(numbers) or not all(
             isinstance(each, int | float | np.integer | np.floating) for each in numbers
@@ -289,7 +284,7 @@ def object_faults(lists: Members, role: Objects) -> Iterator[str]:
                 "beyond float32"
             )
     most = "" if role.names is None else f" to {len(role.names) - 1}"
-    for place, category in enumerate(lists["category"]):
+    for place, category in enumerate(lists.get("category", ())):
         is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
         is_known = (
             is_number and category >= 0 and (role.names is None or category < len(role.names))

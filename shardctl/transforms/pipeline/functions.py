@@ -13,7 +13,6 @@ import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.format.roles import Sample
-from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.jpeg import JpegFacts
 from shardctl.transforms.base import GroupTransform, SampleTransform
 from shardctl.transforms.picture import Shape
@@ -294,21 +293,6 @@ def _fault(changed: Sample, key: str, variant: int, who: str) -> Rejection | Non
         return None
     message = f"{who} changed variant to {describe(changed['variant'])}; it counts the samples of"
     return Rejection("transform", "variant-changed", f"{message} an input")
-
-
-def checked_pixels(pixels: Any, name: str, who: str) -> Pixels:
-    """Return the pixels of an image that functions may have changed; `who` set the field. Raises
-    Rejection."""
-    fits = (
-        isinstance(pixels, np.ndarray)
-        and not isinstance(pixels, np.ma.MaskedArray)
-        and pixels.dtype == np.uint8
-    )
-    if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
-        return np.asarray(pixels)
-    came = f"removed the {name}" if pixels is None else f"made the {name} {describe(pixels)}"
-    message = f"{who} {came}; it must be a numpy array of shape (height, width, 3) and type uint8"
-    raise Rejection("transform", "not-an-image", message)
 
 
 def _is_same(value: Any, wanted: str | int) -> bool:

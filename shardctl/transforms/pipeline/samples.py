@@ -33,7 +33,6 @@ from shardctl.transforms.pipeline.functions import (
     Functions,
     Given,
     MadeSample,
-    checked_pixels,
     unshared,
 )
 from shardctl.transforms.recipe import Recipe
@@ -334,13 +333,30 @@ class SamplePipeline:
             self._annotated.check(sample, setter)
             applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
             return None, cut_off
-        pixels = checked_pixels(sample.get("image"), "image", setter("image"))
+        pixels = self._checked_pixels(sample, given)
         self._annotated.check(sample, setter)
         size = (pixels.shape[1], pixels.shape[0])
         self._annotated.check_moved(before, sample, size, setter("image"))
         stored = pixels if store.name == "raw" else _encoded(pixels, prepared.name, store)
         applied.samples[place] = {**sample, "image": stored}
         return pixels.shape, cut_off
+
+    def _checked_pixels(self, sample: Sample, given: Given) -> Pixels:
+        """Return the pixels of an image that functions may have changed. Raises Rejection."""
+        pixels: Any = sample.get("image")
+        fits = (
+            isinstance(pixels, np.ndarray)
+            and not isinstance(pixels, np.ma.MaskedArray)
+            and pixels.dtype == np.uint8
+        )
+        if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
+            return np.asarray(pixels)
+        came = "removed the image" if pixels is None else f"made the image {describe(pixels)}"
+        message = (
+            f"{self._functions.setter('image', given, sample)} {came}; it must be a numpy array of "
+            "shape (height, width, 3) and type uint8"
+        )
+        raise Rejection("transform", "not-an-image", message)
 
     def _made(
         self,

@@ -18,7 +18,7 @@ from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.overriding import parse_step_option
 from shardctl.transforms.recipe_files.reading import load_recipe
 from shardctl.transforms.recipe_options import UNDECIDED
-from shardctl.transforms.settings import Json, Sides
+from shardctl.transforms.settings import Json, raise_any
 
 DATASET = "dataset"
 """In the place of a recipe: the steps under [[reading]] in that of the dataset."""
@@ -34,16 +34,18 @@ def recipe_while_reading(
     functions: Sequence[Any],
     given: Json,
     dataset: Json,
+    most_pixels: int,
 ) -> Recipe:
     """Return the recipe of a loader: `first` are steps before those of the recipe or its file, `last`
     are steps after them as `--step` takes them, and `functions` come at the end. `recipe` may be
     DATASET.
 
-    `given` are values of keys that the recipe may have too, where it wins. Raises UsageError,
-    InputError.
+    `given` are values of keys, which win over those of the recipe. `most_pixels` are those that
+    steps may make if it says no number. Raises UsageError, InputError.
     """
     if not isinstance(recipe, str | Path | Mapping | None):
         raise UsageError(f"recipe is a file, @NAME or a dict, not {recipe!r}")
+    shown = printable(recipe) if isinstance(recipe, str | Path) else "the recipe"
     if recipe == DATASET:
         joined = dict(dataset)
         if not joined.get("reading"):
@@ -52,21 +54,20 @@ def recipe_while_reading(
             )
     else:
         joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
-    if steps := joined.get("reading"):  # all else was for the conversion
+        raise_any(Recipe.values(joined)[1])
+    if steps := joined.pop("reading", ()):  # all else was for the conversion
         joined = {key: joined[key] for key in KEYS if key in joined} | {"transform": steps}
     if joined.get("kind") in ("image", UNDECIDED):
         del joined["kind"]
     others = [key for key in joined if key not in KEYS]
     if others:
-        shown = printable(recipe) if isinstance(recipe, str | Path) else "the recipe"
         raise UsageError(
             f"{shown}: {some(others)} {'make' if len(others) > 1 else 'makes'} no sense while a "
             f"dataset is read; keys there are {', '.join(KEYS)}"
         )
     steps = [*first, *joined.get("transform", ()), *map(parse_step_option, last)]
-    made = Recipe.from_json(
-        {**given, **joined, "transform": steps, "store": "png", "kind": "image"}
-    )
+    fixed = {"transform": steps, "store": "png", "kind": "image"}
+    made = Recipe.from_json({"max_pixels": most_pixels, **joined, **given, **fixed})
     unfit = next((step for step in made.transform if isinstance(step, Filter)), None)
     if unfit is not None:
         raise UsageError(f"{unfit.name} leaves samples out, which only a conversion can")
@@ -101,17 +102,11 @@ def short_steps(resize: Any, crop: Any, crop_from: str, flip: Any) -> list[Json]
     return steps
 
 
-def _size(name: str, value: Any) -> int | str:
-    """Return a size as steps take it: one number, or "WIDTHxHEIGHT"; two numbers are (height,
-    width)."""
-    if isinstance(value, str):
-        try:
-            Sides().read(value)
-        except ValueError as error:
-            raise UsageError(f"{name} {error}; it is {value!r}") from None
+def _size(name: str, value: Any) -> Any:
+    """Return a size as steps take it: two numbers are (height, width) here, and the other way
+    round there."""
+    if not isinstance(value, list | tuple | np.ndarray):
         return value
-    if not isinstance(value, list | tuple):
-        return whole_number(name, value, 1)
     if len(value) != 2:
         raise UsageError(f"{name} takes one number or (height, width); it is {value!r}")
     height, width = (whole_number(name, side, 1) for side in value)
