@@ -191,7 +191,11 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
         """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for
         wrong options."""
-        self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
+        usual = {
+            "batch_size": batch_size,
+            "processes": None,
+        }  # new ones in each epoch would be slow
+        self._dataset, self._options = dataset, {**usual, **options}
         # The epoch, the sample and what was skipped before it, by worker, where its next iteration
         # begins: in memory that all processes share, so that `set_epoch` reaches workers that live
         # on, and a new worker goes on after the one that had its number. What is set is a new

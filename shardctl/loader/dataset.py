@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -22,7 +23,7 @@ from shardctl.format.token_columns import columns_of_blocks
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.locate import GatherOptions
-from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.pictures import most_pixels
 from shardctl.loader.blocks.shards import Shards, open_shards
 from shardctl.loader.blocks.transforms import (
@@ -42,6 +43,7 @@ from shardctl.loader.stream import (
 from shardctl.system.arguments import caller_level, mapping, names, real_number, truth, whole_number
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
+from shardctl.system.machine import usable_cores
 from shardctl.system.python_names import in_python, named_arguments
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
@@ -406,7 +408,7 @@ class Dataset:
         on_error: str = "raise",
         reuse: bool = False,
         profile: bool = False,
-        processes: int | None = None,
+        processes: int | str | None = "auto",
         variant: str | int | None = None,
     ) -> Loader:
         """Return a loader of batches; `shardctl help loader` says what every option does. Raises
@@ -436,7 +438,7 @@ class Dataset:
             if keep_objects is not None:
                 keys["keep_objects"] = keep_objects
             transforms = self._with_steps(transforms, first, recipe, given["step"], transform, keys)
-            if processes is not None and transforms.recipe is not None:
+            if processes not in (None, "auto") and transforms.recipe is not None:
                 refuse_unsendable(transforms.recipe)
         selection = self._selection
         make: type[DatasetStream] = VariantStream if variant == "epoch" else DatasetStream
@@ -459,7 +461,10 @@ class Dataset:
         begin = selection.samples(np.arange(min(ITERATE_ROWS, len(selection))))
         # now, and not after days of training
         refuse_unmoved(selection.shards, stream.columns, transforms, begin)
-        if processes is not None and reading.cache:
+        if processes == "auto":
+            here = reading.cache or threads != "auto"
+            given["processes"] = None if here else processes_for(stream, transforms)
+        elif processes is not None and reading.cache:
             raise UsageError("cache= keeps images of one process; leave out cache= or processes=")
         loader = Loader(stream, _those(LoaderOptions, given))
         label = self.roles.main_label
@@ -488,6 +493,36 @@ class Dataset:
                     f"{label}, the first is {key!r}; give fill={{{label!r}: -1}}, or leave the "
                     "column out with columns="
                 )
+
+
+LONG_EPOCH = 10.0
+"""Seconds of an epoch from which on worker processes are worth their start, half a second each."""
+
+MOST_AUTO_PROCESSES = 16
+
+TIMED = 4
+"""Samples that are read to see what the steps cost."""
+
+
+def processes_for(stream: DatasetStream, transforms: Transforms) -> int | None:
+    """Return how many worker processes a loader has where nobody says it: one for each core if an
+    epoch in one thread is long, and its steps work in Python; None for threads alone."""
+    recipe, cores = transforms.recipe, usable_cores()
+    count = min(TIMED, len(stream))
+    if recipe is None or cores < 2 or not count:
+        return None
+    from shardctl.transforms.recipe_files.while_reading import refuse_unsendable
+
+    try:
+        refuse_unsendable(recipe)
+    except UsageError:
+        return None
+    if all(step.lazy for step in recipe.image_transforms) and not recipe.sample_transforms:
+        return None
+    began = time.perf_counter()
+    stream.gather(np.arange(count), 0, BatchMemory())
+    seconds = (time.perf_counter() - began) / count * len(stream)
+    return min(cores, MOST_AUTO_PROCESSES) if seconds > LONG_EPOCH else None
 
 
 def _byte_count(name: str, value: Any) -> int:

@@ -23,6 +23,7 @@ import shardctl
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE, image_tensor
 from shardctl.format.roles import Mask
+from shardctl.loader import dataset
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
@@ -530,3 +531,25 @@ def test_a_cache_of_whole_images_gives_the_same_steps(tmp_path, steps):
     for _ in range(3):
         (one,), (other,) = plain, kept
         assert np.array_equal(one["image"], other["image"])
+
+
+def test_long_epochs_of_steps_in_python_have_processes_unless_that_is_not_asked(
+    stored, monkeypatch
+):
+    ds = stored[1]
+    monkeypatch.setattr(dataset, "usable_cores", lambda: 2)
+    short = ds.loader(2, step=["rand_augment"])
+    assert short.options.processes is None
+    monkeypatch.setattr(dataset, "LONG_EPOCH", 0.0)
+    every: list[tuple[dict[str, Any], int | None]] = [
+        ({"step": ["rand_augment"]}, 2),
+        ({"transform": f"{__name__}:same"}, 2),
+        ({}, None),
+        ({"crop": 20, "flip": True}, None),
+        ({"step": ["rand_augment"], "processes": None}, None),
+        ({"step": ["rand_augment"], "threads": 2}, None),
+        ({"step": ["rand_augment"], "cache": 1000}, None),
+        ({"transform": lambda sample: sample}, None),
+    ]
+    for options, count in every:
+        assert ds.loader(2, **options).options.processes == count

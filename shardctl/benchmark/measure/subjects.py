@@ -148,7 +148,7 @@ def open_loader(
         drop_last=drop_last and len(dataset) >= options.batch_size,
         profile=True,
         fill={name: value for name, value in zeros(dataset.schema).items() if name in read},
-        processes=options.processes,
+        processes=options.processes or "auto",
         recipe=options.recipe,
         step=options.steps,
         transform=() if options.baseline else options.transforms,
