@@ -23,6 +23,8 @@ full disks, many converters.
         a shard is cut short while a loader reads at full speed
     python scripts/torture/torture.py reshrinks DATA [--times 20]
         shards are cut short one after another; DataLoader workers too
+    python scripts/torture/torture.py resumes DATA [--times 500]
+        a training with steps in each epoch is killed and goes on: always the same images
     python scripts/torture/torture.py updates DATA [--times 200]
         sources that change, and --update that is killed: always as fresh
     python scripts/torture/torture.py store [DATA] [--times 40] [--seed 0]
@@ -744,6 +746,64 @@ def some_photos(data: Path) -> list[Path]:
     return sorted((data / "small").rglob("*.jpg"))[::100]
 
 
+TRAINING = """
+import json, os, sys, hashlib, shardctl
+def moved(sample, rng):
+    sample["image"] = sample["image"] ^ rng.integers(0, 9, dtype="uint8")
+    return sample
+out, log, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+own = () if options.get("processes") else moved
+loader = shardctl.open(out).loader(
+    shuffle=True, seed=3, step=["random_crop size=48", "hflip", "rand_augment", "random_erasing"],
+    columns=["key", "image"], repeat=None, transform=own if options.pop("own") else (), **options)
+lines = open(log).read().split("\\n")[:-1] if os.path.exists(log) else []
+if lines:
+    loader.load_state_dict(json.loads(lines[-1])["state"])
+descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.truncate(log, sum(len(line) + 1 for line in lines))
+for batch in loader:
+    seen = [[k, hashlib.sha1(i.tobytes()).hexdigest()[:12]] for k, i in zip(batch["key"], batch["image"])]
+    os.write(descriptor, (json.dumps({"seen": seen, "state": loader.state_dict()}) + "\\n").encode())
+"""
+"""A training that writes what it has seen, a batch and the state after it in a line, and goes on
+after the last whole line."""
+
+
+def trained(out: Path, log: Path, options: dict[str, object], size: int, more: float) -> None:
+    """Train until the log is longer than `size` and a little while more, then kill."""
+    command = [sys.executable, "-c", TRAINING, str(out), str(log), json.dumps(options)]
+    process = subprocess.Popen(command)
+    while process.poll() is None and (not log.exists() or log.stat().st_size <= size):
+        time.sleep(0.01)
+    time.sleep(more)
+    process.kill()
+    process.wait()
+
+
+def resumes(data: Path, times: int, scratch: Path) -> str:
+    """Kill trainings, which go on in other numbers of threads and processes, with other batches."""
+    out, rng, images, alike = scratch / "out", random.Random(0), 0, 0
+    made(out, small_photos(data, scratch), "--store", "png", "-q")
+    for own in (False, True):
+        log, whole = scratch / f"log-{own}", scratch / f"whole-{own}"
+        for _ in range(times // 2):
+            options: dict[str, object] = {"batch_size": rng.choice([8, 32, 50]), "own": own}
+            if rng.random() < 0.3 and not own:
+                options["processes"] = rng.choice([1, 2])
+            size = log.stat().st_size if log.exists() else 0
+            trained(out, log, options, size, rng.random() * 0.2)
+        seen = seen_in(log)
+        trained(out, whole, {"batch_size": 8, "own": own}, log.stat().st_size * 2, 0)
+        images += len(seen)
+        alike += seen == seen_in(whole)[: len(seen)]
+    return f"{times} kills, {images:,} images: {alike} of 2 trainings as without a kill"
+
+
+def seen_in(log: Path) -> list[list[str]]:
+    lines = log.read_text().split("\n")[:-1]
+    return [each for line in lines for each in json.loads(line)["seen"]]
+
+
 PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "overwrites": (overwrites, 50),
     "disks": (disks, 1),
@@ -753,6 +813,7 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "droplost": (droplost, 200),
     "shrinks": (shrinks, 50),
     "reshrinks": (reshrinks, 20),
+    "resumes": (resumes, 500),
     "updates": (follow, 200),
 }
 

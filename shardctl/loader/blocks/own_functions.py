@@ -84,10 +84,13 @@ class FunctionReader:
         self._annotated = Annotated(self._layout, recipe.keep_objects)
         self._shapes, self._values = dict[str, Shape](), None
         first, shapes = self._applied(tried, np.ones(len(tried), bool), 0)
-        for name, column in self._pictures.items():
+        in_turn = sorted(self._pictures.items(), key=lambda each: isinstance(each[1].picture, Mask))
+        for name, column in in_turn:
             made = {each[name].shape for each in first if each[name] is not None}
             differed = len({each[name] for each in shapes}) > 1
-            if len(made) == 1 and (differed or plain.picture_shape(column) is not None):
+            is_fixed = plain.picture_shape(column) is not None
+            is_fixed |= isinstance(column.picture, Mask) and IMAGE in self._shapes  # of its size
+            if len(made) == 1 and (differed or is_fixed):
                 self._shapes[name] = made.pop()
         if self._pipeline.unmoved:
             who, names = (
