@@ -168,8 +168,8 @@ class Moves:
     corner of an upright image.
 
     (x, y) of the stored image becomes (x, y) * `scale` + `shift`. The scale of x is negative in a
-    mirrored image. Parts below `low` or above `high` are cut off. These are the edges of the image,
-    or infinite if the image stays as it is stored. Each array is (n, 2).
+    mirrored image. Parts below `low` or above `high`, the edges of the image, are cut off. Each
+    array is (n, 2).
     """
 
     scale: Floats
@@ -181,10 +181,10 @@ class Moves:
 
     @classmethod
     def of(cls, motions: Sequence[Motion]) -> Moves:
-        """Return what these motions do, one thing in each image: all of them keep boxes, with no
-        motion before."""
+        """Return what these motions do, one thing in each image: each moves the image and
+        keeps boxes, with no motion before."""
         matrices = np.array([motion.matrix for motion in motions]).reshape(-1, 3, 3)
-        seen = np.array([_EVERYWHERE if motion.is_still else motion.seen for motion in motions])
+        seen = np.array([motion.seen for motion in motions])
         low, high = seen.reshape(-1, 2, 2).transpose(1, 0, 2)
         return cls(matrices[:, (0, 1), (0, 1)], matrices[:, :2, 2], low, high)
 
@@ -228,8 +228,6 @@ def _corners(boxes: Floats) -> Floats:
     """Return the corners of boxes (n, 4), in turn: (n, 4, 2)."""
     return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
-
-_EVERYWHERE = (-np.inf, -np.inf, np.inf, np.inf)
 
 Keep = float | str
 """Which objects are kept when an image is cut: those of which at least this share of the area is

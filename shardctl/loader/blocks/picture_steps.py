@@ -22,8 +22,8 @@ class BatchSteps:
     """The steps of images for the `count` samples of one batch in an epoch.
 
     Their random numbers are those of a conversion with this seed, for the variant of the epoch's
-    number: keyed by the `keys` of the samples, and the `variants` that the dataset has of them;
-    None where no step draws any. All images and masks of a sample go through the steps with the same
+    number. They depend on the `keys` of the samples, and on the `variants` that the dataset has of
+    them. Both are None where no step draws random numbers. All images and masks of a sample go through the steps with the same
     random numbers.
     """
 
@@ -68,8 +68,8 @@ class BatchSteps:
             self._rng = self._rngs.of(self._keys[place], self._variants[place])
 
     def begin(self, place: int, size: Size) -> Picture:
-        """Return the picture of a sample's image of this size (width, height), of which only is
-        known what is to be seen of it. `finish` must come before the next one."""
+        """Return the picture of a sample's image of this size (width, height), without its pixels.
+        Call `finish` before you begin the next one."""
         self._draw(place)
         self._picture = self.steps.begin(size, self._epoch, self._rng)
         return self._picture
@@ -105,6 +105,6 @@ class BatchSteps:
 
 
 def variant_number(epoch: int, stored: int | None) -> int:
-    """Return the number of the variant that random numbers of a sample are keyed by, beside its key:
-    that of the epoch, where the dataset has one of each input."""
+    """Return the number that the random numbers of a sample depend on, beside its key. It is the
+    epoch, where the dataset has one sample of each input."""
     return epoch + (int(stored or 0) << 32)

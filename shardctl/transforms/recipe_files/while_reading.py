@@ -36,9 +36,10 @@ def recipe_while_reading(
     dataset: Json,
     most_pixels: int,
 ) -> Recipe:
-    """Return the recipe of a loader: `first` are steps before those of the recipe or its file, `last`
-    are steps after them as `--step` takes them, and `functions` come at the end. `recipe` may be
-    DATASET.
+    """Return the recipe of a loader.
+
+    The steps `first` come before those of `recipe`, which may be DATASET. The steps `last`, as
+    `--step` takes them, come after. The `functions` come at the end.
 
     `given` are values of keys, which win over those of the recipe. `most_pixels` are those that
     steps may make if it says no number. Raises UsageError, InputError.
