@@ -181,7 +181,9 @@ def refuse_other_order(saved: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     names = [name for name in {**saved, **here} if saved.get(name) != here.get(name)]
     if names:
         was = ", ".join(f"{name} {saved.get(name)!r} (here {here.get(name)!r})" for name in names)
-        raise UsageError(f"the state was saved with another dataset, seed or shuffle: it had {was}")
+        raise UsageError(
+            f"the state was saved with another dataset, seed, shuffle or steps: it had {was}"
+        )
 
 
 @cache

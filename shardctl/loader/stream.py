@@ -191,14 +191,17 @@ class DatasetStream:
         return self._gatherer.lengths(column, self._selection.samples(samples))
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides which sample comes when, as plain data: a state is of use only
-        where this is the same."""
+        """Return all that decides which sample comes when, and how its images are changed, as plain
+        data: a state is of use only where this is the same."""
         order = self._ordering.options
         which = {**self._selection.identity(), "shuffle": order.mode}
         if order.mode is not None:
             which["seed"] = order.seed
         if order.mode in ("window", "block"):
             which |= {"lanes": order.lanes, "interleave": order.interleave}
+        if (recipe := self._transforms.recipe) is not None:
+            keys = ("seed", "keep_objects", "transform")
+            which["steps"] = {key: each for key, each in recipe.given().items() if key in keys}
         return which
 
     @property

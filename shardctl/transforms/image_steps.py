@@ -57,13 +57,20 @@ class ImageSteps:
 class TimedSteps(ImageSteps):
     """The same steps. `timed` is called with the name of each and the seconds that it took."""
 
-    timed: Callable[[str, float], None]
+    def __init__(
+        self,
+        steps: Sequence[ImageTransform],
+        max_pixels: int,
+        timed: Callable[[str, float], None],
+    ) -> None:
+        super().__init__(steps, max_pixels)
+        self._timed = timed
 
     def _do(self, steps: Sequence[ImageTransform], picture: Picture, rng: Rng) -> None:
         for step in steps:
             began = time.perf_counter()
             super()._do((step,), picture, rng)
-            self.timed(step.name, time.perf_counter() - began)
+            self._timed(step.name, time.perf_counter() - began)
 
 
 def _name(seed: int, key: str, variant: int) -> bytes:
@@ -93,7 +100,7 @@ class SampleRngs:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._bits = np.random.Philox(key=np.zeros(2, np.uint64))
-        self._rng = np.random.Generator(self._bits)
+        self.rng = np.random.Generator(self._bits)
         self._begin = self._bits.state
         self._key = self._begin["state"]["key"]
 
@@ -102,7 +109,7 @@ class SampleRngs:
         digest = _digest(self._seed, key, variant)
         self._key[0], self._key[1] = digest & _LOW, digest >> 64
         self._bits.state = self._begin
-        return self._rng
+        return self.rng
 
     def first(self, keys: Sequence[str], variants: Sequence[int]) -> Floats:
         """Return the first numbers of `random()` of many samples' generators, (4, n) float64."""

@@ -127,7 +127,7 @@ def test_shuffle_true_reads_whole_blocks(plain, bucket):
     remote, local = (ds.loader(8, shuffle=True) for ds in both(plain, bucket, cache=False))
     orders = [loader.state_dict()["order"]["shuffle"] for loader in (local, remote)]
     assert orders == ["global", "window"]
-    with pytest.raises(UsageError, match="another dataset, seed or shuffle"):
+    with pytest.raises(UsageError, match="another dataset, seed, shuffle or steps"):
         remote.load_state_dict(local.state_dict())
 
 

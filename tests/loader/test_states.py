@@ -114,7 +114,7 @@ def test_a_state_of_another_order_is_refused_by_name(tokens):
     # as versions before this one wrote it
     earlier = {"dataset": "0" * 64, "split": None, "samples": SAMPLES, "shuffle": None}
     for state, other, said in (
-        (plain, ds[::-1].loader(BATCH), "another dataset, seed or shuffle"),
+        (plain, ds[::-1].loader(BATCH), "another dataset, seed, shuffle or steps"),
         (plain, ds.loader(BATCH, bucket={"tokens": 4}), "another"),
         (plain, ds.loader(BATCH, seed=1, shuffle="window"), "shuffle"),
         ({"epoch": 0, "samples": 8, "order": earlier}, ds.loader(BATCH), "dataset"),

@@ -216,6 +216,20 @@ def test_the_same_numbers_are_drawn_whoever_reads_when(stored):
     expect_same(by_key([ds.take(places, recipe={"transform": MANY}, seed=5, epoch=1)]), one)
 
 
+def test_a_state_is_refused_by_a_loader_with_other_steps(stored):
+    _, ds = stored
+    options: dict[str, Any] = {"crop": (24, 32), "flip": 0.4, "transform": same}
+    loader = ds.loader(2, **options)
+    next(iter(loader))
+    state = json.loads(json.dumps(loader.state_dict()))
+    ds.loader(3, **options).load_state_dict(state)
+    for other in ({**options, "flip": 0.5}, {"crop": (24, 32), "flip": 0.4}, {}):
+        with pytest.raises(UsageError, match=r"steps \{.*'p': 0\.4"):
+            ds.loader(2, **other).load_state_dict(state)
+    with pytest.raises(UsageError, match="steps"):
+        ds.loader(2, seed=1, **options).load_state_dict(state)
+
+
 @pytest.mark.parametrize("store", ["source", "png", "raw"])
 @pytest.mark.parametrize("options", [{}, {"cache": 10**7}], ids=str)
 def test_short_forms_are_the_steps(tmp_path, store, options):

@@ -116,7 +116,7 @@ def test_a_state_of_the_first_epoch_is_gone_on_with(source, tmp_path, out):
     assert later.state_dict()["epoch"] == 1
     last.load_state_dict(later.state_dict())
     assert keys_of(last) == keys_of(later)
-    with pytest.raises(UsageError, match="saved with another dataset, seed or shuffle"):
+    with pytest.raises(UsageError, match="saved with another dataset, seed, shuffle or steps"):
         arriving(source, out).loader(7).load_state_dict(state)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +36,6 @@ from shardctl.loader.blocks.token_features import Deriver
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.system.mmap import mended
 from shardctl.system.text import lacks
-
-if TYPE_CHECKING:
-    from shardctl.loader.blocks.picture_steps import BatchSteps
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
@@ -96,7 +93,7 @@ class BatchReader:
         self._options = options = options or GatherOptions()
         transforms.check(columns)
         self.shards, self.columns = shards, columns
-        self._in_turn = sorted(columns, key=_is_marked)
+        self._in_turn = sorted(columns, key=is_marked)
         self.stages = Stages(options.profile)
         self._objects = ObjectReader(shards, columns, transforms)
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
@@ -105,13 +102,12 @@ class BatchReader:
         if (recipe := transforms.recipe) is not None:
             from shardctl.transforms.image_steps import ImageSteps, TimedSteps  # 20 ms
 
-            steps = TimedSteps if options.profile else ImageSteps
-            self._steps = steps(recipe.image_transforms, recipe.max_pixels)
-            if isinstance(self._steps, TimedSteps):
-                self._steps.timed = self.stages.step
-            if recipe.random:
-                names = [name for name in ("key", VARIANT) if name in shards.layout.columns.names]
-                self._named = columns_of(shards, names)
+            steps = recipe.image_transforms, recipe.max_pixels
+            self._steps = (
+                TimedSteps(*steps, self.stages.step) if options.profile else ImageSteps(*steps)
+            )
+            names = [name for name in ("key", VARIANT) if name in shards.layout.columns.names]
+            self._named = columns_of(shards, names)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]
         read += [
             column for column in self._named if column.name not in {each.name for each in read}
@@ -163,10 +159,18 @@ class BatchReader:
         mended_before = mended()
         row = self._storage.row_of(wanted) if len(wanted) == 1 else None
         sources = row or BlockSources(self._storage, wanted)
-        steps, found = self._steps_of(sources, memory), dict[str, Batch]()
+        found: dict[str, Batch] = {}
+        if self._steps is not None and self._transforms.recipe is not None:
+            from shardctl.loader.blocks.picture_steps import BatchSteps
+
+            named: Batch = {}
+            for column in self._named:
+                named |= self._values(column, sources, memory)
+            seed, epoch = self._transforms.recipe.seed, wanted.epoch
+            wanted.steps = BatchSteps(self._steps, seed, epoch, named["key"], named.get(VARIANT))
         # images before what is marked in them, which goes where their pixels went
         for column in self._in_turn:
-            found[column.name] = self._values(column, sources, steps, memory)
+            found[column.name] = self._values(column, sources, memory)
         batch: Batch = {}
         for column in self.columns:
             batch.update(found[column.name])
@@ -177,18 +181,6 @@ class BatchReader:
             if faults:
                 raise wanted.unreadable_blocks(faults)
         return batch
-
-    def _steps_of(self, sources: BlockSources, memory: BatchMemory) -> BatchSteps | None:
-        """Return the steps for the samples of a batch."""
-        recipe = self._transforms.recipe
-        if self._steps is None or recipe is None:
-            return None
-        from shardctl.loader.blocks.picture_steps import BatchSteps
-
-        values = [self._values(each, sources, None, memory)[each.name] for each in self._named]
-        keys, variants = (*values, None, None)[:2]
-        epoch, count = sources.wanted.epoch, len(sources.wanted)
-        return BatchSteps(self._steps, recipe.seed, epoch, count, keys, variants)
 
     def assembled(
         self,
@@ -208,7 +200,7 @@ class BatchReader:
                 elif column.objects is not None:
                     batch.update(self._objects.given(column, values[name], memory))
                 else:
-                    batch.update(self._taken(column, values[name], wanted, None, memory))
+                    batch.update(self._taken(column, values[name], wanted, memory))
             except Misfit as misfit:
                 raise wanted.unreadable(misfit.place, f"{name}: {misfit}") from None
         return batch
@@ -240,18 +232,16 @@ class BatchReader:
         memory = BlockSources(self._storage, wanted, counted=False).memory
         return pa.table({column.name: memory.take(column) for column in self.columns})
 
-    def _values(
-        self, column: Column, sources: BlockSources, steps: BatchSteps | None, memory: BatchMemory
-    ) -> Batch:
+    def _values(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
         if column.objects is not None:
-            return self._objects.read(column, sources, steps, memory)
+            return self._objects.read(column, sources, memory)
         located, wanted = sources.locate(column), sources.wanted
         try:
             if located is None:
-                return self._taken(column, sources.take(column), wanted, steps, memory)
+                return self._taken(column, sources.take(column), wanted, memory)
             if isinstance(located, np.ndarray):
                 return {column.name: self._numbers(column, located, wanted)}
-            return self._located(column, located, wanted, steps, memory)
+            return self._located(column, located, wanted, memory)
         except Misfit as misfit:
             raise UsageError(
                 f"{wanted.name_of(misfit.place)}: {column.name}: {misfit}; give a dtype that holds "
@@ -259,18 +249,13 @@ class BatchReader:
             ) from None
 
     def _located(
-        self,
-        column: Column,
-        located: Located,
-        wanted: Samples,
-        steps: BatchSteps | None,
-        memory: BatchMemory,
+        self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
     ) -> Batch:
         """Return values that are at any places in memory."""
-        is_changed = steps is not None and column.picture is not None
+        is_changed = wanted.steps is not None and column.picture is not None
         if self._transforms.decode and (column.is_encoded_picture or is_changed):
             with self.stages.stage(DECODE):
-                return {column.name: self._pictures.read(column, located, wanted, memory, steps)}
+                return {column.name: self._pictures.read(column, located, wanted, memory)}
         if column.kind == "fixed":
             return {column.name: self._fixed(column, located, wanted, memory)}
         if column.dtype is None:
@@ -278,18 +263,13 @@ class BatchReader:
         return _ragged(column, Lists.lying(column, located), self._transforms, memory)
 
     def _taken(
-        self,
-        column: Column,
-        values: pa.Array,
-        wanted: Samples,
-        steps: BatchSteps | None,
-        memory: BatchMemory,
+        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
     ) -> Batch:
         """Return values that Arrow has collected: some of their block are missing, or they are of a
         type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
-            return self._encoded(column, values, wanted, steps, memory)
+            return self._encoded(column, values, wanted, memory)
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:
@@ -302,10 +282,10 @@ class BatchReader:
         lacking: Bools = np.empty(0, bool)
         if missing is not None:
             lacking = np.any(missing.reshape(len(missing), -1), axis=1)
-            if steps is not None and isinstance(column.picture, Mask):
+            if wanted.steps is not None and isinstance(column.picture, Mask):
                 lost = np.flatnonzero(lacking)
                 lying = _lying(numbers, column)
-                return self._without_some(column, lying, lost, wanted, steps, memory)
+                return self._without_some(column, lying, lost, wanted, memory)
             if fill is None:
                 return {name: with_none(numbers, missing)}
             self._need_fill(column, np.flatnonzero(lacking), wanted)
@@ -315,7 +295,7 @@ class BatchReader:
             found = self._numbers(column, numbers, wanted)
         else:
             lying = _lying(numbers, column)
-            found = self._located(column, lying, wanted, steps, memory)[name]
+            found = self._located(column, lying, wanted, memory)[name]
         if missing is not None and fill is not None:
             found = np.array(found)
             # a picture that was cut is filled as a whole
@@ -324,22 +304,17 @@ class BatchReader:
         return {name: found}
 
     def _encoded(
-        self,
-        column: Column,
-        values: pa.Array,
-        wanted: Samples,
-        steps: BatchSteps | None,
-        memory: BatchMemory,
+        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
     ) -> Batch:
         """Return images or masks of which some may be missing: only masks may be."""
         lost = missing_images(values)
         if not len(lost) or not isinstance(column.picture, Mask):
             located = encoded_images(column, values, wanted)
-            return self._located(column, located, wanted, steps, memory)
+            return self._located(column, located, wanted, memory)
         if not self._transforms.decode:
             return {column.name: python_values(values.field("bytes"))}
         located = in_array(values.field("bytes"))
-        return self._without_some(column, located, lost, wanted, steps, memory)
+        return self._without_some(column, located, lost, wanted, memory)
 
     def _without_some(
         self,
@@ -347,7 +322,6 @@ class BatchReader:
         located: Located,
         lost: Numbers,
         wanted: Samples,
-        steps: BatchSteps | None,
         memory: BatchMemory,
     ) -> Batch:
         """Return masks of which some are missing."""
@@ -358,7 +332,7 @@ class BatchReader:
             if column.picture.ignore is None:
                 self._need_fill(column, lost, wanted)
         with self.stages.stage(DECODE):
-            found = self._pictures.read(column, located, wanted, memory, steps, lost, fill)
+            found = self._pictures.read(column, located, wanted, memory, lost, fill)
         if self._transforms.fill is not None:
             return {name: found}
         listed: list[Any] = list(found)
@@ -421,7 +395,7 @@ class BatchReader:
         shape = (len(located), *fixed_shape(column, self._transforms))
         result = memory.array(column.name, shape, converter.dtype)
         step = _CHUNK // column.width
-        if converter.one_by_one or step < _MANY:
+        if converter.planes or step < _MANY:
             for place, row in enumerate(located.rows()):
                 value = row.view(column.dtype).reshape(column.shape)
                 converter.write_one(value, place, result[place])
@@ -446,7 +420,7 @@ def _lying(numbers: Array, column: Column) -> Located:
     return Located([pa.py_buffer(numbers)], *places)
 
 
-def _is_marked(column: Column) -> bool:
+def is_marked(column: Column) -> bool:
     """Return whether the values are masks or objects, which are marked in images."""
     return column.objects is not None or isinstance(column.picture, Mask)
 

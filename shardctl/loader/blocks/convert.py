@@ -36,17 +36,12 @@ class Converter:
         self._affine = (
             None if normalization is None else _Affine(normalization, np.dtype(stored), self.dtype)
         )
-        self._planes = transforms.puts_channels_first(column)
+        self.planes = transforms.puts_channels_first(column)
         self._limits = None if self._affine else _limits(np.dtype(stored), self.dtype)
-
-    @property
-    def one_by_one(self) -> bool:
-        """Whether each sample is converted by itself."""
-        return self._planes
 
     def converted(self, values: Array, place: int) -> Array:
         """Return an image or mask, converted and normalised, as a copy."""
-        shape = (values.shape[2], *values.shape[:2]) if self._planes else values.shape
+        shape = (values.shape[2], *values.shape[:2]) if self.planes else values.shape
         out = np.empty(shape, self.dtype)
         self.write_one(values, place, out)
         return out
@@ -66,7 +61,7 @@ class Converter:
         """
         if self._limits is not None:
             _check_fit(values, self._limits, self.dtype)
-        if self._planes:
+        if self.planes:
             for channel in range(values.shape[2]):
                 plane = values[:, :, channel]
                 if self._affine is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,19 @@ from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
 
+if TYPE_CHECKING:
+    from shardctl.loader.blocks.picture_steps import BatchSteps
+
 CHECK_SECONDS = 0.01
 """How old the last look at a file may be: one takes a system call and the interpreter's lock,
 twice; 7 % at full speed."""
 
 
 class Samples:
-    """The samples of a batch, (n,), in an epoch: sample i is row `rows[i]` of block `block[i]`."""
+    """The samples of a batch, (n,), in an epoch: sample i is row `rows[i]` of block `block[i]`.
+    `steps` change their images, and what is marked in them."""
+
+    steps: BatchSteps | None = None
 
     def __init__(self, shards: Shards, numbers: Numbers, epoch: int = 0) -> None:
         self.shards, self.numbers, self.epoch = shards, numbers, epoch

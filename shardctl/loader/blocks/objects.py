@@ -312,9 +312,7 @@ class ObjectReader:
             )
         return Column.of(layout.columns.field(name), layout.roles.images[name])
 
-    def read(
-        self, column: Column, sources: BlockSources, steps: BatchSteps | None, memory: BatchMemory
-    ) -> Batch:
+    def read(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
         """Return the fields of a column of objects in a batch. Raises DamageError."""
         wanted = sources.wanted
         assert column.objects is not None
@@ -325,9 +323,9 @@ class ObjectReader:
         try:
             stored = sources.take(replace(column, members=read))
             found = Marked.of(stored, {name: types[name] for name in read})
-            if self._image is not None and steps is not None:
+            if self._image is not None and wanted.steps is not None:
                 before = int(found.counts.sum())
-                stored = self._moved(column.name, stored, self._image, sources, steps)
+                stored = self._moved(column.name, stored, self._image, sources, wanted.steps)
                 found = Marked.of(stored, found.types)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add

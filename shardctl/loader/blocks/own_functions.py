@@ -13,7 +13,7 @@ from shardctl.format.arrays import Bools, Numbers, Shape
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Mask, Roles, Sample
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of
+from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of, is_marked
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.locate import GatherOptions, Samples
 from shardctl.loader.blocks.memory import Batch, BatchMemory
@@ -62,42 +62,38 @@ class FunctionReader:
                 "a conversion calls it; loader.map() calls a function with each batch"
             )
         self._shards, self._skips, layout = shards, options.skips, shards.layout
-        named = [each for each in ("key", VARIANT) if each in layout.columns.names]
-        self._known = {*named, VARIANT, *(column.name for column in columns)}
-        more = columns_of(shards, [name for name in self._known if name in named])
-        inputs = [*columns, *(each for each in more if each.name not in {c.name for c in columns})]
-        before = replace(recipe, transform=recipe.image_transforms)
+        read = {column.name for column in columns}
+        more = {"key", VARIANT}.intersection(layout.columns.names) - read
+        self._known = {VARIANT, *read, *more}
         fill = transforms.fill
         if fill is not None:  # new fields are filled when they are there
             fill = {name: value for name, value in fill.items() if name in self._known}
-        plain = Transforms(recipe=before if before.transform else None, fill=fill)
-        self._inner = BatchReader(shards, inputs, plain, options)
+        steps = replace(recipe, transform=recipe.image_transforms)
+        plain = Transforms(recipe=steps if steps.transform else None, fill=fill)
+        self._inner = BatchReader(shards, [*columns, *columns_of(shards, [*more])], plain, options)
         self._pictures = {each.name: each for each in columns if each.picture is not None}
-        self._layout = _layout(columns, layout)
-        image = IMAGE if IMAGE in self._pictures else None
-        own = replace(
-            recipe,
-            transform=recipe.sample_transforms,
-            store=ImageEncoding.parse("raw") if image else None,
-        )
-        self._pipeline = SamplePipeline(own, None, lambda stage: None, self._layout)
-        self._annotated = Annotated(self._layout, recipe.keep_objects)
-        self._shapes, self._values = dict[str, Shape](), None
-        first, shapes = self._applied(tried, np.ones(len(tried), bool), 0)
-        in_turn = sorted(self._pictures.items(), key=lambda each: isinstance(each[1].picture, Mask))
-        for name, column in in_turn:
-            made = {each[name].shape for each in first if each[name] is not None}
-            differed = len({each[name] for each in shapes}) > 1
-            is_fixed = plain.picture_shape(column) is not None
-            is_fixed |= isinstance(column.picture, Mask) and IMAGE in self._shapes  # of its size
-            if len(made) == 1 and (differed or is_fixed):
-                self._shapes[name] = made.pop()
-        if self._pipeline.unmoved:
-            who, names = (
-                next(iter(self._pipeline.unmoved.values())),
-                ", ".join(self._pipeline.unmoved),
+        store = ImageEncoding.parse("raw") if IMAGE in self._pictures else None
+        own = replace(recipe, transform=recipe.sample_transforms, store=store)
+        of_columns = _layout(columns, layout)
+        self._pipeline = SamplePipeline(own, None, lambda stage: None, of_columns)
+        self._annotated = Annotated(of_columns, recipe.keep_objects)
+        self._values: SampleColumns | None = None
+        self._shapes = dict[str, Shape]()
+        first = self._made(tried, np.ones(len(tried), bool), 0)
+        given = self._inner.gather(tried)[0]
+        for name, column in sorted(self._pictures.items(), key=lambda each: is_marked(each[1])):
+            before, after = (
+                {each.shape for each in images if each is not None}
+                for images in (given[name], [sample[name] for sample in first])
             )
-            said = f"{who} changes the image, and leaves {names} where they are"
+            is_fixed = plain.picture_shape(column) is not None or (
+                isinstance(column.picture, Mask) and IMAGE in self._shapes  # of its size
+            )
+            if len(after) == 1 and (is_fixed or len(before) > 1):
+                self._shapes[name] = after.pop()
+        if unmoved := self._pipeline.unmoved:
+            who, left = next(iter(unmoved.values())), ", ".join(unmoved)
+            said = f"{who} changes the image, and leaves {left} where they are"
             warnings.warn(said, UserWarning, caller_level())
         new = _new_columns(first, self._known)
         self._known |= {column.name for column in new}
@@ -133,9 +129,8 @@ class FunctionReader:
         """Return the samples with these numbers (n,), in that order, and which of them are present:
         all, unless some were skipped. Raises DatasetError."""
         there = np.ones(len(numbers), bool)
-        made, _ = self._applied(numbers, there, epoch)
-        places = np.flatnonzero(there).tolist()
-        applied = Applied(places, made, [()] * len(made))
+        made = self._made(numbers, there, epoch)
+        applied = Applied(np.flatnonzero(there).tolist(), made, [()] * len(made))
         assert self._values is not None, "functions were tried"
         values = self._values.lay_out(applied)
         for place, rejection in applied.rejects.items():
@@ -145,29 +140,23 @@ class FunctionReader:
         memory = memory or BatchMemory()
         return self._outer.assembled(applied.samples, values, wanted, memory), there
 
-    def _applied(
-        self, numbers: Numbers, there: Bools, epoch: int
-    ) -> tuple[list[Sample], list[Sample]]:
-        """Return the samples that the functions made; and of each before, the shapes of its images
-        and its variant. Of those that are skipped `there` (n,) becomes False. Raises DatasetError."""
+    def _made(self, numbers: Numbers, there: Bools, epoch: int) -> list[Sample]:
+        """Return what the functions made of samples. Of those that are skipped `there` (n,) becomes
+        False. Raises DatasetError."""
         batch, there[:] = self._inner.gather(numbers, epoch)
-        before, prepared = dict[int, Sample](), dict[int, Prepared]()
+        given, prepared = dict[int, Sample](), dict[int, Prepared]()
         for row, place in enumerate(np.flatnonzero(there).tolist()):
-            sample = {name: each[row] for name, each in batch.items()}
+            sample = given[place] = {name: each[row] for name, each in batch.items()}
             number = variant_number(epoch, sample.get(VARIANT))
-            given = {**sample, VARIANT: number}
-            arrays = {name: each for name, each in sample.items() if isinstance(each, np.ndarray)}
-            given |= {name: np.array(each) for name, each in arrays.items()}  # to draw into
-            shapes = {name: arrays[name].shape for name in self._pictures if name in arrays}
-            size = shapes.get(IMAGE, (0, 0))[1::-1]
-            image = sample.get(IMAGE) if self._values is None else None
-            seen = {number: (0, self._annotated.marked(given, size), image)}
-            before[place] = {
-                **dict.fromkeys(self._pictures),
-                **shapes,
-                VARIANT: sample.get(VARIANT),
-            }
-            prepared[place] = Prepared([given], "", seen)
+            own = {
+                name: np.array(each) if isinstance(each, np.ndarray) else each  # to draw into
+                for name, each in sample.items()
+            } | {VARIANT: number}
+            image = sample.get(IMAGE)
+            size = (0, 0) if image is None else image.shape[1::-1]
+            looked_at = image if self._values is None else None
+            seen = {number: (0, self._annotated.marked(own, size), looked_at)}
+            prepared[place] = Prepared([own], "", seen)
         with self._inner.stages.stage(f"{STEP}functions"):
             results = self._pipeline.finish_together(prepared, lambda *_: None, lambda _: None)
         made = []
@@ -175,10 +164,10 @@ class FunctionReader:
             try:
                 if isinstance(result, Rejection):
                     raise result
-                made.append(self._checked([each.fields for each in result], before[place]))
+                made.append(self._checked([each.fields for each in result], given[place]))
             except Rejection as rejection:
                 self._reject(numbers, place, there, rejection)
-        return made, [before[place] for place in np.flatnonzero(there).tolist()]
+        return made
 
     def _reject(self, numbers: Numbers, place: int, there: Bools, rejection: Rejection) -> None:
         """Note that a sample is skipped. Raises DatasetError, which names it, if none is."""
@@ -188,33 +177,39 @@ class FunctionReader:
         there[place] = False
         self._inner.skipped += 1
 
-    def _checked(self, made: list[Sample], before: Sample) -> Sample:
-        """Return the sample that was made, with the variant that it had. Raises Rejection for what
-        a batch cannot hold."""
+    def _checked(self, made: list[Sample], given: Sample) -> Sample:
+        """Return the sample that was made of one that was given, with its variant. Raises Rejection
+        for what a batch cannot hold."""
         if len(made) != 1:
             why = f"the functions returned {len(made)} samples; while reading, each stays one"
             raise Rejection("transform", "not-a-sample", why)
-        sample = {**made[0], VARIANT: before[VARIANT]}
+        sample = {**dict.fromkeys(self._pictures), **made[0], VARIANT: given.get(VARIANT)}
         wrong = next((name for name in sample if name not in self._known), "")
         if wrong and self._values is not None:
             why = f"the functions added {wrong}, and not to the first samples"
             raise Rejection("transform", "not-a-sample", why)
         for name, column in self._pictures.items():
-            pixels, was, image = sample.get(name), before[name], sample.get(IMAGE)
-            if pixels is None and was is None:
-                continue
-            is_array = isinstance(pixels, np.ndarray) and pixels.dtype == column.pixel_dtype
-            shape: Shape = pixels.shape if is_array and pixels is not None else ()
-            fits = was is not None and len(shape) == len(was) and shape[2:] == was[2:]
-            if fits and isinstance(column.picture, Mask) and image is not None:
-                fits = shape == image.shape[:2] or was != before[IMAGE][:2]
-            if not fits or shape != self._shapes.get(name, shape):
-                how = (
-                    f"of type {column.pixel_dtype}, of the size of its image and of the first ones"
+            if not self._fits(column, sample, given):
+                why = (
+                    f"the functions made {name} {describe(sample[name])}; it must be an array of "
+                    f"type {column.pixel_dtype}, of the size of its image and of the first ones"
                 )
-                why = f"the functions made {name} {describe(pixels)}; it must be an array {how}"
                 raise Rejection("transform", "not-an-image", why)
         return sample
+
+    def _fits(self, column: Column, sample: Sample, given: Sample) -> bool:
+        """Return whether a batch can hold an image or a mask beside the others."""
+        name = column.name
+        pixels, before = sample[name], given[name]
+        image, image_before = sample.get(IMAGE), given.get(IMAGE)
+        if before is None or not isinstance(pixels, np.ndarray):
+            return before is None and pixels is None
+        shape: Shape = pixels.shape
+        fits: bool = pixels.dtype == column.pixel_dtype and shape == self._shapes.get(name, shape)
+        if isinstance(column.picture, Mask) and image is not None and image_before is not None:
+            was_of_image = before.shape == image_before.shape[:2]
+            fits = fits and (shape == image.shape[:2] or not was_of_image)
+        return fits and shape[2:] == before.shape[2:] and len(shape) == before.ndim
 
 
 def _layout(columns: list[Column], layout: Layout) -> Layout:

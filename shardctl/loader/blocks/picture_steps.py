@@ -12,19 +12,18 @@ from shardctl.format.roles import Mask
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.codecs.resampling import resampled_mask
 from shardctl.images.geometry import Size, Stage
-from shardctl.transforms.base import Rng
 from shardctl.transforms.image.views import Cuts, cuts
 from shardctl.transforms.image_steps import ImageSteps, SampleRngs
 from shardctl.transforms.picture import Picture
 
 
 class BatchSteps:
-    """The steps of images for the `count` samples of one batch in an epoch.
+    """The steps of images for the samples of one batch in an epoch.
 
     Their random numbers are those of a conversion with this seed, for the variant of the epoch's
     number. They depend on the `keys` of the samples, and on the `variants` that the dataset has of
-    them. Both are None where no step draws random numbers. All images and masks of a sample go through the steps with the same
-    random numbers.
+    them, if it has some. All images and masks of a sample go through the steps with the same random
+    numbers.
     """
 
     def __init__(
@@ -32,17 +31,15 @@ class BatchSteps:
         steps: ImageSteps,
         seed: int,
         epoch: int,
-        count: int,
-        keys: Sequence[str] | None,
+        keys: Sequence[str],
         variants: Sequence[int | None] | None,
     ) -> None:
-        self.steps, self._epoch, self._count, self._keys = steps, epoch, count, keys
-        stored = [0] * count if variants is None else variants
+        self.steps, self._epoch, self._keys = steps, epoch, keys
+        stored = [0] * len(keys) if variants is None else variants
         self._variants = [variant_number(epoch, each) for each in stored]
-        self._rngs = None if keys is None else SampleRngs(seed)
+        self._rngs = SampleRngs(seed)
         self._cuts: dict[Size, Cuts | None] = {}
         self._stages: dict[tuple[int, Size], Sequence[Stage]] = {}
-        self._rng: Rng = None  # type: ignore[assignment]  # nobody looks at it
         self._picture = Picture((1, 1))
 
     def cuts(self, size: Size) -> Cuts | None:
@@ -50,35 +47,29 @@ class BatchSteps:
         to cut and to mirror them."""
         if size not in self._cuts:
             steps = (*self.steps.lazy, *self.steps.others)
-            self._cuts[size] = cuts(steps, size, self._count, self._first)
+            self._cuts[size] = cuts(steps, size, len(self._keys), self._first)
         return self._cuts[size]
 
     def _first(self) -> Iterator[Floats]:
-        assert self._rngs is not None, "a step draws"
-        return iter(self._rngs.first(self._keys or (), self._variants))
+        return iter(self._rngs.first(self._keys, self._variants))
 
     @property
     def step(self) -> str:
         """The name of the step that was begun last, for messages."""
         return self._picture.step
 
-    def _draw(self, place: int) -> None:
-        """Make ready the random numbers of a sample."""
-        if self._rngs is not None and self._keys is not None:
-            self._rng = self._rngs.of(self._keys[place], self._variants[place])
-
     def begin(self, place: int, size: Size) -> Picture:
         """Return the picture of a sample's image of this size (width, height), without its pixels.
         Call `finish` before you begin the next one."""
-        self._draw(place)
-        self._picture = self.steps.begin(size, self._epoch, self._rng)
+        rng = self._rngs.of(self._keys[place], self._variants[place])
+        self._picture = self.steps.begin(size, self._epoch, rng)
         return self._picture
 
     def finish(self, place: int, size: Size, image: Image.Image) -> Pixels:
         """Return the pixels of the picture that was begun, made of the decoded image. Raises
         Rejection."""
         picture = self._picture
-        self.steps.finish(picture, image, self._rng)
+        self.steps.finish(picture, image, self._rngs.rng)
         self._stages[place, size] = picture.stages
         return picture.pixels
 

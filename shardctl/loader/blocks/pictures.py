@@ -93,7 +93,6 @@ class PictureReader:
         located: Located,
         wanted: Samples,
         memory: BatchMemory,
-        steps: BatchSteps | None,
         missing: Numbers | None = None,
         fill: float = 0,
     ) -> Array | list[Array]:
@@ -112,11 +111,11 @@ class PictureReader:
             found = memory.array(column.name, (len(wanted), *shape), converter.dtype)
             if missing is not None:
                 found[missing] = fill
-        left, cuts = np.ones(len(wanted), bool), self._cuts(column, steps)
+        left, cuts = np.ones(len(wanted), bool), self._cuts(column, wanted.steps)
         if column.is_encoded_picture:
             plain = self._plain(column, wanted)
             left[plain] = False
-            left[self._decode_plain(column, located, plain, converter, steps, cuts, found)] = True
+            left[self._decode_plain(column, located, wanted, plain, converter, cuts, found)] = True
         elif cuts is not None and missing is None:
             dtype, stored = column.pixel_dtype, column.shape
             for place, row in enumerate(located.rows()):
@@ -127,7 +126,7 @@ class PictureReader:
             left[missing] = False
         rest = np.flatnonzero(left)
         in_place = None if shape is None or transforms.changes(column) else found
-        for place, pixels in self._made(column, located, wanted, steps, in_place, rest):
+        for place, pixels in self._made(column, located, wanted, in_place, rest):
             if shape is None:
                 found[place] = converter.converted(pixels, place)
                 continue
@@ -194,9 +193,9 @@ class PictureReader:
         self,
         column: Column,
         located: Located,
+        wanted: Samples,
         plain: list[int],
         converter: Converter,
-        steps: BatchSteps | None,
         cuts: Cuts | None,
         found: Array | list[Array],
     ) -> list[int]:
@@ -206,7 +205,7 @@ class PictureReader:
         Returns the places of those that the slow way must look at: damaged ones, and all where steps
         do more than to cut and to mirror images of one size.
         """
-        if steps is not None and cuts is None:
+        if wanted.steps is not None and cuts is None:
             return plain
         changes, in_list = self._transforms.changes(column), isinstance(found, list)
         shape, failed = column.picture_shape, []
@@ -243,7 +242,6 @@ class PictureReader:
         column: Column,
         located: Located,
         wanted: Samples,
-        steps: BatchSteps | None,
         out: Any,
         places: Numbers,
     ) -> Iterator[tuple[int, Array]]:
@@ -252,6 +250,7 @@ class PictureReader:
         if not len(places):
             return
         numbers = wanted.numbers[places].tolist()
+        steps = wanted.steps
         rows = zip(places.tolist(), located.at(places).rows(), numbers, strict=True)
         for place, data, number in rows:
             try:
