@@ -19,6 +19,7 @@ from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
+from shardctl.benchmark.placing import Placement, placements
 from shardctl.benchmark.presets import find_preset
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.errors import (
@@ -44,6 +45,7 @@ from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
+from shardctl.transforms.recipe_files.while_reading import DATASET
 from shardctl.transforms.table import samples_per_record
 
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
@@ -161,6 +163,7 @@ class Advice:
     today: Today | None = None
     faults: tuple[str, ...] = ()
     network: Network | None = None
+    placements: tuple[Placement, ...] = ()
 
     @property
     def keeps_up(self) -> bool:
@@ -259,7 +262,10 @@ class _Trial:
     ) -> None:
         self._scratch, self._recipe, self._options, self._doing = scratch, recipe, options, doing
         self._reading = BenchOptions(
-            batch_size=options.batch_size, threads=options.threads, shuffle=True
+            batch_size=options.batch_size,
+            threads=options.threads,
+            shuffle=True,
+            recipe=DATASET if recipe.get("reading") else None,
         )
 
     def run(self, inputs: int) -> Advice:
@@ -269,7 +275,8 @@ class _Trial:
         for choice in _choices(self._recipe, self._options.lossless):
             self._doing(f"converting {choice.name}")
             try:
-                made[choice] = self._convert(choice)
+                keys = choice.recipe_keys()
+                made[choice] = self._convert(self._folder(choice), {**self._recipe, **keys})
             except UsageError as error:
                 tried.append(replace(choice, error=str(error)))
         if not made:
@@ -315,7 +322,23 @@ class _Trial:
             blocks=block_advice(self._folder(any_choice)) if any_choice.store is None else None,
             faults=tuple(f"{reject.key}: {reject.message}" for reject in any_made.examples),
             network=network,
+            placements=self._placements(best, rate),
         )
+
+    def _placements(self, best: Choice, rate: float) -> tuple[Placement, ...]:
+        """Return the ways to do the random steps, stored as is best."""
+        if best.store is None:
+            return ()
+        stored = best.recipe_keys()
+        if best.store == "source":
+            stored["store"] = "png" if self._options.lossless else "jpeg:90"
+
+        def converted(where: str, recipe: dict[str, Any]) -> tuple[Path, ConvertResult]:
+            self._doing(f"trying the random steps ({where})")
+            folder = self._scratch / f"steps-{where}"
+            return folder, self._convert(folder, recipe)
+
+        return placements(self._recipe, stored, rate, self._options.batch_size, converted)
 
     def _tried(self, choice: Choice, result: ConvertResult) -> int:
         """Return how many inputs were tried."""
@@ -346,12 +369,11 @@ class _Trial:
     def _folder(self, choice: Choice) -> Path:
         return self._scratch / choice.name.replace(" ", "-").replace(":", "-")
 
-    def _convert(self, choice: Choice) -> ConvertResult:
+    def _convert(self, folder: Path, recipe: dict[str, Any]) -> ConvertResult:
         try:
-            inputs, recipe = self._scratch / "inputs", {**self._recipe, **choice.recipe_keys()}
             return convert(
-                inputs,
-                self._folder(choice),
+                self._scratch / "inputs",
+                folder,
                 recipe=recipe,
                 progress=False,
                 labels="none",

@@ -131,6 +131,8 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         click.echo(f"of those tried, {cost}")
     if advice.blocks is not None:
         _print_blocks(advice.blocks)
+    if advice.placements:
+        _print_placements(advice)
     memory = (
         "fits in this machine's memory"
         if advice.fits_in_memory
@@ -222,6 +224,38 @@ def _print_today(found: Today) -> None:
     click.echo(
         f"  as they are: {rate}, by {printable(found.library)} in {found.how}, with no transform"
     )
+
+
+def _print_placements(advice: Advice) -> None:
+    """Print where the random steps can be done, and where they are best."""
+    click.echo("the random steps can be done once, or in each epoch (a loader with one thread):")
+    best = next((each for each in reversed(advice.placements) if each.keeps_up), None)
+    rows = [
+        (
+            "*" if each is best else "",
+            _WHERE[each.where],
+            each.store,
+            f"{each.samples_per_s:,.0f}/s",
+            f"{each.cores:.2g} cores",
+            format_bytes(each.input_bytes * advice.inputs),
+            "a new one in each epoch" if each.views is None else f"{each.views:,}",
+        )
+        for each in advice.placements
+        if each.error is None
+    ]
+    print_table(
+        rows, ("", "where", "store", "samples/s", "needed", "all inputs", "views of an input")
+    )
+    for each in advice.placements:
+        if each.error is not None:
+            click.echo(f"  {_WHERE[each.where]}: not possible, {printable(each.error)}")
+
+
+_WHERE = {
+    "conversion": "at the conversion",
+    "variants": "in --variants",
+    "reading": "under [[reading]]",
+}
 
 
 def _print_blocks(found: BlockAdvice) -> None:

@@ -262,40 +262,38 @@ class Dataset:
         wanted[wanted < 0] += size
         samples, epoch = self._selection.samples(wanted), whole_number("epoch", epoch, 0)
         read = self._samples if columns is None and decode else self._gatherer(columns, decode)
-        if (recipe, step, transform) != (None, (), ()):
-            keys = {"seed": whole_number("seed", seed)}
-            steps = names("step", step)
-            made = self._with_steps(Transforms(decode), [], recipe, steps, transform, keys)
-            changed = reader_of(self._selection, read.columns, made, GatherOptions())
+        steps = {
+            "recipe": recipe,
+            "step": names("step", step),
+            "transform": transform,
+            "seed": whole_number("seed", seed),
+        }
+        transforms = self._with_steps(Transforms(decode), steps)
+        if transforms.recipe is not None:
+            changed = reader_of(self._selection, read.columns, transforms, GatherOptions())
             return changed.gather(samples, epoch)[0]
         return read.gather(samples, epoch)[0]
 
-    def _with_steps(
-        self,
-        transforms: Transforms,
-        first: Sequence[dict[str, Any]],
-        recipe: RecipeGiven,
-        step: Sequence[str],
-        transform: FunctionsGiven,
-        keys: dict[str, Any],
-    ) -> Transforms:
-        """Return transforms with the steps that are given to `loader`, after the `first` ones. Raises
-        UsageError, InputError."""
+    def _with_steps(self, transforms: Transforms, given: Mapping[str, Any]) -> Transforms:
+        """Return transforms with the steps among these arguments of `loader`. Raises UsageError,
+        InputError."""
+        if all(given.get(name, default) is default for name, default in _STEPS.items()):
+            return transforms
+        # 20 ms, which most loaders never need
         from shardctl.transforms.recipe_files.while_reading import recipe_while_reading
 
-        own = [*transform] if isinstance(transform, list | tuple) else [transform]
         dataset = self.manifest.recipe
+        try:
+            made = recipe_while_reading(given, dataset, most_pixels(dataset))
+        except UsageError as error:
+            raise UsageError(in_python(str(error), Dataset.loader)) from error
+        if not made.transform:
+            return transforms
         if not self.roles.images:
             raise UsageError(
                 f"{self._shards.shown} has no images, which steps and functions change"
             )
-        try:
-            made = recipe_while_reading(
-                recipe, first, step, own, keys, dataset, most_pixels(dataset)
-            )
-        except UsageError as error:
-            raise UsageError(in_python(str(error), Dataset.loader)) from error
-        return replace(transforms, recipe=made if made.transform else None)
+        return replace(transforms, recipe=made)
 
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         chosen = None if columns is None else names("columns", columns)
@@ -423,23 +421,9 @@ class Dataset:
             for name, value in locals().items()
         }
         reading, transforms = _those(GatherOptions, given), _those(Transforms, given)
-        asked = (resize, crop, recipe, keep_objects)
-        if (crop_from, flip, given["step"], transform) != ("center", False, (), ()) or any(
-            each is not None for each in asked
-        ):
-            # 20 ms, which most loaders never need
-            from shardctl.transforms.recipe_files.while_reading import (
-                refuse_unsendable,
-                short_steps,
-            )
-
-            first = short_steps(resize, crop, crop_from, flip)
-            keys = {"seed": given["seed"]}
-            if keep_objects is not None:
-                keys["keep_objects"] = keep_objects
-            transforms = self._with_steps(transforms, first, recipe, given["step"], transform, keys)
-            if processes not in (None, "auto") and transforms.recipe is not None:
-                refuse_unsendable(transforms.recipe)
+        transforms = self._with_steps(transforms, given)
+        if transforms.recipe is not None and processes not in (None, "auto"):
+            transforms.recipe.check_sending()
         selection = self._selection
         make: type[DatasetStream] = VariantStream if variant == "epoch" else DatasetStream
         # Single samples in a random order where each is read alone, else whole blocks.
@@ -511,10 +495,8 @@ def processes_for(stream: DatasetStream, transforms: Transforms) -> int | None:
     count = min(TIMED, len(stream))
     if recipe is None or cores < 2 or not count:
         return None
-    from shardctl.transforms.recipe_files.while_reading import refuse_unsendable
-
     try:
-        refuse_unsendable(recipe)
+        recipe.check_sending()
     except UsageError:
         return None
     if all(step.lazy for step in recipe.image_transforms) and not recipe.sample_transforms:
@@ -537,6 +519,14 @@ def _on_error(name: str, value: Any) -> str:
         raise UsageError(f"{name} {value!r} is not known; use 'raise' or 'skip'")
     return str(value)
 
+
+_STEPS: dict[str, Any] = {
+    **dict.fromkeys(("resize", "crop", "recipe", "keep_objects")),
+    **dict.fromkeys(("step", "transform"), ()),
+    "crop_from": "center",
+    "flip": False,
+}
+"""The arguments of `Dataset.loader` that are steps, and what they are where there are none."""
 
 _TRUTHS = ("decode", "channels_first", "mmap", "preload", "checksums", "profile", "drop_last")
 _READERS: dict[str, Callable[[str, Any], Any]] = {

@@ -26,11 +26,17 @@ class ImageSteps:
     """The steps of images of a recipe.
 
     Those that come first and only say what is to be seen are done before an image is decoded: it is
-    decoded no larger than they need.
+    decoded no larger than they need. `timed` is called with the name of each step and the seconds
+    that it took.
     """
 
-    def __init__(self, steps: Sequence[ImageTransform], max_pixels: int = MAX_PIXELS) -> None:
-        self.max_pixels = max_pixels
+    def __init__(
+        self,
+        steps: Sequence[ImageTransform],
+        max_pixels: int = MAX_PIXELS,
+        timed: Callable[[str, float], None] = lambda name, seconds: None,
+    ) -> None:
+        self.max_pixels, self._timed = max_pixels, timed
         self.lazy = tuple(takewhile(lambda step: step.lazy, steps))
         self.others = tuple(steps[len(self.lazy) :])
         self.random = any(step.random for step in steps)
@@ -50,35 +56,13 @@ class ImageSteps:
 
     def _do(self, steps: Sequence[ImageTransform], picture: Picture, rng: Rng) -> None:
         for step in steps:
-            picture.step = step.name
+            picture.step, began = step.name, time.perf_counter()
             step.apply(picture, rng)
-
-
-class TimedSteps(ImageSteps):
-    """The same steps. `timed` is called with the name of each and the seconds that it took."""
-
-    def __init__(
-        self,
-        steps: Sequence[ImageTransform],
-        max_pixels: int,
-        timed: Callable[[str, float], None],
-    ) -> None:
-        super().__init__(steps, max_pixels)
-        self._timed = timed
-
-    def _do(self, steps: Sequence[ImageTransform], picture: Picture, rng: Rng) -> None:
-        for step in steps:
-            began = time.perf_counter()
-            super()._do((step,), picture, rng)
             self._timed(step.name, time.perf_counter() - began)
 
 
 def _name(seed: int, key: str, variant: int) -> bytes:
     return f"{seed}\0{variant}\0{key}".encode()
-
-
-def _digest(seed: int, key: str, variant: int) -> int:
-    return xxhash.xxh3_128_intdigest(_name(seed, key, variant))
 
 
 _LOW = 2**64 - 1
@@ -87,10 +71,7 @@ _LOW = 2**64 - 1
 def sample_rng(seed: int, key: str, variant: int) -> Rng:
     """Return the generator of one sample, keyed by (seed, key, variant): the same in any process
     and any order."""
-    digest = _digest(seed, key, variant)
-    return np.random.Generator(
-        np.random.Philox(key=np.array([digest & _LOW, digest >> 64], np.uint64))
-    )
+    return SampleRngs(seed).of(key, variant)
 
 
 class SampleRngs:
@@ -106,7 +87,7 @@ class SampleRngs:
 
     def of(self, key: str, variant: int) -> Rng:
         """Return the generator of one sample."""
-        digest = _digest(self._seed, key, variant)
+        digest = xxhash.xxh3_128_intdigest(_name(self._seed, key, variant))
         self._key[0], self._key[1] = digest & _LOW, digest >> 64
         self._bits.state = self._begin
         return self.rng

@@ -281,6 +281,12 @@ class Recipe(RecipeKeys):
         """The user's own functions."""
         return tuple(step for step in self.transform if isinstance(step, SampleTransform))
 
+    def check_sending(self) -> None:
+        """Raise UsageError for a function that other processes cannot be sent."""
+        for step in self.transform:
+            if isinstance(step, Custom):
+                step.check_sending()
+
     @property
     def models(self) -> tuple[GroupTransform, ...]:
         """Those of the user's own functions that are called on many samples."""

@@ -52,6 +52,7 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     assert found.keeps_up
     assert found.proven >= 0.9
     assert (found.inputs, found.tried, found.rejected) == (60, 24, 0)
+    assert found.placements == ()
     assert found.total_bytes == pytest.approx(60 * found.best.sample_bytes, abs=60)
     assert (found.blocks, {choice.ratio for choice in found.choices}) == (None, {None})
     (source,) = [choice for choice in found.choices if choice.error is not None]
@@ -60,6 +61,24 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     by_name = {choice.name: choice for choice in advised(photos).choices}
     assert by_name["source"].error is None
     assert "one size of all images" in str(by_name["raw none"].error)
+
+
+def test_it_says_where_the_random_steps_belong(cli, photos):
+    once, random = CROP["transform"][:1], [{"name": "random_crop", "size": 32}]
+    random.append({"name": "color_jitter", "brightness": 0.4})
+    ways = {
+        each.where: each for each in advised(photos, {"transform": [*once, *random]}).placements
+    }
+    assert list(ways) == ["conversion", "variants", "reading"]
+    assert [each.views for each in ways.values()] == [1, 4, None]
+    assert all(each.keeps_up and each.samples_per_s > 20 for each in ways.values())
+    assert ways["variants"].input_bytes == 4 * ways["conversion"].input_bytes
+    # those that the recipe does while reading are not asked about a second time
+    split = advised(photos, {"transform": once, "reading": random})
+    assert [each.where for each in split.placements] == list(ways)
+    # nothing is done once: the original bytes stay
+    found = cli("advise", photos, "--step", "random_crop size=32", *WORDS[4:], "20")
+    assert re.search(r"\* +under \[\[reading\]\] +source .* a new one in each epoch", found.out)
 
 
 @pytest.mark.thorough

@@ -100,12 +100,10 @@ class BatchReader:
         self._steps = None
         self._named: list[Column] = []
         if (recipe := transforms.recipe) is not None:
-            from shardctl.transforms.image_steps import ImageSteps, TimedSteps  # 20 ms
+            from shardctl.transforms.image_steps import ImageSteps  # 20 ms
 
-            steps = recipe.image_transforms, recipe.max_pixels
-            self._steps = (
-                TimedSteps(*steps, self.stages.step) if options.profile else ImageSteps(*steps)
-            )
+            steps = recipe.image_transforms
+            self._steps = ImageSteps(steps, recipe.max_pixels, self.stages.step)
             names = [name for name in ("key", VARIANT) if name in shards.layout.columns.names]
             self._named = columns_of(shards, names)
         read = [*columns, *self._objects.hidden, *self._derived.hidden]

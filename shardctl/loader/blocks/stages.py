@@ -88,6 +88,8 @@ class Stages:
 
     def step(self, name: str, seconds: float) -> None:
         """Take time of the stage that this thread is in for a step of a recipe."""
+        if not self._measured:
+            return
         thread: _Thread = self._local.thread
         thread.seconds[f"{STEP}{name}"] += seconds
         thread.seconds[thread.stack[-1]] -= seconds

@@ -8,8 +8,8 @@ from typing import Any
 
 from shardctl.errors import InputError
 from shardctl.format.roles import Roles
-from shardctl.images.defaults import MAX_PIXELS
 from shardctl.inspection.content.blocks import StoredSample
+from shardctl.loader.blocks.pictures import most_pixels
 from shardctl.loader.dataset import open_dataset
 from shardctl.making.preview import VARIANTS, Preview, Tried
 from shardctl.system.permutation import evenly_spaced
@@ -28,15 +28,8 @@ def preview_reading(
     InputError.
     """
     whole = ds = open_dataset(dst)
-    recipe = recipe_while_reading(
-        given["recipe"],
-        (),
-        given["step"],
-        given["transform"],
-        {"seed": given["seed"]},
-        ds.manifest.recipe,
-        MAX_PIXELS,
-    )
+    of_dataset = ds.manifest.recipe
+    recipe = recipe_while_reading(given, of_dataset, most_pixels(of_dataset))
     if keys:
         ds = ds.filter(" or ".join(f"key == {key!r}" for key in keys))
     places = evenly_spaced(len(ds), len(ds) if keys else inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,23 +27,14 @@ KEYS = ("transform", "keep_objects", "max_pixels")
 """The keys of a recipe that make sense while reading."""
 
 
-def recipe_while_reading(
-    recipe: Mapping[str, Any] | str | Path | None,
-    first: Sequence[Json],
-    last: Sequence[str],
-    functions: Sequence[Any],
-    given: Json,
-    dataset: Json,
-    most_pixels: int,
-) -> Recipe:
-    """Return the recipe of a loader.
+def recipe_while_reading(given: Mapping[str, Any], dataset: Json, most_pixels: int) -> Recipe:
+    """Return the recipe of the steps among the arguments of a loader, by their names.
 
-    The steps `first` come before those of `recipe`, which may be DATASET. The steps `last`, as
-    `--step` takes them, come after. The `functions` come at the end.
-
-    `given` are values of keys, which win over those of the recipe. `most_pixels` are those that
-    steps may make if it says no number. Raises UsageError, InputError.
+    Those that it has short forms for come first, then those of `recipe`, then each `step`. The
+    functions of `transform` come at the end. `dataset` is the recipe of the dataset. `most_pixels`
+    are those that steps may make if a recipe says no number. Raises UsageError, InputError.
     """
+    recipe = given.get("recipe")
     if not isinstance(recipe, str | Path | Mapping | None):
         raise UsageError(f"recipe is a file, @NAME or a dict, not {recipe!r}")
     shown = printable(recipe) if isinstance(recipe, str | Path) else "the recipe"
@@ -66,28 +57,26 @@ def recipe_while_reading(
             f"{shown}: {some(others)} {'make' if len(others) > 1 else 'makes'} no sense while a "
             f"dataset is read; keys there are {', '.join(KEYS)}"
         )
-    steps = [*first, *joined.get("transform", ()), *map(parse_step_option, last)]
+    last = map(parse_step_option, given.get("step", ()))
+    steps = [*_short_steps(given), *joined.get("transform", ()), *last]
+    keys = {name: given[name] for name in ("seed", "keep_objects") if given.get(name) is not None}
     fixed = {"transform": steps, "store": "png", "kind": "image"}
-    made = Recipe.from_json({"max_pixels": most_pixels, **joined, **given, **fixed})
+    made = Recipe.from_json({"max_pixels": most_pixels, **joined, **keys, **fixed})
     unfit = next((step for step in made.transform if isinstance(step, Filter)), None)
     if unfit is not None:
         raise UsageError(f"{unfit.name} leaves samples out, which only a conversion can")
+    functions = given.get("transform", ())
     own = [
         Custom(target=each).loaded() if isinstance(each, str) else Custom.of(each)
-        for each in functions
+        for each in (functions if isinstance(functions, list | tuple) else [functions])
     ]
     return replace(made, transform=(*made.transform, *own))
 
 
-def refuse_unsendable(recipe: Recipe) -> None:
-    """Raise UsageError for a function that other processes cannot be sent."""
-    for step in recipe.transform:
-        if isinstance(step, Custom):
-            step.check_sending()
-
-
-def short_steps(resize: Any, crop: Any, crop_from: str, flip: Any) -> list[Json]:
-    """Return the steps that these arguments of a loader are short for. Raises UsageError."""
+def _short_steps(given: Mapping[str, Any]) -> list[Json]:
+    """Return the steps that arguments of a loader are short for. Raises UsageError."""
+    resize, crop, flip = given.get("resize"), given.get("crop"), given.get("flip", False)
+    crop_from = given.get("crop_from", "center")
     if crop_from not in ("center", "random"):
         raise UsageError(f"a crop is from 'center' or 'random' places, not {crop_from!r}")
     if crop_from == "random" and crop is None:
