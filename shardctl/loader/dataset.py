@@ -172,9 +172,10 @@ class Dataset:
                 f"the index of a sample must be a whole number; it is {index!r}; ds.take takes a "
                 "list, ds.filter(\"key == 'a.jpg'\") a key"
             ) from None
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"sample {place:,} of a dataset of {len(self):,}")
-        number = np.array([place % len(self)], np.int64)  # `take` checks more than it takes to read
+        size = len(self)
+        if not -size <= place < size:
+            raise IndexError(f"sample {place:,} of a dataset of {size:,}")
+        number = np.array([place % size], np.int64)  # `take` checks more than it takes to read
         batch = self._samples.gather(self._selection.samples(number))[0]
         return {name: values[0] for name, values in batch.items()}
 

@@ -68,15 +68,10 @@ def _name(seed: int, key: str, variant: int) -> bytes:
 _LOW = 2**64 - 1
 
 
-def sample_rng(seed: int, key: str, variant: int) -> Rng:
-    """Return the generator of one sample, keyed by (seed, key, variant): the same in any process
-    and any order."""
-    return SampleRngs(seed).of(key, variant)
-
-
 class SampleRngs:
-    """The same generators for one sample after another, in an eighth of the time: each is of use
-    only until the next one is asked for."""
+    """The generators of samples, keyed by (seed, key, variant): the same in any process and any
+    order. Each is of use only until the next one is asked for: to make one takes eight times as
+    long."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

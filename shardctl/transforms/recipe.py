@@ -34,7 +34,7 @@ from shardctl.transforms.base import (
 )
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
-from shardctl.transforms.image_steps import sample_rng
+from shardctl.transforms.image_steps import SampleRngs
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
@@ -332,7 +332,7 @@ class Recipe(RecipeKeys):
         and any order. Who `draws` nothing gets None."""
         if not draws:
             return None  # type: ignore[return-value]  # nobody looks at it
-        return sample_rng(self.seed, key, variant)
+        return SampleRngs(self.seed).of(key, variant)
 
     def given(self) -> Json:
         """Return the keys whose values differ from their defaults, as plain data."""

@@ -287,7 +287,7 @@ class BatchReader:
             if fill is None:
                 return {name: with_none(numbers, missing)}
             self._need_fill(column, np.flatnonzero(lacking), wanted)
-        if column.is_boolean:
+        if column.is_boolean or not self._transforms.changes(column):
             found = numbers
         elif not column.shape:
             found = self._numbers(column, numbers, wanted)

@@ -408,22 +408,15 @@ def numbers_of(array: pa.Array, column: Column) -> tuple[Array, Bools | None]:
     """Return the numbers of a "fixed" column, (n, *shape), and which of them are missing; None if
     none is."""
     inner = array.storage if isinstance(array, pa.ExtensionArray) else array
-    whole = inner
-    while pa.types.is_fixed_size_list(whole.type) and not whole.null_count:
-        size = whole.type.list_size
-        whole = whole.values.slice(whole.offset * size, len(whole) * size)
-    if not whole.null_count:
-        return _plain(whole).reshape(len(array), *column.shape), None
-    missing = is_missing(inner)
+    shape, missing = (len(array), *column.shape), is_missing(inner) if inner.null_count else None
     while pa.types.is_fixed_size_list(inner.type):
         size = inner.type.list_size
         inner = inner.values.slice(inner.offset * size, len(inner) * size)
-        missing = np.repeat(missing, size) | is_missing(inner)
-    shape = (len(array), *column.shape)
-    numbers = _plain(
-        inner.fill_null(False if column.is_boolean else 0) if inner.null_count else inner
-    ).reshape(shape)
-    return numbers, missing.reshape(shape) if missing.any() else None
+        if missing is not None or inner.null_count:
+            missing = is_missing(inner) | (False if missing is None else np.repeat(missing, size))
+    if inner.null_count:
+        inner = inner.fill_null(False if column.is_boolean else 0)
+    return _plain(inner).reshape(shape), None if missing is None else missing.reshape(shape)
 
 
 def with_none(numbers: Array, missing: Bools) -> list[Any]:

@@ -224,11 +224,6 @@ def _cast(views: Array, buffers: list[pa.Buffer]) -> pa.Array:
 def adjoining(located: Located, width: int) -> Bytes | None:
     """Return contiguous values of one width without a copy, (n, width), read-only; None if they are
     not contiguous."""
-    if len(located) == 1:
-        start, buffer = int(located.start[0]), located.buffers[int(located.which[0])]
-        array = np.frombuffer(buffer, np.uint8, width, start).reshape(1, width)
-        array.flags.writeable = False
-        return array
     if (
         not len(located)
         or located.which[0] != located.which[-1]
