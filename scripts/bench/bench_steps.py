@@ -1,15 +1,16 @@
 """The steps of a recipe while reading: the loader, a bare pool of processes with the same calls of
-Pillow, and torch's DataLoader with torchvision.
+Pillow, torch's DataLoader and Grain with torchvision, and tf.data.
 
-    .venv/bin/python scripts/bench/bench_steps.py [CORPUS] [--rounds 5] [--torch PYTHON] [--json FILE]
+    .venv/bin/python scripts/bench/bench_steps.py [CORPUS] [--rounds 5] [--torch PYTHON]
+        [--tensorflow PYTHON] [--json FILE]
 
 CORPUS is as in bench_loader.py. `classify` reads photos of 256 px as jpeg:90 and does
 random_resized_crop 224, hflip, RandAugment(2, 9) and random_erasing; `detect` reads photos of 500 px
-with 8 boxes and a mask, and does letterbox 640, hflip and color_jitter; torch does this to the image
-alone. Every round runs each
-contender once, in turn, over all images; two cores. The pool has the encoded images in its memory
-and keeps one batch of results. PYTHON has torch and torchvision: the one of `make interop` by
-default; without it, that contender is left out.
+with 8 boxes and a mask, and does letterbox 640, hflip and color_jitter; torch and Grain do this to
+the image alone, and tf.data is left out. Every round runs each contender once, in turn, over all
+images; two cores. The pool and the other tools have the encoded images in their memory, and the pool
+keeps one batch of results. The first PYTHON has torch, torchvision and grain, the second one
+TensorFlow: those of `make interop` by default. Who is not installed is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,9 @@ def main() -> None:
     options.add_argument(
         "--torch", type=Path, default=ROOT / ".interop" / "torch" / "bin" / "python"
     )
+    options.add_argument(
+        "--tensorflow", type=Path, default=ROOT / ".interop" / "tensorflow" / "bin" / "python"
+    )
     given = options.parse_args()
     results = {}
     with scratch() as folder:
@@ -66,7 +71,7 @@ def main() -> None:
         cases = {"classify": plain, "detect": marked(bench, folder / "marked")}
         for name, path in cases.items():
             warm(path)
-            contenders = contenders_of(name, path, given.torch)
+            contenders = contenders_of(name, path, given.torch, given.tensorflow)
             in_turn(contenders, 1)
             found = in_turn(contenders, given.rounds)
             bare = found["bare pool"]
@@ -100,7 +105,7 @@ def marked(bench: Bench, to: Path) -> Path:
     return to
 
 
-def contenders_of(name: str, path: Path, torch: Path) -> dict[str, Contender]:
+def contenders_of(name: str, path: Path, torch: Path, tensorflow: Path) -> dict[str, Contender]:
     ds = shardctl.open(path)
     columns = ["key", "image", *(each for each in ("mask", "objects") if each in ds.schema.names)]
     taken = ds.take(range(len(ds)), columns=columns, decode=False)
@@ -134,8 +139,15 @@ def contenders_of(name: str, path: Path, torch: Path) -> dict[str, Contender]:
         "shardctl, 2 processes": loader(processes=CORES, threads=CORES),
         "shardctl, 2 threads": loader(threads=CORES),
     }
-    if torch.exists():
-        contenders["torch, torchvision"] = lambda: with_torch(name, path, torch)
+    others = [("torch, torchvision", torch, TORCH), ("Grain, torchvision", torch, GRAIN)]
+    if name == "classify":
+        others.append(("tf.data", tensorflow, TENSORFLOW))
+    for who, python, program in others:
+        libraries = who.lower().replace("tf.data", "tensorflow")
+        if python.exists() and not subprocess.call(
+            [python, "-c", f"import {libraries}"], stderr=subprocess.DEVNULL
+        ):
+            contenders[who] = partial(of_other, who, python, READ + program, name, path)
     return contenders
 
 
@@ -168,15 +180,9 @@ def done_bare(share: tuple[Any, ...]) -> int:
     return len(datas)
 
 
-TORCH = """
-import io, sys, time, torch
-library = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms"):
-    library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-import pyarrow.ipc, glob
-from PIL import Image
-from torchvision.transforms import v2
-torch.set_num_threads(1)
+READ = """
+import glob, io, sys, time
+import pyarrow.ipc
 path, name, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
 datas = []
 for file in sorted(glob.glob(path + "/*.arrow")):
@@ -185,28 +191,120 @@ for file in sorted(glob.glob(path + "/*.arrow")):
             block = reader.get_batch(number)
             if "image" in block.schema.names and block.num_rows and "bytes" in str(block.schema.field("image").type):
                 datas += [each["bytes"] for each in block.column("image").to_pylist()]
-steps = {
+def timed(batches):
+    for _ in range(2):
+        began = time.perf_counter()
+        count = sum(len(images) for images in batches())
+    print(count / (time.perf_counter() - began))
+"""
+"""Reads the encoded images, as the programs of all other tools do first."""
+
+TORCHVISION = """
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+torch.set_num_threads(1)
+steps = v2.Compose({
     "classify": [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.RandAugment(2, 9), v2.PILToTensor(), v2.RandomErasing(0.25)],
     "detect": [v2.Resize(480, max_size=640), v2.Pad([0, 80, 0, 80]), v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4, 0.4), v2.PILToTensor()],
-}[name]
-steps = v2.Compose(steps)
+}[name])
+def done(data): return steps(Image.open(io.BytesIO(data)).convert("RGB"))
+"""
+
+TORCH = (
+    TORCHVISION
+    + """
 class Images(torch.utils.data.Dataset):
     def __len__(self): return len(datas)
-    def __getitem__(self, place): return steps(Image.open(io.BytesIO(datas[place])).convert("RGB"))
+    def __getitem__(self, place): return done(datas[place])
 loader = torch.utils.data.DataLoader(Images(), batch, shuffle=True, num_workers=2, persistent_workers=True)
-for _ in range(2):
-    began = time.perf_counter()
-    count = sum(len(images) for images in loader)
-print(count / (time.perf_counter() - began))
+timed(lambda: loader)
+"""
+)
+
+GRAIN = (
+    TORCHVISION
+    + """
+import grain
+def images(_=None):
+    found = grain.MapDataset.source(datas).shuffle(seed=1).map(lambda data: done(data).numpy()).batch(batch)
+    return found.to_iter_dataset(grain.ReadOptions(num_threads=0)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+if __name__ == "__main__": timed(images)
+"""
+)
+
+TENSORFLOW = """
+import math
+import tensorflow as tf
+def warped(image, *rows):
+    return tf.raw_ops.ImageProjectiveTransformV3(images=image[None], transforms=[[*rows, 0.0, 0.0]], output_shape=(224, 224), fill_value=0.0, interpolation="NEAREST", fill_mode="CONSTANT")[0]
+def turned(image, angle):
+    sin, cos = tf.sin(angle), tf.cos(angle)
+    return warped(image, cos, -sin, 112 * (1 - cos + sin), sin, cos, 112 * (1 - cos - sin))
+def blended(image, other, factor):
+    return tf.clip_by_value(other + factor * (image - other), 0.0, 255.0)
+def stretched(image):
+    low, high = tf.reduce_min(image, (0, 1)), tf.reduce_max(image, (0, 1))
+    return (image - low) * 255 / tf.maximum(high - low, 1)
+def equalized(image):
+    channels = []
+    for channel in tf.unstack(tf.cast(image, tf.int32), axis=2):
+        counts = tf.cumsum(tf.math.bincount(channel, minlength=256))
+        least = tf.reduce_min(tf.boolean_mask(counts, counts > 0))
+        table = (counts - least) * 255 // tf.maximum(224 * 224 - least, 1)
+        channels.append(tf.gather(table, channel))
+    return tf.cast(tf.stack(channels, 2), tf.float32)
+smooth = tf.tile(tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32)[..., None, None] / 13, (1, 1, 3, 1))
+gray = lambda image: tf.image.rgb_to_grayscale(image)
+operations = [
+    lambda image, sign: image,
+    lambda image, sign: warped(image, 1.0, sign * 0.09, 0.0, 0.0, 1.0, 0.0),
+    lambda image, sign: warped(image, 1.0, 0.0, 0.0, sign * 0.09, 1.0, 0.0),
+    lambda image, sign: warped(image, 1.0, 0.0, sign * 30, 0.0, 1.0, 0.0),
+    lambda image, sign: warped(image, 1.0, 0.0, 0.0, 0.0, 1.0, sign * 30),
+    lambda image, sign: turned(image, sign * math.radians(9)),
+    lambda image, sign: blended(image, 0.0, 1 + sign * 0.27),
+    lambda image, sign: blended(image, gray(image), 1 + sign * 0.27),
+    lambda image, sign: blended(image, tf.reduce_mean(gray(image)), 1 + sign * 0.27),
+    lambda image, sign: blended(image, tf.nn.depthwise_conv2d(image[None], smooth, (1, 1, 1, 1), "SAME")[0], 1 + sign * 0.27),
+    lambda image, sign: tf.cast(tf.bitwise.bitwise_and(tf.cast(image, tf.uint8), tf.constant(0xFC, tf.uint8)), tf.float32),
+    lambda image, sign: tf.where(image < 178, image, 255 - image),
+    lambda image, sign: stretched(image),
+    lambda image, sign: equalized(image),
+]
+def augmented(image):
+    for _ in range(2):
+        sign = tf.sign(tf.random.uniform(()) - 0.5)
+        which = tf.random.uniform((), 0, len(operations), tf.int32)
+        image = tf.switch_case(which, [lambda one=one: tf.ensure_shape(one(image, sign), (224, 224, 3)) for one in operations])
+    return image
+def erased(image):
+    area = tf.random.uniform((), 0.02, 0.33) * 224 * 224
+    shape = tf.exp(tf.random.uniform((), math.log(0.3), math.log(3.3)))
+    height, width = (tf.minimum(tf.cast(tf.sqrt(side), tf.int32), 223) for side in (area * shape, area / shape))
+    top, left = (tf.random.uniform((), 0, 224 - side, tf.int32) for side in (height, width))
+    rows, columns = tf.range(224), tf.range(224)
+    inside = ((rows >= top) & (rows < top + height))[:, None] & ((columns >= left) & (columns < left + width))
+    return tf.where(inside[..., None], 0.0, image)
+def done(data):
+    shape, none = tf.io.extract_jpeg_shape(data), tf.zeros((1, 0, 4))
+    begin, size, _ = tf.image.sample_distorted_bounding_box(shape, none, area_range=(0.08, 1), use_image_if_no_bounding_boxes=True)
+    pixels = tf.io.decode_and_crop_jpeg(data, tf.concat([begin[:2], size[:2]], 0), channels=3)
+    pixels = tf.image.random_flip_left_right(tf.image.resize(pixels, (224, 224)))
+    pixels = augmented(pixels)
+    return tf.cast(tf.cond(tf.random.uniform(()) < 0.25, lambda: erased(pixels), lambda: pixels), tf.uint8)
+images = tf.data.Dataset.from_tensor_slices(datas).shuffle(len(datas)).map(done, tf.data.AUTOTUNE).batch(batch).prefetch(tf.data.AUTOTUNE)
+timed(lambda: images)
 """
 
 
-def with_torch(name: str, path: Path, python: Path) -> float:
-    command = [python, "-c", TORCH, path, name, str(BATCH)]
+def of_other(who: str, python: Path, program: str, name: str, path: Path) -> float:
+    """Return the rate of another tool, which reads the images twice: the second time counts."""
+    command = [python, "-c", program, path, name, str(BATCH)]
     ran = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     if ran.returncode:
-        sys.exit(ran.stderr)
-    return float(ran.stdout)
+        sys.exit(f"{who}: {ran.stderr}")
+    return float(ran.stdout.split()[-1])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import real_number, whole_number
 from shardctl.system.text import printable, some
 from shardctl.transforms.base import Filter
 from shardctl.transforms.custom import Custom
@@ -81,33 +80,17 @@ def _short_steps(given: Mapping[str, Any]) -> list[Json]:
         raise UsageError(f"a crop is from 'center' or 'random' places, not {crop_from!r}")
     if crop_from == "random" and crop is None:
         raise UsageError("crop_from='random' needs a crop; give crop= too")
-    steps: list[Json] = []
-    if resize is not None:
-        steps.append({"name": "resize", "size": _size("resize", resize)})
-    if crop is not None:
-        name = "random_crop" if crop_from == "random" else "crop"
-        steps.append({"name": name, "size": _size("crop", crop)})
-    if p := _probability("flip", flip):
-        steps.append({"name": "hflip", "p": p})
-    return steps
+    named = {"resize": resize, "random_crop" if crop_from == "random" else "crop": crop}
+    steps = [
+        {"name": name, "size": _size(each)} for name, each in named.items() if each is not None
+    ]
+    share = 0.5 if isinstance(flip, bool | np.bool_) and flip else flip
+    return [*steps, {"name": "hflip", "p": share}] if share else steps
 
 
-def _size(name: str, value: Any) -> Any:
+def _size(value: Any) -> Any:
     """Return a size as steps take it: two numbers are (height, width) here, and the other way
     round there."""
-    if not isinstance(value, list | tuple | np.ndarray):
-        return value
-    if len(value) != 2:
-        raise UsageError(f"{name} takes one number or (height, width); it is {value!r}")
-    height, width = (whole_number(name, side, 1) for side in value)
-    return f"{width}x{height}"
-
-
-def _probability(name: str, flip: Any) -> float:
-    """Return the probability of mirroring an image."""
-    share = 0.5 * flip if isinstance(flip, bool | np.bool_) else real_number(name, flip)
-    if not 0 <= share <= 1:
-        raise UsageError(
-            f"{name} is True (for half of the images), or a probability from 0 to 1; it is {flip!r}"
-        )
-    return share
+    if isinstance(value, list | tuple | np.ndarray) and len(value) == 2:
+        return f"{value[1]}x{value[0]}"
+    return value
