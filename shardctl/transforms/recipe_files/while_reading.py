@@ -82,15 +82,19 @@ def _short_steps(given: Mapping[str, Any]) -> list[Json]:
         raise UsageError("crop_from='random' needs a crop; give crop= too")
     named = {"resize": resize, "random_crop" if crop_from == "random" else "crop": crop}
     steps = [
-        {"name": name, "size": _size(each)} for name, each in named.items() if each is not None
+        {"name": name, "size": _size(name, each)}
+        for name, each in named.items()
+        if each is not None
     ]
     share = 0.5 if isinstance(flip, bool | np.bool_) and flip else flip
     return [*steps, {"name": "hflip", "p": share}] if share else steps
 
 
-def _size(value: Any) -> Any:
+def _size(name: str, value: Any) -> Any:
     """Return a size as steps take it: two numbers are (height, width) here, and the other way
     round there."""
-    if isinstance(value, list | tuple | np.ndarray) and len(value) == 2:
-        return f"{value[1]}x{value[0]}"
-    return value
+    if not isinstance(value, list | tuple | np.ndarray):
+        return value
+    if len(value) != 2:
+        raise UsageError(f"{name} takes one number or (height, width); it is {value!r}")
+    return f"{value[1]}x{value[0]}"
