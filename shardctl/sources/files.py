@@ -14,7 +14,6 @@ import errno
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 import threading
 from collections import deque
@@ -38,7 +37,7 @@ from shardctl.errors import (
     SourceGoneError,
     StoreError,
 )
-from shardctl.system.files import naming_the_path, ordinary
+from shardctl.system.files import naming_the_path, open_ordinary
 from shardctl.system.locations import is_stored, is_url, name_of, normal, parent_of, split_bucket
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.permutation import evenly_spaced
@@ -151,7 +150,7 @@ def stretch_of(text: str, start: int, size: int) -> bytes:
     SourceGoneError."""
     what = object_at(text)
     if what is None:
-        with open(text, "rb", opener=ordinary) as file:
+        with open_ordinary(text) as file:
             file.seek(start)
             return file.read(size)
     with asking(what):
@@ -577,10 +576,7 @@ def read_small(text: str, limit: int) -> bytes:
     Raises OSError, also for what is no ordinary file, or is larger; Rejection, SourceGoneError,
     StorageError.
     """
-    descriptor = os.open(local_copy(text), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not an ordinary file")
+    with open_ordinary(local_copy(text)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes")

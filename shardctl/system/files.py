@@ -336,6 +336,11 @@ def ordinary(path: str, flags: int) -> int:
     return descriptor
 
 
+def open_ordinary(path: Path | str) -> io.FileIO:
+    """Open an ordinary file, or a link to one, without a buffer. Raises OSError for all else."""
+    return open(path, "rb", buffering=0, opener=ordinary)
+
+
 def check_ordinary(path: Path | str) -> None:
     """Raise OSError if `path` is no ordinary file, for libraries that open it themselves: see
     `ordinary`."""
@@ -351,7 +356,7 @@ def _refuse_special(status: os.stat_result, path: str) -> None:
 
 def copy_file(source: Path, target: Path) -> None:
     """Copy the bytes of an ordinary file, complete or absent, and on the disk when this returns."""
-    with open(source, "rb", buffering=0, opener=ordinary) as file, replacing(target) as sink:
+    with open_ordinary(source) as file, replacing(target) as sink:
         while chunk := file.read(READ_CHUNK):
             sink.write(chunk)
 
@@ -359,7 +364,7 @@ def copy_file(source: Path, target: Path) -> None:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of an ordinary file in hex, reading it piece by piece."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
+    with open_ordinary(path) as file:
         while chunk := file.read(READ_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -368,7 +373,7 @@ def sha256_of(path: Path) -> str:
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of an ordinary file. Raises OSError: also for a pipe or a device, which it
     never waits for."""
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
+    with open_ordinary(path) as file:
         return file.read()
 
 

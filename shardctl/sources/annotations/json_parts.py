@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.annotations.inputs import reading
 from shardctl.sources.files import local_copy
-from shardctl.system.files import HashingReader, ordinary
+from shardctl.system.files import HashingReader, open_ordinary
 from shardctl.system.text import printable
 
 BLOCK_BYTES = 1 << 20
@@ -80,7 +80,7 @@ class JsonParts:
     def __iter__(self) -> Iterator[Part]:
         with (
             reading(self.file),
-            open(local_copy(self.file), "rb", buffering=0, opener=ordinary) as opened,
+            open_ordinary(local_copy(self.file)) as opened,
             HashingReader(opened) as self._raw,
         ):
             if not self._mark("{"):

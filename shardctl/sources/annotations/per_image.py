@@ -19,7 +19,7 @@ from shardctl.sources.annotations.inputs import FOLDERS, NAMES, PathTable, readi
 from shardctl.sources.annotations.objects import Marked, ObjectsWriter
 from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
 from shardctl.sources.walk import FoundFile, walk
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within
 from shardctl.system.text import composed, counted, format_bytes, printable, some
 
@@ -172,7 +172,7 @@ def said_of_others(
 
 def read_small(file: str) -> bytes:
     """Return the bytes of a file of annotations. Raises OSError, ValueError if it is too large."""
-    with open(local_copy(file), "rb", opener=ordinary) as opened:
+    with open_ordinary(local_copy(file)) as opened:
         if os.fstat(opened.fileno()).st_size > LARGEST:
             raise ValueError(f"it has more than {format_bytes(LARGEST)}")
         return opened.read()

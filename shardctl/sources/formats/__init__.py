@@ -47,7 +47,7 @@ from shardctl.sources.formats.base import (
     is_json,
 )
 from shardctl.sources.walk import COMPRESSED, suffix_of
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
 
 SHUFFLED_UNIT_BYTES = 128 << 10
@@ -234,7 +234,7 @@ def _ending_by_content(opened: str) -> str:
 @lru_cache(4096)
 def _sniffed(opened: str, *_version: int) -> str:
     try:
-        return _ending_in(open(opened, "rb", buffering=0, opener=ordinary))
+        return _ending_in(open_ordinary(opened))
     except OSError:
         return ""
 

@@ -27,7 +27,7 @@ from shardctl.sources.formats.columns import (
     version_of,
 )
 from shardctl.sources.formats.numbered import Rows
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 
 _FEATHER_1 = b"FEA1"
 
@@ -36,7 +36,7 @@ def opened(path: str) -> _File:
     """Open a file or a stream of Arrow IPC: which of them it is, its first bytes say. Raises
     OSError; Rejection if it is neither."""
     version = version_of(path)
-    with open(path, "rb", opener=ordinary) as file:
+    with open_ordinary(path) as file:
         start = file.read(len(MAGIC))
     if start.startswith(_FEATHER_1):
         raise Rejection(
@@ -89,7 +89,7 @@ class _File(Rows):
         try:
             if len(batches) != self.count:
                 raise ValueError("the number of record batches is wrong")
-            with open(self.path, "rb", buffering=0, opener=ordinary) as file:
+            with open_ordinary(self.path) as file:
                 for offset, size in batches:
                     rows, last = _rows(file.fileno(), (offset, size)), cuts[-1] if cuts else None
                     if last and last.size < UNIT_BYTES and last.offset + last.size == offset:
@@ -168,7 +168,7 @@ def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Blo
     """
     tail = len(MAGIC) + 4
     try:
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
+        with open_ordinary(path) as file:
             end = version[0] - tail
             (size,) = struct.unpack("<i", os.pread(file.fileno(), 4, end))
             data = os.pread(file.fileno(), size, end - size)

@@ -22,7 +22,7 @@ from shardctl.format.arrays import Bools, Numbers
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.sources.format_table import FRAME
 from shardctl.sources.types import Types
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 
 UNIT_BYTES = 1 << 20
 """About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is
@@ -463,7 +463,7 @@ def plain_fault(fault: Rejection | None) -> tuple[str, str, str] | None:
 
 def check_magic(path: str, magic: bytes, place: int, what: str, error: str) -> None:
     """Raise Rejection if a file has not these bytes where its format has them. Raises OSError."""
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
+    with open_ordinary(path) as file:
         file.seek(place)
         if file.read(len(magic)) != magic:
             raise not_this(what, error)

@@ -30,7 +30,7 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.found_values import too_large
 from shardctl.sources.types import with_parts, without_nulls
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.text import first_repeated, printable
 
 BATCH_ROWS = 4096
@@ -567,7 +567,7 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
     """Give a range of a file to a digest. Raises Rejection if the file is shorter, OSError."""
     buffer = bytearray(min(_HASHED, size))
     view = memoryview(buffer)
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
+    with open_ordinary(path) as file:
         while size:
             part = view[: min(len(view), size)]
             fill(file.fileno(), offset, part)

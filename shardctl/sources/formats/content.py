@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import zstandard
 
 from shardctl.errors import Rejection
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 
 CHUNK_BYTES = 1 << 20
 """The most bytes that are decompressed at a time."""
@@ -404,7 +404,7 @@ HEAD_BYTES = 16
 
 def open_content(path: str, is_plain: Callable[[bytes], bool]) -> Content:
     """Open a file. Raises OSError, Rejection."""
-    return content_of(open(path, "rb", buffering=0, opener=ordinary), is_plain)
+    return content_of(open_ordinary(path), is_plain)
 
 
 def content_of(file: BinaryIO, is_plain: Callable[[bytes], bool]) -> Content:

@@ -27,13 +27,13 @@ from shardctl.sources.formats.csv import (
     unclosed,
 )
 from shardctl.sources.formats.lines import GridFile, range_of
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 
 
 @lru_cache(64)
 def _head_of(path: str, _version: Version, form: TextFormat, reading: Reading) -> Head:
     """Return the head of a file; it is read again when it is another one."""
-    with open(path, "rb", opener=ordinary) as file:
+    with open_ordinary(path) as file:
         return form.head(file.read(HEAD_BYTES + 4), reading)
 
 
@@ -54,7 +54,7 @@ class DelimitedFile(GridFile):
             _head_of(path, version_of(path), self.text, reading).size,
             self.text.delimiter,
         )
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
+        with open_ordinary(path) as file:
             end = os.fstat(file.fileno()).st_size
             if offset + size > end:
                 raise changed()

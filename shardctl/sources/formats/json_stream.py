@@ -30,7 +30,7 @@ from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
 from shardctl.sources.formats.sequential import TextStream, with_count
 from shardctl.sources.types import Types
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 
 _SPACE = b" \t\r\n"
 _BETWEEN = _SPACE + b","
@@ -73,7 +73,7 @@ class JsonDocument(TextFile):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
         cuts: list[list[Any]] = []
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
+        with open_ordinary(path) as file:
             start = read_range(file.fileno(), 0, min(size, JUDGED_BYTES))
             refuse_wide(start, reading)
             unit, records = len(BOM) if start.startswith(BOM) else 0, 0
@@ -131,7 +131,7 @@ class JsonDocument(TextFile):
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
     ) -> Iterator[_Element]:
         """Yield the records of a unit."""
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
+        with open_ordinary(path) as file:
             data = read_range(file.fileno(), unit.offset, unit.size)
             # A unit begins after the comma of an array, or outside of all arrays.
             in_array = unit.offset > 0 and os.pread(file.fileno(), 1, unit.offset - 1) == b","

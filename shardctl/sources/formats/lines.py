@@ -28,7 +28,7 @@ from shardctl.sources.formats.base import (
     count_byte,
     count_lines,
 )
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.text import format_bytes
 
 BUFFER_BYTES = 1 << 20
@@ -127,7 +127,7 @@ class LineFile(GridFile):
         """Return the ends of the lines in every cell that has some. Line ends before the first
         record are not counted; the first piece says where that record begins."""
         found = []
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
+        with open_ordinary(path) as file:
             head = 0
             if offset == 0:
                 head = self.text.head(os.pread(file.fileno(), HEAD_BYTES, 0), reading).size
@@ -223,5 +223,5 @@ def chosen_lines(data: bytes, ends: Numbers, wanted: Bools) -> tuple[bytes, Numb
 
 def range_of(path: str, unit: Unit) -> bytes:
     """Return the bytes of a unit. Raises Rejection if the file is shorter, OSError."""
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
+    with open_ordinary(path) as file:
         return read_range(file.fileno(), unit.offset, unit.size)

@@ -39,7 +39,7 @@ from shardctl.sources.formats.found_values import (
 from shardctl.sources.jsonl import parse_value
 from shardctl.sources.values import WHOLE
 from shardctl.sources.walk import FoundFile
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.locations import beside, name_of
 from shardctl.system.text import printable
 
@@ -332,7 +332,7 @@ def check_hashes(path: str) -> None:
     hashes = {name: _HASHES[name]() for name in sorted(listed) if name in _HASHES}
     if not hashes:
         return
-    with open(path, "rb", buffering=0, opener=ordinary) as file:
+    with open_ordinary(path) as file:
         while chunk := file.read(HASHED_BYTES):
             for each in hashes.values():
                 each.update(chunk)

@@ -25,7 +25,7 @@ from shardctl.sources.files import fill, read_range
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
 from shardctl.sources.formats.numbered import DType, Rows, batch_of
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.text import format_bytes, printable
 
 MAGIC = b"MMIDIDX\0\0"
@@ -59,10 +59,10 @@ class Sequences(Rows):
     def __init__(self, path: str) -> None:
         self._tokens = str(Path(path).with_suffix(TOKENS))
         with ExitStack() as stack:
-            self._index = stack.enter_context(open(path, "rb", buffering=0, opener=ordinary))
+            self._index = stack.enter_context(open_ordinary(path))
             self._type, self._count = _read_head(self._index)
             try:
-                file = open(self._tokens, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
+                file = open_ordinary(self._tokens)
             except FileNotFoundError:
                 why = (
                     f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it"

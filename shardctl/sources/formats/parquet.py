@@ -24,7 +24,7 @@ from shardctl.sources.formats.columns import (
     version_of,
 )
 from shardctl.sources.formats.numbered import Rows
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 
 _SIGNATURE = 28
 """Bytes of the signature of a footer."""
@@ -105,7 +105,7 @@ class RowGroups(Rows):
 def _footer(path: str, _version: Version) -> tuple[Any, pa.Schema]:
     from pyarrow import parquet  # 30 ms to import
 
-    with parquet.ParquetFile(path) as file, open(path, "rb", opener=ordinary) as raw:
+    with parquet.ParquetFile(path) as file, open_ordinary(path) as raw:
         raw.seek(-8, os.SEEK_END)
         # A footer that is signed belongs to encrypted columns, and pyarrow aborts where these are
         # asked for.

@@ -37,7 +37,7 @@ from shardctl.sources.formats.encodings import (
     undecoded,
 )
 from shardctl.sources.formats.lines import HEAD_BYTES, too_long
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.text import counted, format_bytes
 
 NAMED_BYTES = 1000
@@ -143,7 +143,7 @@ class TextStream:
         self._done = False
         compression = split_compression(path)[1]
         self._where = " of its decompressed content" if compression else ""
-        self._file: BinaryIO = open(path, "rb", buffering=0, opener=ordinary)  # noqa: SIM115 (closed by close)
+        self._file = open_ordinary(path)
         self._chunk_bytes = chunk_bytes
         try:
             self._chunks = _chunks(self._file, compression, chunk_bytes)
