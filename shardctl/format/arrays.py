@@ -71,6 +71,16 @@ def rows_at(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     return slices[0] if len(slices) == 1 else pa.concat_batches(slices)
 
 
+def is_number(type_: pa.DataType) -> bool:
+    """Return whether a type is one of whole numbers or of floats."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Return whether a type is one of strings."""
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a type is one of lists, of one length or of any. Views of lists are not."""
     return bool(
@@ -78,6 +88,12 @@ def is_list(type_: pa.DataType) -> bool:
         or pa.types.is_large_list(type_)
         or pa.types.is_fixed_size_list(type_)
     )
+
+
+def items_of(lists: pa.Array) -> pa.Array:
+    """Return what is in lists of one length, one behind the other; missing lists have room there."""
+    size = lists.type.list_size
+    return lists.values.slice(lists.offset * size, len(lists) * size)
 
 
 def leaf_of(type_: pa.DataType) -> tuple[pa.DataType, int]:

@@ -496,12 +496,7 @@ def keys_of(folder: Folder, shard: str) -> BlockFile:
 def checked_column(file: BlockFile, block: int) -> pa.Array:
     """Return the first of the columns that a file was opened for, of one block. Raises
     DatasetError."""
-    column = file.fetch(block)[0].column(0)
-    try:
-        column.validate(full=True)
-    except (pa.ArrowException, ValueError) as error:
-        raise file.unreadable(block, error) from error
-    return column
+    return file.checked(block)[0].column(0)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import is_list
+from shardctl.format.arrays import is_list, items_of
 from shardctl.format.token_columns import list_offsets
 
 
@@ -177,7 +177,7 @@ def _lists(array: pa.Array, inner: Write) -> list[Any]:
     if _types.is_fixed_size_list(array.type):
         size = array.type.list_size
         # Missing rows have room among the values: what is there is not theirs.
-        values = inner(array.values.slice(array.offset * size, len(array) * size))
+        values = inner(items_of(array))
         return _with_nulls(array, [values[at * size : (at + 1) * size] for at in range(len(array))])
     if _types.is_map(array.type):
         offsets = array.offsets.to_pylist()

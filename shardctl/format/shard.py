@@ -424,6 +424,16 @@ class BlockFile:
             raise self.unreadable(index, error) from error
         return batch, dict(metadata or {})
 
+    def checked(self, index: int) -> StoredBlock:
+        """Return block `index` with its metadata. None of its values leads outside of its buffers.
+        Raises DatasetError."""
+        batch, metadata = self.fetch(index)
+        try:
+            batch.validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            raise self.unreadable(index, error) from error
+        return batch, metadata
+
     def unreadable(self, index: int, error: BaseException | str) -> DatasetError:
         """Return the error for a block that cannot be read."""
         return self._fault(f"block {index} cannot be read", error)
@@ -504,11 +514,11 @@ class ShardReader(BlockFile):
 
     def block(self, index: int) -> pa.RecordBatch:
         """Return block `index`. Raises DatasetError if it cannot be read."""
-        return self._read(index)[0]
+        return self.checked(index)[0]
 
     def stored_checksum(self, index: int) -> str | None:
         """Return the checksum that block `index` was written with."""
-        metadata = self._read(index)[1]
+        metadata = self.checked(index)[1]
         checksum = metadata.get(CHECKSUM_KEY)
         return checksum.decode("ascii", "replace") if checksum else None
 
@@ -521,28 +531,18 @@ class ShardReader(BlockFile):
         """Return block `index`, and whether its bytes are those that were written. Raises
         DatasetError as `block` does."""
         with suppress(DatasetError):
-            batch, metadata = self._read(index)
+            batch, metadata = self.checked(index)
             if is_intact(batch, metadata):
                 return batch, True
         if self.folder.forget(self.name):
             self._open()
-        batch, metadata = self._read(index)
+        batch, metadata = self.checked(index)
         return batch, is_intact(batch, metadata)
 
     def block_is_intact(self, index: int) -> bool:
         """Return whether the bytes of block `index` are those that were written. Raises
         DatasetError as `block` does."""
         return self.checked_block(index)[1]
-
-    def _read(self, index: int) -> StoredBlock:
-        """Read a block, and make sure that none of its values leads outside of its buffers before
-        anyone uses them."""
-        batch, metadata = self.fetch(index)
-        try:
-            batch.validate(full=True)
-        except (pa.ArrowException, ValueError) as error:
-            raise self.unreadable(index, error) from error
-        return batch, metadata
 
 
 def field_names(schema: pa.Schema) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Literal
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import leaf_of
+from shardctl.format.arrays import is_number, is_text, leaf_of
 from shardctl.format.layout import may_be_pictures
 from shardctl.format.roles import PLACES, Image, Role
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
@@ -198,7 +198,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
     leaf, _ = _leaf(type_)
     if pa.types.is_struct(leaf):
         return any(has_values_to_see(f.type) for f in leaf)
-    return _is_text(leaf) or _is_bytes(leaf)
+    return is_text(leaf) or _is_bytes(leaf)
 
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
@@ -260,14 +260,14 @@ def _is_place(field: pa.Field) -> bool:
         return True
     names = _names(field)
     if names & PLACE_NAMES and (depth or _is_bytes(leaf) or pa.types.is_struct(leaf)):
-        return not _is_text(leaf)
+        return not is_text(leaf)
     return bool(names & MASK_NAMES) and depth > 1 and _may_be_places(pa.list_(leaf))
 
 
 def _is_shown(field: pa.Field, kinds: Collection[Kind]) -> bool:
     """Return whether the first values of a column are images or annotations, or it has the name of
     places and texts of them."""
-    is_place = _is_text(_leaf(field.type)[0]) and bool(_names(field) & PLACE_NAMES)
+    is_place = is_text(_leaf(field.type)[0]) and bool(_names(field) & PLACE_NAMES)
     may_be = "numbers" in kinds or not kinds
     return "image" in kinds or "annotation" in kinds or (is_place and may_be)
 
@@ -291,9 +291,7 @@ def _plain(name: str) -> str:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
-    )
+    return is_number(type_) or bool(pa.types.is_decimal(type_))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
@@ -302,10 +300,6 @@ def _is_bytes(type_: pa.DataType) -> bool:
         or pa.types.is_large_binary(type_)
         or pa.types.is_fixed_size_binary(type_)
     )
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:

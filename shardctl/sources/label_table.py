@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.arrays import Hashes, Numbers
+from shardctl.format.arrays import Hashes, Numbers, is_number
 from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
@@ -403,7 +403,7 @@ def _encode_label(
     import pyarrow.compute as pc
 
     label, encoded, classes = table[LABEL_COLUMN], None, None
-    if pa.types.is_integer(label.type) or pa.types.is_floating(label.type):
+    if is_number(label.type):
         with suppress(pa.ArrowInvalid):  # pandas makes floats of numbers where one is missing
             encoded = label.cast(pa.int64())
     elif pa.types.is_string(label.type):

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.format.arrays import is_number, is_text
 from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT, MOST_NAMES, NULL_WORDS
 from shardctl.sources.values import (
     BYTES,
@@ -230,9 +231,7 @@ class Types:
             return pa.field(name, type_)
         if pa.types.is_string(type_) and not written.is_text and not written.digits:
             return pa.field(name, type_, metadata={WRITTEN: b"words"})
-        if written.places is None or not (
-            pa.types.is_integer(type_) or pa.types.is_floating(type_)
-        ):
+        if written.places is None or not is_number(type_):
             return pa.field(name, type_)
         low, high = written.places
         return pa.field(name, type_, metadata={WRITTEN: b"%d" % low if low == high else b"any"})
@@ -387,11 +386,7 @@ def _label_strings(batch: pa.RecordBatch, label: str) -> frozenset[str] | None:
 
     column = batch.column(label)
     plain = column.dictionary if pa.types.is_dictionary(column.type) else column
-    if not (
-        pa.types.is_string(plain.type)
-        or pa.types.is_large_string(plain.type)
-        or pa.types.is_string_view(plain.type)
-    ):
+    if not (is_text(plain.type) or pa.types.is_string_view(plain.type)):
         return frozenset()
     if pa.types.is_string_view(plain.type):
         column = column.cast(pa.string())

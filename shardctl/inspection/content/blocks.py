@@ -356,10 +356,4 @@ def count_blocks(
 def checked_columns(block: StoredBlock, columns: list[str]) -> pa.RecordBatch:
     """Return some columns of a block, checked. Raises DatasetError."""
     numbers = [block.reader.schema.get_field_index(name) for name in columns]
-    file = BlockFile.of(block.shard.folder, block.shard.name, numbers)
-    batch = file.fetch(block.number)[0]
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        raise file.unreadable(block.number, error) from error
-    return batch
+    return BlockFile.of(block.shard.folder, block.shard.name, numbers).checked(block.number)[0]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Floats, Numbers
+from shardctl.format.arrays import Floats, Numbers, items_of
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
@@ -235,9 +235,8 @@ def name_at(number: int, names: tuple[str, ...] | None) -> str | None:
 
 def _rows_of(values: pa.FixedSizeListArray) -> Floats:
     """Return lists of a fixed size as rows, (n, size); NaN where a list or a number is missing."""
-    size = values.type.list_size
-    flat = values.values.slice(values.offset * size, len(values) * size)
-    rows: Floats = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
+    flat = items_of(values).to_numpy(zero_copy_only=False).astype(np.float64)
+    rows: Floats = flat.reshape(-1, values.type.list_size)
     if values.null_count:
         rows[~np.asarray(values.is_valid())] = np.nan
     return rows

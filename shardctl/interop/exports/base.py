@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.format.arrays import is_number, is_text, items_of
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import Json
@@ -420,19 +421,9 @@ def is_packed(type_: pa.DataType) -> bool:
     return is_number(type_.value_type)
 
 
-def is_number(type_: pa.DataType) -> bool:
-    """Return whether a type is one of numbers that numpy has too."""
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
-
-
 def is_bytes(type_: pa.DataType) -> bool:
     """Return whether values of a type are strings or bytes."""
-    return bool(
-        pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-    )
+    return bool(is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
 def has_gaps(array: pa.Array) -> bool:
@@ -446,19 +437,12 @@ def arrays_of(array: pa.Array) -> list[Any]:
     missing."""
     if isinstance(array.type, pa.FixedShapeTensorType):
         return pixels_of(array)
-    size = array.type.list_size
-    return list(
-        np.asarray(array.values.slice(array.offset * size, len(array) * size)).reshape(
-            len(array), size
-        )
-    )
+    return list(np.asarray(items_of(array)).reshape(len(array), array.type.list_size))
 
 
 def pixels_of(array: pa.Array) -> list[Any]:
     """Return the arrays in a column of tensors, without a copy; None for a missing one."""
-    size = array.type.storage_type.list_size
-    storage = array.storage
-    flat = storage.values.slice(storage.offset * size, len(array) * size)
+    flat = items_of(array.storage)
     if flat.null_count:
         raise InputError("a tensor lacks some of its numbers")
     rows = np.asarray(flat).reshape(len(array), *array.type.shape)

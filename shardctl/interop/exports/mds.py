@@ -22,7 +22,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import dtype_of
+from shardctl.format.arrays import dtype_of, is_list, is_number, is_text
 from shardctl.format.python_values import json_text
 from shardctl.interop.exports.base import (
     Column,
@@ -33,8 +33,8 @@ from shardctl.interop.exports.base import (
     Work,
     arrays_of,
     check_json,
+    has_gaps,
     is_bytes,
-    is_number,
     is_packed,
     refuse_taken,
 )
@@ -162,18 +162,18 @@ def _is_array(column: Column) -> bool:
     """Return whether all values of a column are arrays that MDS can hold: not empty, and none with
     a gap."""
     type_ = column.type
-    ragged = (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and is_number(
-        type_.value_type
-    )
-    if ragged:
-        import pyarrow.compute as pc
+    if is_packed(type_):
+        return 0 not in _shape(type_) and not column.nulls and not column.has_gaps
+    if not is_list(type_) or not is_number(type_.value_type):
+        return False
+    import pyarrow.compute as pc
 
-        return not any(
-            array.null_count or has_gaps or pc.any(pc.equal(pc.list_value_length(array), 0)).as_py()
-            for array in column.arrays()
-            for has_gaps in [bool(array.flatten().null_count)]
-        )
-    return is_packed(type_) and 0 not in _shape(type_) and not column.nulls and not column.has_gaps
+    return not any(
+        array.null_count
+        or has_gaps(array)
+        or pc.any(pc.equal(pc.list_value_length(array), 0)).as_py()
+        for array in column.arrays()
+    )
 
 
 def _shape(type_: pa.DataType) -> tuple[int, ...]:
@@ -206,10 +206,9 @@ def _encoding(source: Source, field: Field) -> _Encoding:
         shape = _shape(type_)
         size = int(np.prod(shape)) * dtype.itemsize
         return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", size
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+    if is_list(type_):
         return (f"ndarray:{dtype_of(type_.value_type).name}", None)
-    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    return "str" if is_text else "bytes", None
+    return "str" if is_text(type_) else "bytes", None
 
 
 Values = Sequence[bytes]
@@ -220,7 +219,7 @@ def _encoded(batch: pa.RecordBatch, place: int, field: Field) -> Iterable[tuple[
     """Yield the encoded values of a column of a batch, and those of its paths where it has them,
     with their names."""
     array = batch.column(place)
-    if field.form == "json":
+    if is_text(array.type):
         yield field.written, _texts(array)
     elif field.form != "value":
         yield field.written, array.field("bytes").to_pylist()
@@ -232,10 +231,8 @@ def _encoded(batch: pa.RecordBatch, place: int, field: Field) -> Iterable[tuple[
         yield field.written, [data[at : at + size] for at in range(0, len(data), size)]
     elif is_packed(array.type):
         yield field.written, [_little(values) for values in arrays_of(array)]
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    elif is_list(array.type):
         yield field.written, [_ragged(np.asarray(row.values)) for row in array]
-    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        yield field.written, _texts(array)
     else:
         yield field.written, array.to_pylist()
 

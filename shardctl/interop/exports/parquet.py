@@ -19,6 +19,7 @@ from shardctl.format.shard import HUGGINGFACE_KEY
 from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, PartResult, Work
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.sources.formats.columns import plain_type, rows_of_tensors
 from shardctl.system.files import FileFacts, StreamedFile, replacing
 
 FOLDER = "data"
@@ -121,12 +122,7 @@ def nested(type_: pa.DataType) -> pa.DataType:
         return pa.list_(type_.value_field.with_type(nested(type_.value_type)))
     if pa.types.is_struct(type_):
         return pa.struct([child.with_type(nested(child.type)) for child in type_])
-    if not isinstance(type_, pa.FixedShapeTensorType):
-        return type_
-    made = type_.value_type
-    for length in reversed(type_.shape):
-        made = pa.list_(made, length)
-    return made
+    return plain_type(type_) if isinstance(type_, pa.FixedShapeTensorType) else type_
 
 
 def written_schema(source: Source, fields: Sequence[Field]) -> pa.Schema:
@@ -187,15 +183,9 @@ def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 def _flattened(column: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return a column in the type in which it is written (`nested`)."""
-    if not isinstance(column.type, pa.FixedShapeTensorType):
-        return column if column.type.equals(type_) else column.cast(type_)
-    size = column.type.storage_type.list_size
-    storage = column.storage
-    inner = storage.values.slice(storage.offset * size, len(column) * size)
-    for length in reversed(column.type.shape[1:]):
-        inner = pa.FixedSizeListArray.from_arrays(inner, length)
-    missing = column.is_null() if column.null_count else None
-    return pa.FixedSizeListArray.from_arrays(inner, type=type_, mask=missing)
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        return rows_of_tensors(column)
+    return column if column.type.equals(type_) else column.cast(type_)
 
 
 def _is_held(type_: pa.DataType) -> bool:

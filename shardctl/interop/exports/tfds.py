@@ -16,7 +16,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import dtype_of, is_list
+from shardctl.format.arrays import dtype_of, is_list, is_text
 from shardctl.format.names import Json
 from shardctl.format.roles import Label, Mask, Objects, Role
 from shardctl.interop.exports.base import (
@@ -42,6 +42,7 @@ from shardctl.interop.exports.examples import (
 )
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
+from shardctl.sources.formats.tfds import label_file
 from shardctl.system.files import FileFacts
 
 DATASET = "shardctl"
@@ -75,7 +76,7 @@ class Tfds(Export):
         _check_names(list(source.written_names.values()))
         labels = [source.written_names[name] for name in source.exported.roles.names]
         labels += [_category(source.written_names[name]) for name in source.exported.roles.objects]
-        files = list(map(_names_file, labels))
+        files = list(map(label_file, labels))
         twice = next((file for file in files if files.count(file) > 1), None)
         if twice is not None:
             raise UsageError(
@@ -120,7 +121,7 @@ class Tfds(Export):
             names = _classes(done.source, field)
             if names:
                 name = _category(field.written) if field.form == STRUCT else field.written
-                made[_names_file(name)] = ("\n".join(names) + "\n").encode()
+                made[label_file(name)] = ("\n".join(names) + "\n").encode()
         return done.write(made)
 
 
@@ -141,10 +142,6 @@ def _check_names(names: Sequence[str]) -> None:
             raise UsageError(
                 f"TFDS takes {name!r} for a part of {above!r}; --rename gives it another name"
             )
-
-
-def _names_file(name: str) -> str:
-    return f"{name.replace('/', '-')}.labels.txt"
 
 
 def _category(name: str) -> str:
@@ -170,7 +167,7 @@ def _fault_of_names(names: Sequence[str], label: str) -> str | None:
         )
     if len(set(names)) < len(names):
         return "TFDS has no two classes of the same name"
-    if names and (set("\\\0\r\n") & set(label) or len(_names_file(label).encode()) > 255):
+    if names and (set("\\\0\r\n") & set(label) or len(label_file(label).encode()) > 255):
         return "TFDS has the names of classes in a file named as the column; --rename helps"
     return None
 
@@ -294,7 +291,7 @@ def _plain(type_: pa.DataType, inner: Json | None = None) -> Json:
     if is_list(type_):
         inner = inner or _plain(type_.value_type)
         return _made("sequence_feature.Sequence", "sequence", {"feature": inner, "length": "-1"})
-    return _scalar(type_)
+    return _TEXT if is_text(type_) else _tensor(type_, [])
 
 
 def _image(type_: pa.DataType, role: Role | None, encoding: str) -> Json:
@@ -317,12 +314,6 @@ def _made(class_: str, name: str, facts: Json) -> Json:
 
 
 _TEXT = _made("text_feature.Text", "text", {})
-
-
-def _scalar(type_: pa.DataType) -> Json:
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return _TEXT
-    return _tensor(type_, [])
 
 
 def _tensor(type_: pa.DataType, shape: list[str]) -> Json:

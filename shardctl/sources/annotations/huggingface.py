@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import is_list, leaf_of
+from shardctl.format.arrays import is_list, is_number, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, fault, rows_of
 from shardctl.sources.annotations.inputs import Rows
@@ -86,7 +86,7 @@ def _items_in(schema: pa.Schema) -> dict[str, pa.DataType]:
     box = items.get("bbox", pa.null())
     # A list without any item has no type, and stands as one of strings.
     place = box.value_type if is_list(box) else pa.null()
-    return items if pa.types.is_integer(place) or pa.types.is_floating(place) else {}
+    return items if is_number(place) else {}
 
 
 def take_objects(

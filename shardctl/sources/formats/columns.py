@@ -4,7 +4,7 @@ change, nothing unchecked."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
-from shardctl.format.arrays import Bools, Numbers, is_list
+from shardctl.format.arrays import Bools, Numbers, is_list, items_of
 from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
     CHOSEN,
@@ -211,7 +211,7 @@ def _decoded(array: pa.Array) -> pa.Array:
     """Return the values of dictionaries, run ends, extensions and views."""
     own = array.type
     if isinstance(own, pa.FixedShapeTensorType) and own.shape:
-        return _rows_of_tensors(array)
+        return rows_of_tensors(array)
     if isinstance(own, pa.BaseExtensionType):
         return _decoded(array.storage)
     if pa.types.is_dictionary(own):
@@ -251,20 +251,26 @@ def _shape_of(type_: pa.FixedShapeTensorType) -> list[int]:
     return [type_.shape[place] for place in type_.permutation or range(len(type_.shape))]
 
 
-def _rows_of_tensors(array: pa.Array) -> pa.Array:
+def rows_of_tensors(array: pa.Array) -> pa.Array:
     """Return tensors as lists in lists."""
-    own, storage = array.type, array.storage
-    size, (first, *inner) = storage.type.list_size, _shape_of(own)
-    values = storage.values.slice(storage.offset * size, len(storage) * size)
+    own, shape = array.type, _shape_of(array.type)
+    values = items_of(array.storage)
     if own.permutation:
+        size = array.storage.type.list_size
         places = np.arange(size).reshape(own.shape).transpose(own.permutation).reshape(-1)
-        values = values.take(
-            pa.array((np.arange(len(storage))[:, None] * size + places).reshape(-1))
-        )
-    for length in reversed(inner):
+        rows = np.arange(len(array))[:, None] * size
+        values = values.take(pa.array((rows + places).reshape(-1)))
+    values, mask = nested(values, shape), array.is_null() if array.null_count else None
+    type_ = pa.list_(values.type, shape[0])
+    return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=mask)
+
+
+def nested(values: pa.Array, shape: Sequence[int]) -> pa.Array:
+    """Return values as lists in lists: the rows of an array of this shape where its first length is
+    that of the rows."""
+    for length in reversed(shape[1:]):
         values = pa.FixedSizeListArray.from_arrays(values, length)
-    mask = array.is_null() if array.null_count else None
-    return pa.FixedSizeListArray.from_arrays(values, type=pa.list_(values.type, first), mask=mask)
+    return values
 
 
 def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -288,13 +294,9 @@ def _fitted_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
         and pa.types.is_fixed_size_list(own)
         and own.list_size == type_.list_size
     ):
-        size = own.list_size
-        values = _fitted(
-            array.values.slice(array.offset * size, len(array) * size), type_.value_type
-        )
-        return pa.FixedSizeListArray.from_arrays(
-            values, type=type_, mask=array.is_null() if array.null_count else None
-        )
+        values = _fitted(items_of(array), type_.value_type)
+        mask = array.is_null() if array.null_count else None
+        return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=mask)
     if pa.types.is_fixed_size_list(type_):
         raise pa.ArrowInvalid("lists may have other lengths")
     return _list_of(array, _fitted(array.flatten(), type_.value_type), type_)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import dtype_of, is_list, leaf_of
+from shardctl.format.arrays import dtype_of, is_list, is_number, is_text, leaf_of
 from shardctl.format.python_values import from_json
 from shardctl.sources.formats.base import (
     CHOSEN,
@@ -149,7 +149,7 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
         return value
     if kind is bytes:
         return _fitted_bytes(value, type_)
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+    if is_text(type_):
         plain = _plain(value)  # what has another type in other records: strings, and JSON of others
         if plain is None or isinstance(plain, str):
             return plain
@@ -167,7 +167,7 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
         return parts if type_.num_fields else "{}"
     if kind is str and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
         # a date, a time, a decimal: no types of JSON, but a given schema may name them
-        if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or type_ == pa.bool_()):
+        if not is_number(type_) and type_ != pa.bool_():
             with suppress(pa.ArrowException):
                 return pa.scalar(value).cast(type_)
     elif _is_of(value, type_):
@@ -212,7 +212,7 @@ def _plain_or_text(value: Any) -> Any:
 def _fitted_bytes(value: bytes, type_: pa.DataType) -> Any:
     if pa.types.is_large_binary(type_):
         return value
-    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+    if not is_text(type_):
         raise Misfit(f"holds bytes, which do not fit {type_}")
     try:
         return value.decode()

@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import leaf_of
 from shardctl.sources.formats.base import Digest, Unit, check_magic
-from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE
+from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE, damaged, nested
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
@@ -29,7 +29,6 @@ from shardctl.sources.formats.numbered import (
     batch_of,
     column,
     column_type,
-    nested,
     row_bytes,
 )
 from shardctl.system.text import printable
@@ -63,11 +62,7 @@ def opened(path: str) -> DataSets:
 
 
 def _damaged(error: Exception) -> Rejection:
-    return Rejection(
-        "read",
-        "damaged",
-        f"it cannot be read ({printable(first_line(error))}); it is damaged, get it again",
-    )
+    return damaged("it", printable(first_line(error)))
 
 
 class DataSets(Rows):

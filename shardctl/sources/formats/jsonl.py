@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Array, Numbers, is_list
+from shardctl.format.arrays import Array, Numbers, is_list, is_number
 from shardctl.sources.formats.base import (
     OTHER_ENCODING,
     Choose,
@@ -206,7 +206,7 @@ def _parsed_type(type_: pa.DataType) -> pa.DataType:
         return pa.struct([(f.name, _parsed_type(f.type)) for f in type_])
     if is_list(type_):
         return pa.list_(_parsed_type(type_.value_type))
-    known = pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    known = pa.types.is_boolean(type_) or is_number(type_)
     return type_ if known or pa.types.is_large_string(type_) else pa.string()
 
 

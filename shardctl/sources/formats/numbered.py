@@ -33,6 +33,7 @@ from shardctl.sources.formats.columns import (
     class_names,
     damaged,
     hash_range,
+    nested,
     parsed,
 )
 from shardctl.sources.jsonl import DEEPEST
@@ -263,13 +264,6 @@ def column(array: Array) -> pa.Array:
         days = pa.array(native.view(np.int64), mask=np.isnat(native))
         return days.cast(pa.int32()).view(pa.date32())
     return pa.array(native)
-
-
-def nested(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """Return values as the rows of an array of this shape."""
-    for length in reversed(shape[1:]):
-        values = pa.FixedSizeListArray.from_arrays(values, length)
-    return values
 
 
 def _texts(array: Array) -> pa.Array:

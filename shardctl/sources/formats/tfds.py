@@ -201,16 +201,17 @@ def companions(path: str) -> Iterator[str]:
             json.loads(read_small(beside(path, FEATURES), MOST_BYTES))
         ):
             if "classLabel" in feature:
-                yield _label_file(name)
+                yield label_file(name)
 
 
-def _label_file(name: str) -> str:
+def label_file(name: str) -> str:
+    """Return the name of the file with the classes of a label."""
     return f"{name.replace('/', '-')}.labels.txt"
 
 
 def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     """Return the names of the classes of a label, none if they are not known."""
-    path = folder / _label_file(name)
+    path = folder / label_file(name)
     try:
         text = read_small(str(path), MOST_BYTES)
     except FileNotFoundError:
