@@ -14,7 +14,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
 from shardctl.format.stretches import MAGIC
-from shardctl.inspection.verify.result import Finding, VerifyResult, error
+from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of
 from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
@@ -133,7 +133,7 @@ def check_sums(
         )
         findings.append(error("lost-checksums", message, CHECKSUMS))
     samples = sum(each.samples for each in export.splits.values())
-    return VerifyResult(not findings, "full", total, samples, tuple(findings))
+    return result_of("full", total, samples, findings)
 
 
 def _file_findings(folder: Path, name: str, sha256: str) -> Iterator[Finding]:

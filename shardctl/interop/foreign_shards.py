@@ -109,23 +109,17 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
     with open_shards(path, workers) as (shards, engine):
         units, listing = shards.units, shards.listing
         types = shards.discovery.find_types(units, all_of_them=False)
-        schema = [(f.name, str(f.type)) for f in types.schema()] if types is not None else []
-        classes = (
-            {name: list(names) for name, names in types.classes.items()}
-            if types is not None
-            else {}
-        )
         faulty = {unit: fault for unit, fault in units.faults.items() if int(units.records[unit])}
-        faults = {_name_of(shards, unit): fault.message for unit, fault in faulty.items()}
-        records: list[Json] = []
+        untyped = shards.discovery.untyped if types is None else {}
+        faults = {
+            _name_of(shards, unit): fault.message for unit, fault in {**faulty, **untyped}.items()
+        }
+        schema, classes, records = list[tuple[str, str]](), dict[str, list[str]](), list[Json]()
         if types is not None:
+            schema = [(f.name, str(f.type)) for f in types.schema()]
+            classes = {name: list(names) for name, names in types.classes.items()}
             records, fault = _first_records(shards, engine, types, first)
             faults |= {} if fault is None else {_name_of(shards, int(units.readable()[0])): fault}
-        else:
-            faults |= {
-                _name_of(shards, unit): fault.message
-                for unit, fault in shards.discovery.untyped.items()
-            }
         return ForeignOverview(
             shards.formats,
             len(listing),
@@ -142,7 +136,7 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
 def _name_of(shards: Shards, unit: int) -> str:
     """Return what a unit that cannot be read is called: its file, and its first record where it is
     not the whole file."""
-    [path] = shards.listing.paths_at(shards.units.file[unit : unit + 1])
+    path = _path_of(shards, unit)
     first = int(shards.units.first[unit])
     return f"{path}#{first}" if first else path
 

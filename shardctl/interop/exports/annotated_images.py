@@ -20,9 +20,9 @@ from shardctl.images.codecs.image import open_image
 from shardctl.interop.exports.base import (
     Column,
     ColumnEncoding,
+    Done,
     Export,
     Work,
-    Written,
     file_form,
     suffix_of,
 )
@@ -32,7 +32,6 @@ from shardctl.interop.exports.loose_files import (
     NameSet,
     folded,
     plain_stem,
-    repeated,
     safe_name,
 )
 from shardctl.interop.exports.source import KEY, Source
@@ -82,13 +81,30 @@ def main_role(source: Source) -> Objects:
 class AnnotatedImagesExport(Export):
     """An export of images and of what is marked in them."""
 
+    def check(self, source: Source) -> None:
+        """Raise InputError if no objects can be written, UsageError for splits that some file
+        systems do not tell apart."""
+        marked_columns(source)
+        same = NameSet.repeated(source.splits)
+        if same:
+            splits = ", ".join(split for split in source.splits if folded(split) in same)
+            raise UsageError(
+                f"{source.shown}: some file systems take the splits {splits} for one; export one "
+                "alone (--split)"
+            )
+        if main_role(source).names is None and members_of(source).classes > MOST_CATEGORIES:
+            raise InputError(
+                f"{source.shown}: an object has the category {members_of(source).classes - 1:,}; "
+                f"without names there may be {MOST_CATEGORIES:,}"
+            )
+
     @abstractmethod
     def encoding_of_other(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written that is neither of these, nor the key or a size."""
 
-    @abstractmethod
     def form_of_objects(self) -> str:
         """Return the word for how objects are written."""
+        return self.name
 
     @abstractmethod
     def lost_of_objects(self, source: Source) -> str | None:
@@ -118,23 +134,15 @@ class AnnotatedImagesExport(Export):
         is_objects = column.name == marked_columns(column.source)[1]
         return ColumnEncoding(column.target, self.form_of_objects()) if is_objects else None
 
-
-def check_annotated(source: Source) -> None:
-    """Raise InputError if no objects can be written, UsageError for splits that some file systems
-    do not tell apart."""
-    marked_columns(source)
-    same = repeated(source.splits)
-    if same:
-        splits = ", ".join(split for split in source.splits if folded(split) in same)
-        raise UsageError(
-            f"{source.shown}: some file systems take the splits {splits} for one; export one "
-            "alone (--split)"
+    def notes_of(self, done: Done) -> tuple[str, ...]:
+        """Say how many files are not called as their keys are; `renamed` in the facts of each part
+        counts them."""
+        renamed = sum(each.facts["renamed"] for _, each in done.parts)
+        said = (
+            f"{counted(renamed, 'file')} with another name than the key: a split has one folder "
+            "(`shardctl help annotations`)"
         )
-    if main_role(source).names is None and members_of(source).classes > MOST_CATEGORIES:
-        raise InputError(
-            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}; "
-            f"without names there may be {MOST_CATEGORIES:,}"
-        )
+        return (said,) if renamed else ()
 
 
 def is_whole(type_: pa.DataType) -> bool:
@@ -266,7 +274,7 @@ def _repeated(source: Source, split: str) -> NameSet:
     """Return the names, folded, that several files of a split would have. All keys of the split are
     looked at, once."""
     keys = (key for block in source.columns((KEY,), split) for key in block.column(KEY).to_pylist())
-    return repeated(safe_name(plain_stem(key, split, IMAGE_SUFFIXES)) for key in keys)
+    return NameSet.repeated(safe_name(plain_stem(key, split, IMAGE_SUFFIXES)) for key in keys)
 
 
 def size_of(key: str, data: bytes) -> tuple[int, int]:
@@ -319,15 +327,3 @@ def said_of_sizes(source: Source) -> list[str]:
     return (
         [f"the columns {' and '.join(there)} are not written: images have sizes"] if there else []
     )
-
-
-def said_of_names(written: Written) -> list[str]:
-    """Say how many files are not called as their keys are; `renamed` in the facts of each part
-    counts them."""
-    renamed = sum(each.facts["renamed"] for _, each in written)
-    if not renamed:
-        return []
-    return [
-        f"{counted(renamed, 'file')} with another name than the key: a split has one folder "
-        "(`shardctl help annotations`)"
-    ]

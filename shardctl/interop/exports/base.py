@@ -7,7 +7,7 @@ import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,19 +60,19 @@ class Work(ExportPart):
         """Return where a file is written, in a folder that is there. Raises StorageError."""
         return path_below(self.folder, name)
 
-    def batches(self, fields: Sequence[Field] | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, plain: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the samples, with a column for each of the fields, in their order and under their
         `written` names.
 
-        A column of form `json` has JSON text, one of `png` or `jpeg:Q` encoded images; all others
+        A column of form `json` has JSON text, unless values are to be `plain`; one of `png` or `jpeg:Q` encoded images; all others
         have the type of the dataset. Encoded images beside objects or masks are upright as they are
         stored: `turned` of the source counts those that EXIF turned. No batch is empty. Raises
         DatasetError for a damaged block, InputError for an image that cannot be encoded.
         """
-        fields, roles = fields or self.fields, self.source.exported.roles
+        fields, roles = self.fields, self.source.exported.roles
         marked = any(isinstance(roles.get(field.name), Objects | Mask) for field in fields)
         converters = [
-            self._converter(field, marked and field.name in roles.images) for field in fields
+            self._converter(field, marked and field.name in roles.images, plain) for field in fields
         ]
         for number in self.shards:
             for block, read in self.source.blocks(self.source.shard(number)):
@@ -84,7 +84,9 @@ class Work(ExportPart):
                     yield pa.record_batch(columns, names=[field.written for field in fields])
                 self.progress(read)
 
-    def _converter(self, field: Field, is_turned: bool) -> Callable[[pa.Array], pa.Array]:
+    def _converter(
+        self, field: Field, is_turned: bool, plain: bool
+    ) -> Callable[[pa.Array], pa.Array]:
         exported = self.source.exported
         is_encoded = exported.columns.field(field.name).type.equals(ENCODED_IMAGE)
         is_mask = isinstance(exported.roles.get(field.name), Mask)
@@ -94,7 +96,7 @@ class Work(ExportPart):
             if is_turned and is_encoded:
                 array, turned = upright(array, is_mask)
                 self.source.turned += turned
-            if field.form == "json":
+            if field.form == "json" and not plain:
                 return json_text(array)
             return array if encode is None else encode(array)
 
@@ -127,13 +129,9 @@ class PartResult:
     pieces: dict[str, FileFacts] = field(default_factory=dict)
     loose: FileList | None = None
 
-    def to_json(self) -> Json:
-        """Return it as plain data."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, record: Json) -> PartResult:
-        """Build what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
+        """Build what `asdict` gave. Raises KeyError, TypeError or ValueError for anything else."""
         files, pieces = (
             {n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces")
         )
@@ -306,7 +304,14 @@ class Export(ABC):
 
     def parts(self, source: Source) -> Sequence[ExportPart]:
         """Return what is written at a time: every shard."""
-        return parts_by_shard(source)
+        numbers: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
+        for number, entry in source.numbered_shards():
+            numbers[entry.split].append((number, entry.path.removesuffix(".arrow")))
+        return [
+            ExportPart(name, split, (number,), place, len(of_split))
+            for split, of_split in numbers.items()
+            for place, (number, name) in enumerate(of_split)
+        ]
 
     @abstractmethod
     def write(self, work: Work) -> PartResult:
@@ -378,26 +383,6 @@ def check_json(column: Column) -> None:
         check_type(column.type)
     except TypeError as error:
         raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
-
-
-def parts_by_shard(source: Source) -> list[ExportPart]:
-    """Return a part for every shard."""
-    numbers: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
-    for number, entry in source.numbered_shards():
-        numbers[entry.split].append((number, entry.path.removesuffix(".arrow")))
-    return [
-        ExportPart(name, split, (number,), place, len(of_split))
-        for split, of_split in numbers.items()
-        for place, (number, name) in enumerate(of_split)
-    ]
-
-
-def parts_by_split(source: Source) -> list[ExportPart]:
-    """Return a part for every split."""
-    numbers: dict[str, list[int]] = {split: [] for split in source.splits}
-    for number, entry in source.numbered_shards():
-        numbers[entry.split].append(number)
-    return [ExportPart(split, split, tuple(of_split), 0, 1) for split, of_split in numbers.items()]
 
 
 def refuse_choices(source: Source, to: str) -> None:

@@ -31,13 +31,11 @@ from shardctl.interop.exports.annotated_images import (
     AnnotatedImagesExport,
     ObjectRecord,
     Picture,
-    check_annotated,
     is_whole,
     main_role,
     members_of,
     pictures,
     said_of_members,
-    said_of_names,
     said_of_sizes,
 )
 from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work
@@ -60,21 +58,12 @@ class Coco(AnnotatedImagesExport):
 
     name: ClassVar[str] = "coco"
 
-    def check(self, source: Source) -> None:
-        """Raise InputError if there are no images, or nothing is marked in them, and UsageError for
-        splits of one folder."""
-        check_annotated(source)
-
     def encoding_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is no image and no objects: ids of images have a
         place."""
         if column.name == IMAGE_ID and is_whole(column.type):
             return ColumnEncoding(column.target)
         return ColumnEncoding(column.target, "value", "instances_SPLIT.json has no place for it")
-
-    def form_of_objects(self) -> str:
-        """Return the word for how objects are written."""
-        return "coco"
 
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what COCO cannot hold of the objects, None if it holds all."""
@@ -142,7 +131,7 @@ class Coco(AnnotatedImagesExport):
             images, annotations = (
                 [done.folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
             )
-            image_ids, ids = _ids(_ids_of_images(images)), _ids(_ids_of_objects(annotations))
+            image_ids, ids = _ids(images, 0)[0], _ids(annotations, 1)[0]
             starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
             with replacing(done.folder / name) as sink:
                 sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
@@ -172,16 +161,10 @@ class Coco(AnnotatedImagesExport):
 
     def notes_of(self, done: Done) -> tuple[str, ...]:
         """Say which files have other names than their keys, and which ids are new."""
-        said = said_of_names(done.parts)
+        said = list(super().notes_of(done))
         for split, of_split in done.of_splits():
-            images, annotations = (
-                [done.folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
-            )
-            for what, given in (
-                ("image_id", _ids_of_images(images)),
-                ("id of objects", _ids_of_objects(annotations)),
-            ):
-                if _are_replaced(given):
+            for place, what in enumerate(("image_id", "id of objects")):
+                if _ids([done.folder / list(each.pieces)[place] for each in of_split], place)[1]:
                     said.append(
                         f"{split}: the {what} is counted from 1, as some have none, or the same"
                     )
@@ -289,40 +272,16 @@ def _lines(pieces: Sequence[Path], cells: int = 1) -> Iterator[list[bytes]]:
                 yield line[:-1].split(b"\t", cells)
 
 
-def _ids_of_images(pieces: Sequence[Path]) -> Iterator[int | None]:
-    return (int(own) if own else None for own, _ in _lines(pieces))
-
-
-def _ids_of_objects(pieces: Sequence[Path]) -> Iterator[int | None]:
-    return (int(cells[1]) if cells[1] else None for cells in _lines(pieces, 2))
-
-
-def _are_replaced(given: Iterator[int | None]) -> bool:
-    """Return whether there are ids, and others are written."""
-    found, missing = _gathered(given)
-    return missing < len(found) and not _are_of_use(found, missing)
-
-
-def _ids(given: Iterator[int | None]) -> Sequence[int]:
-    """Return the ids that there are if they are of use, else numbers from 1 on."""
-    found, missing = _gathered(given)
-    return found if _are_of_use(found, missing) else range(1, len(found) + 1)
-
-
-def _gathered(given: Iterator[int | None]) -> tuple[array[int], int]:
-    """Return ids, 0 for one that is missing, and how many are."""
+def _ids(pieces: Sequence[Path], place: int) -> tuple[Sequence[int], bool]:
+    """Return the ids in this cell of all lines if all have one, and no two the same, else numbers
+    from 1 on; and whether some of these stand in the place of ids."""
     found, missing = array("q"), 0
-    for number in given:
-        found.append(number or 0)
-        missing += number is None
-    return found, missing
-
-
-def _are_of_use(found: array[int], missing: int) -> bool:
-    """Return whether all have an id, and no two the same."""
-    return not found or (
-        not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found)
-    )
+    for cells in _lines(pieces, place + 1):
+        found.append(int(cells[place] or 0))
+        missing += not cells[place]
+    if not missing and len(np.unique(found)) == len(found):
+        return found, False
+    return range(1, len(found) + 1), missing < len(found)
 
 
 def _with_ids(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import StorageError, first_line
-from shardctl.format.arrays import is_list, leaf_of
+from shardctl.format.arrays import is_list, is_number, leaf_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.interop.exports.base import (
     COMPRESSED,
@@ -32,7 +32,6 @@ from shardctl.interop.exports.base import (
     Work,
     compressing,
     is_bytes,
-    is_number,
     is_packed,
     refuse_taken,
 )

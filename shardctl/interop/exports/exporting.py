@@ -227,7 +227,7 @@ def export(
                 done = Done(source, job.fields, staging.files, written)
                 description, late = _complete(job, staging, done), job.notes_of(done)
                 check_target()  # and so may anybody else, in all the time that this took
-                writer.check()
+                writer.lease.check()
                 parts = [each for _, each in written]
                 staging.set_pieces_aside(parts)
                 staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))

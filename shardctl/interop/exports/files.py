@@ -10,7 +10,7 @@ NAME.path where it is not the key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -40,7 +40,6 @@ from shardctl.interop.exports.loose_files import (
     class_folders,
     folded,
     plain_stem,
-    repeated,
     safe_name,
     writing,
 )
@@ -86,11 +85,7 @@ class Files(Export):
         samples = renamed = 0
         piece = f"{work.split}/{METADATA}.{work.number:05d}"
         with replacing(work.path(piece)) as lines, writing(work, work.split) as loose:
-            plain = [
-                replace(field, form="value") if field.form == "json" else field
-                for field in work.fields
-            ]
-            for batch in work.batches(plain):
+            for batch in work.batches(plain=True):
                 known = batch.select(
                     [field.written for field in work.fields if field.name in naming.columns]
                 )
@@ -216,7 +211,7 @@ def _repeated(source: Source, split: str) -> NameSet:
     """Return the paths, folded, that several samples of a split would have. All keys of the split
     are looked at, once."""
     naming = _Naming(source)
-    return repeated(
+    return NameSet.repeated(
         path for block in source.columns(naming.columns, split) for path, _ in naming.names(block)
     )
 

@@ -57,7 +57,7 @@ class ExportJob:
         """Return what makes the same job of the same dataset, as plain data."""
         return {
             "dataset": to_json(self._folder),
-            "choice": self.source.choice.to_json(),
+            "choice": asdict(self.source.choice),
             "to": self.export.name,
             "settings": dict(self.settings),
             "fields": [asdict(field) for field in self.fields],
@@ -254,7 +254,7 @@ def handle(task: Json, tell: Tell, _progress: WorkerProgress) -> Any:
     part = job.parts[task["part"]]
     written = job.write(part, staging.files, tell)
     staging.mark_done(part, written)
-    return written.to_json()
+    return asdict(written)
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -97,25 +96,19 @@ class NameSet:
     """A set of names that are given at once. That it has another name too is as likely as two
     hashes of 64 bits being equal."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._hashes = array("Q", map(_hash, names))
+    def __init__(self, names: Iterable[str], least: int = 1) -> None:
+        values, counts = np.unique(array("Q", map(_hash, names)), return_counts=True)
+        self._hashes = array("Q", values[counts >= least].tobytes())
 
     @classmethod
     def repeated(cls, names: Iterable[str]) -> NameSet:
-        """Return those that are given more than once."""
-        found = cls(names)
-        values, counts = np.unique(np.frombuffer(found._hashes, np.uint64), return_counts=True)
-        found._hashes = array("Q", values[counts > 1].tobytes())
-        return found
-
-    @cached_property
-    def _sorted(self) -> array[int]:
-        return array("Q", np.sort(np.frombuffer(self._hashes, np.uint64)).tobytes())
+        """Return the names, folded, that are given more than once."""
+        return cls(map(folded, names), least=2)
 
     def __contains__(self, name: str) -> bool:
         number = _hash(name)
-        place = bisect_left(self._sorted, number)
-        return place < len(self._sorted) and self._sorted[place] == number
+        place = bisect_left(self._hashes, number)
+        return place < len(self._hashes) and self._hashes[place] == number
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
@@ -184,8 +177,3 @@ def listed(path: Path) -> Iterator[tuple[str, FileFacts]]:
         for line in lines:
             sha256, size, name = line.decode().removesuffix("\n").split(" ", 2)
             yield name, FileFacts(int(size), sha256)
-
-
-def repeated(names: Iterable[str]) -> NameSet:
-    """Return the names, folded, that are there more than once."""
-    return NameSet.repeated(map(folded, names))

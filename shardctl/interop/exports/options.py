@@ -7,7 +7,7 @@ Little is imported: the command line lists them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardctl.system import arguments
@@ -189,13 +189,9 @@ class Choice:
         shows_default=True,
     )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the choice as plain data."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Choice:
-        """Build the choice that `to_json` gave."""
+        """Build the choice that `asdict` gave."""
         columns = record["columns"]
         return cls(**{**record, "columns": None if columns is None else tuple(columns)})
 

@@ -19,7 +19,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -95,7 +95,7 @@ class Staging:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
         for folder in {(self.files / name).parent for name in written.all_files}:
             sync_folder(folder)
-        self.job.mark_done(part.name, written.to_json())
+        self.job.mark_done(part.name, asdict(written))
 
     def done(self, part: ExportPart) -> PartResult | None:
         """Return what was written of a part, None if it is not done or a file of it is not there as
@@ -104,16 +104,11 @@ class Staging:
             written = PartResult.from_json(self.job.read_marker(part.name))
             whole = all(
                 self._place(name).stat().st_size == facts.bytes
-                for name, facts in self._files_of(written)
+                for name, facts in chain(written.all_files.items(), self.loose_files([written]))
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return written if whole else None
-
-    def _files_of(self, written: PartResult) -> Iterator[tuple[str, FileFacts]]:
-        """Yield all files of a part, the loose ones after their list."""
-        yield from written.all_files.items()
-        yield from self.loose_files([written])
 
     def loose_files(self, written: Iterable[PartResult]) -> Iterator[tuple[str, FileFacts]]:
         """Yield the loose files of some parts, in order."""
@@ -190,11 +185,6 @@ class Writer:
     folder: Path
     lease: Lease
 
-    def check(self) -> None:
-        """Raise BusyError if another process has taken over, StorageError if that cannot be
-        told."""
-        self.lease.check()
-
     def discard(self, folder: Path) -> None:
         """Delete a folder of a stopped export, but leave it to the process that has taken over if
         one has."""
@@ -215,7 +205,7 @@ class Writer:
 
     def _has_it(self) -> bool:
         with contextlib.suppress(BusyError, StorageError):
-            self.check()
+            self.lease.check()
             return True
         return False
 

@@ -47,7 +47,6 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Work,
-    parts_by_split,
     refuse_choices,
 )
 from shardctl.interop.exports.source import Shard, Source
@@ -159,7 +158,10 @@ class TokenExport(Export):
     def parts(self, source: Source) -> Sequence[ExportPart]:
         """Return what is written at a time: every split, since a document may begin in one shard
         and end in another."""
-        return parts_by_split(source)
+        numbers: dict[str, list[int]] = {split: [] for split in source.splits}
+        for number, entry in source.numbered_shards():
+            numbers[entry.split].append(number)
+        return [ExportPart(split, split, tuple(own), 0, 1) for split, own in numbers.items()]
 
     def facts(self, source: Source) -> dict[str, Any]:
         """Return what a reader of the files needs to know of the tokens."""

@@ -94,13 +94,9 @@ class WebDataset(Export):
         """Write one archive; none if no sample was chosen of the shard."""
         name = f"{work.name}.tar{COMPRESSED[self.compression]}"
         samples, seen = 0, Counter[str]()
-        plain = [
-            Field(each.name, each.written, "value" if each.form == "json" else each.form)
-            for each in work.fields
-        ]
         with _archive(work.folder / name) as archive:
-            for batch in work.batches(plain):
-                for own, files in _samples(work.source, batch, plain):
+            for batch in work.batches(plain=True):
+                for own, files in _samples(work.source, batch, work.fields):
                     key = distinct_name(member_key(own), seen)
                     for extension, data in files:
                         archive.add(f"{key}.{extension}", data)

@@ -23,7 +23,6 @@ from shardctl.interop.exports.annotated_images import (
     AnnotatedImagesExport,
     Members,
     ObjectRecord,
-    check_annotated,
     is_whole,
     main_role,
     marked_columns,
@@ -31,7 +30,6 @@ from shardctl.interop.exports.annotated_images import (
     objects_of,
     pictures,
     said_of_members,
-    said_of_names,
     said_of_sizes,
     stored_size,
 )
@@ -87,7 +85,7 @@ class Yolo(AnnotatedImagesExport):
     def check(self, source: Source) -> None:
         """Raise InputError if there are no images or objects, UsageError for a task of which there
         are none."""
-        check_annotated(source)
+        super().check(source)
         odd = next((split for split in source.splits if split in RESERVED), None)
         if odd is not None:
             raise UsageError(
@@ -186,10 +184,6 @@ class Yolo(AnnotatedImagesExport):
                 "not visible"
             )
         return (*said, *said_of_sizes(source))
-
-    def notes_of(self, done: Done) -> tuple[str, ...]:
-        """Say which files have other names than their keys."""
-        return tuple(said_of_names(done.parts))
 
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""
