@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from shardctl.format.layout import Layout
 from shardctl.format.names import CHECKSUMS
-from shardctl.sources.files import exists, local_copy, read_small
+from shardctl.sources.files import Version, exists, local_copy, local_version, read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
 from shardctl.system.locations import folders_above, is_stored, join, path_below
@@ -310,10 +310,10 @@ def located(file: str) -> tuple[Description, str] | None:
         try:
             if not exists(join(above, DESCRIPTION)):
                 continue
-            status = Path(local_copy(join(above, DESCRIPTION))).stat()
+            version = local_version(local_copy(join(above, DESCRIPTION)))
         except OSError:
             continue
-        found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)
+        found = _loaded(above, version)
         name = path_below(absolute, above)
         return (found, name) if found is not None and name is not None and found.has(name) else None
     return None
@@ -325,7 +325,7 @@ def from_root(text: str) -> str:
 
 
 @lru_cache(8)
-def _loaded(folder: str, *_version: int) -> Description | None:
+def _loaded(folder: str, _version: Version) -> Description | None:
     try:
         return Description.load(folder)
     except (OSError, ValueError):

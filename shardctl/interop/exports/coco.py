@@ -42,7 +42,7 @@ from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResu
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
 from shardctl.sources.annotations.coco import mirrored_points
-from shardctl.sources.annotations.objects import ITEMS
+from shardctl.sources.annotations.objects import FLAGS, ITEMS
 from shardctl.system.files import FileFacts, HashingFile, replacing
 from shardctl.system.text import counted
 
@@ -171,7 +171,7 @@ class Coco(AnnotatedImagesExport):
         return tuple(said)
 
 
-_KEPT = frozenset(ITEMS) - {"difficult", "truncated"}
+_KEPT = frozenset(ITEMS).difference(FLAGS)
 
 
 # --- COCO's own form ---

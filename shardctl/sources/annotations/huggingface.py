@@ -18,6 +18,7 @@ from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
     BEYOND,
+    FLAGS,
     ITEMS,
     OBJECTS,
     Others,
@@ -33,17 +34,7 @@ from shardctl.sources.annotations.objects import (
 from shardctl.sources.types import in_order
 from shardctl.system.text import composed, counted
 
-READ = (
-    "id",
-    "category",
-    "bbox",
-    "area",
-    "iscrowd",
-    "difficult",
-    "truncated",
-    "segmentation",
-    "keypoints",
-)
+READ = [name for name in ITEMS if name != "rle"]
 """Members that are taken over, as far as they are lists of what they should be."""
 
 
@@ -201,6 +192,6 @@ def _items(name: str, items: list[Any] | None, count: int) -> list[Any]:
                         f"objects has {name} that is not made of finite numbers as it should be"
                     )
         return [each or [] for each in found]
-    if name in ("iscrowd", "difficult", "truncated"):
+    if name in ("iscrowd", *FLAGS):
         return [None if item is None else bool(item) for item in items or [None] * count]
     return items or [None] * count

@@ -48,6 +48,9 @@ ITEMS: Mapping[str, pa.DataType] = {
 
 ALWAYS = frozenset(("category", "bbox"))
 
+FLAGS = ("difficult", "truncated")
+"""What VOC alone says of an object."""
+
 ANNOTATED_TYPE = pa.struct(
     {
         "width": pa.int32(),

@@ -21,6 +21,7 @@ from shardctl.sources.annotations.base import (
 from shardctl.sources.annotations.inputs import PathTable, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
     BEYOND,
+    FLAGS,
     Marked,
     ObjectsWriter,
     Others,
@@ -50,7 +51,6 @@ SIZE = ("annotation/size/width", "annotation/size/height")
 OBJECT = "annotation/object"
 CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
 TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
-FLAGS = ("difficult", "truncated")
 SAID = {"0": False, "1": True}
 """What flags say; anything else has no place."""
 KNOWN = ("name", "bndbox", "robndbox", *FLAGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,7 +14,15 @@ from typing import Any, BinaryIO
 from shardctl.errors import InstallError, Rejection
 from shardctl.format.arrays import Numbers
 from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
-from shardctl.sources.files import BEGIN_BYTES, begin_of, exists, local_copy, present_copy
+from shardctl.sources.files import (
+    BEGIN_BYTES,
+    Version,
+    begin_of,
+    exists,
+    local_copy,
+    local_version,
+    present_copy,
+)
 from shardctl.sources.format_table import (
     CONTAINER_SUFFIXES,
     INPUT_FORMATS,
@@ -225,18 +232,14 @@ def _ending_by_content(opened: str) -> str:
             if (copy := present_copy(opened)) is not None:
                 return _ending_by_content(copy)
             return _ending_in(io.BytesIO(begin_of(opened, BEGIN_BYTES)))
-        status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+        return _sniffed(opened, local_version(opened))
     except OSError:
         return ""
-    return _sniffed(opened, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @lru_cache(4096)
-def _sniffed(opened: str, *_version: int) -> str:
-    try:
-        return _ending_in(open_ordinary(opened))
-    except OSError:
-        return ""
+def _sniffed(opened: str, _version: Version) -> str:
+    return _ending_in(open_ordinary(opened))
 
 
 def _ending_in(file: BinaryIO) -> str:

@@ -13,18 +13,17 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.stretches import MAGIC
+from shardctl.sources.files import Version, local_version
 from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     FAULTS,
-    Version,
     damaged,
     hash_range,
     not_a_file,
     plain_schema,
     rows_of,
-    version_of,
 )
 from shardctl.sources.formats.numbered import Rows
 from shardctl.system.files import open_ordinary
@@ -35,7 +34,7 @@ _FEATHER_1 = b"FEA1"
 def opened(path: str) -> _File:
     """Open a file or a stream of Arrow IPC: which of them it is, its first bytes say. Raises
     OSError; Rejection if it is neither."""
-    version = version_of(path)
+    version = local_version(path)
     with open_ordinary(path) as file:
         start = file.read(len(MAGIC))
     if start.startswith(_FEATHER_1):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -348,17 +347,6 @@ class _Continued:
         self.rest: pa.RecordBatch | None = None
 
 
-Version = tuple[int, int, int]
-"""The size of a file, when it was changed last, in ns, and its number in the file system."""
-
-
-def version_of(path: str) -> Version:
-    """Return what tells a file from one that took its place: a copy may have the same size and
-    time. Raises OSError."""
-    status = Path(path).stat()
-    return status.st_size, status.st_mtime_ns, status.st_ino
-
-
 def rows_of(
     key: tuple[Any, ...],
     open_batches: Callable[[], Generator[pa.RecordBatch]],
@@ -368,7 +356,7 @@ def rows_of(
     """Yield rows `skip` to `skip + count` of a part of a file. Where it is not read to its end, the
     next unit goes on there and decodes nothing again.
 
-    `key` names the part; it must hold what changes when the file does (`version_of`), and ends with
+    `key` names the part; it must hold what changes when the file does (`local_version`), and ends with
     the names of the columns.
     """
     current = take_kept(key, skip) or _Continued(key, open_batches())

@@ -11,9 +11,8 @@ import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Bytes, Numbers
-from shardctl.sources.files import changed, fill
+from shardctl.sources.files import Version, changed, fill, local_version
 from shardctl.sources.formats.base import Cut, Digest, Head, Reading, TextFormat, TextPart, Unit
-from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.csv import (
     HEAD_BYTES,
     NEWLINE,
@@ -51,7 +50,7 @@ class DelimitedFile(GridFile):
         """Look at a piece of a file, or at all of it: then what cannot be counted in pieces is read
         from start to end."""
         head, delimiter = (
-            _head_of(path, version_of(path), self.text, reading).size,
+            _head_of(path, local_version(path), self.text, reading).size,
             self.text.delimiter,
         )
         with open_ordinary(path) as file:
@@ -103,7 +102,7 @@ class DelimitedFile(GridFile):
             ends = find_records(data, text.delimiter)[0]
             last = min(unit.skip + unit.records, len(ends)) - 1
             data = data[int(ends[unit.skip - 1]) : int(ends[last])]
-        head = _head_of(path, version_of(path), text, reading)
+        head = _head_of(path, local_version(path), text, reading)
         yield TextPart(data, unit.first, head.columns, unit.records)
 
 

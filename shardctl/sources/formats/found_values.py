@@ -313,8 +313,8 @@ NOTHING_DECLARED = Declared(pa.schema([]), {})
 class Container(ABC):
     """An open file of records, and its content. The class is the format of such files."""
 
-    def __init__(self, content: Content, _path: str, _reading: Reading) -> None:
-        self.content = content
+    def __init__(self, content: Content, path: str, reading: Reading) -> None:
+        self.content, self.path, self.reading = content, path, reading
 
     @staticmethod
     def is_plain(_start: bytes) -> bool:
@@ -327,7 +327,7 @@ class Container(ABC):
         return NOTHING_DECLARED
 
     def begin(self) -> int:
-        """Return where the first record begins. Raises Rejection if no record of the file can be
+        """Return where the first record begins: called once, before all else. Raises Rejection if no record of the file can be
         read."""
         return 0
 

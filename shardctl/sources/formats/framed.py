@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sources.export_description import RESTORED, described
-from shardctl.sources.files import changed
+from shardctl.sources.files import changed, local_version
 from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
@@ -31,7 +31,7 @@ from shardctl.sources.formats.base import (
     plain_fault,
     take_kept,
 )
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, version_of
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS
 from shardctl.sources.formats.content import open_content
 from shardctl.sources.formats.export_reader import ExportDecoder
 from shardctl.sources.formats.found_values import (
@@ -153,7 +153,7 @@ class Framed(RecordFile):
     ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
         """Open a file for the block, where the last unit of a compressed one ended."""
         decoder = _decoder_beside(path, self._has_features)
-        key = (self._form.__name__, path, *version_of(path), reading, reading.only)
+        key = (self._form.__name__, path, *local_version(path), reading, reading.only)
         opened = take_kept(key, unit.skip) or _Opened(
             self._form, decoder, path, reading, key, unit.offset
         )

@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +22,9 @@ import xxhash
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
-from shardctl.sources.files import local_copy, read_small
-from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.files import Version, local_copy, local_version, read_small
+from shardctl.sources.formats.base import RECORD_BYTES
 from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
-from shardctl.sources.formats.columns import Version, version_of
-from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import (
     Container,
     Declared,
@@ -85,13 +82,6 @@ class _Column(NamedTuple):
 class MdsShard(Container):
     """The samples of an open shard."""
 
-    def __init__(self, content: Content, path: str, reading: Reading) -> None:
-        super().__init__(content, path, reading)
-        self._path, self._only = Path(path), frozenset(reading.only)
-        self._columns: list[_Column] = []
-        self._ends: Numbers = np.zeros(0, np.int64)
-        self._first = 0
-
     @staticmethod
     def is_plain(start: bytes) -> bool:
         """Return whether this is a number of samples and the beginning of the first one, which
@@ -126,13 +116,13 @@ class MdsShard(Container):
             )
         config = self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
         self._columns = self._read_columns(config)
-        self._first, self._ends = int(places[0]), places[1:]
+        self._ends: Numbers = places[1:]
         size = int(places[-1])
-        listed = listed_in(str(self._path.with_name(INDEX))).get(self._path.name)
+        listed = listed_in(beside(self.path, INDEX)).get(name_of(self.path))
         if listed is not None and listed[:2] != (samples, size):
             message = f"{INDEX} says {listed[0]} samples in {listed[1]} bytes, and it has {samples} in {size}"
             raise Rejection("read", "not-as-listed", f"{message}; get both again")
-        return self._first
+        return int(places[0])
 
     def _read_columns(self, config: bytes) -> list[_Column]:
         try:
@@ -143,7 +133,7 @@ class MdsShard(Container):
                 columns["column_sizes"],
                 strict=True,
             )
-            found = [_column(*row, self._only) for row in rows]
+            found = [_column(*row, self.reading.only) for row in rows]
             if len({column.name for column in found}) < len(found):
                 raise ValueError("two columns have one name")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -347,7 +337,7 @@ def listed_in(index: str) -> dict[str, Listed]:
     """Return the shards that an index.json lists, by the names of their files; none where it is no
     such list."""
     try:
-        return _listed(index, version_of(local_copy(index)))
+        return _listed(index, local_version(local_copy(index)))
     except OSError:
         return {}
 

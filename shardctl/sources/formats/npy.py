@@ -27,9 +27,9 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from shardctl.errors import Rejection, first_line
-from shardctl.sources.files import fill, read_range
+from shardctl.sources.files import fill, local_version, read_range
 from shardctl.sources.formats.base import Digest, Unit
-from shardctl.sources.formats.columns import FAULTS, check_names, hash_range, rows_of, version_of
+from shardctl.sources.formats.columns import FAULTS, check_names, hash_range, rows_of
 from shardctl.sources.formats.numbered import (
     Array,
     DType,
@@ -256,7 +256,7 @@ class InflatedRows(ArrayRows):
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""
-        key = (self.path, *version_of(self.path), tuple(names))
+        key = (self.path, *local_version(self.path), tuple(names))
         yield from rows_of(key, lambda: self._inflated(names), unit.first - 1, unit.records)
 
     def _inflated(self, names: list[str]) -> Generator[pa.RecordBatch]:

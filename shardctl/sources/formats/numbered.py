@@ -161,31 +161,30 @@ _NO_TEXT = b"\xff"
 """What no string in UTF-8 is: rows that have it are rejected when strings are checked."""
 
 
-def refused(error: str, message: str) -> Rejection:
-    """Return why an array is no column."""
-    return Rejection("read", error, message)
-
-
 def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
     """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that
     are no records."""
     if dtype.hasobject:
-        raise refused(
+        raise Rejection(
+            "read",
             "pickle",
             f"{what} holds Python objects, pickles that can run any code; save numbers or texts",
         )
     if not shape:
-        raise refused(
-            "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
+        raise Rejection(
+            "read", "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
         )
     size = dtype.itemsize * math.prod(shape[1:])
     if not size:
-        raise refused(
-            "no-values", f"the rows of {what} have no values (shape {_shown(shape)}); leave it out"
+        raise Rejection(
+            "read",
+            "no-values",
+            f"the rows of {what} have no values (shape {_shown(shape)}); leave it out",
         )
     if size > RECORD_BYTES:
         limit = format_bytes(RECORD_BYTES)
-        raise refused(
+        raise Rejection(
+            "read",
             "too-large",
             f"a row of {what} has {format_bytes(size)}, and at most {limit} are read; save smaller rows",
         )
@@ -205,7 +204,8 @@ def column_type(dtype: DType, shape: tuple[int, ...], what: str) -> pa.DataType:
         dtype, inner = dtype.subdtype
         return column_type(dtype, (*shape, *inner), what)
     if 0 in shape or len(shape) >= DEEPEST:
-        raise refused(
+        raise Rejection(
+            "read",
             "no-values",
             f"a part of {what} has the shape {_shown(shape)}, which no column holds; leave it out",
         )
@@ -230,7 +230,8 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
             return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
         if steps == 1 and unit == "D" and dtype.kind == "M":
             return pa.date32()
-    raise refused(
+    raise Rejection(
+        "read",
         "unknown-type",
         f"{what} has the type {printable(dtype)[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
     )

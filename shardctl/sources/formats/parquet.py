@@ -10,18 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.sources.files import changed
+from shardctl.sources.files import Version, changed, local_version
 from shardctl.sources.formats.base import Unit, without_columns
 from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     FAULTS,
-    Version,
     damaged,
     not_a_file,
     plain_schema,
     rows_of,
-    version_of,
 )
 from shardctl.sources.formats.numbered import Rows
 from shardctl.system.files import open_ordinary
@@ -41,7 +39,7 @@ class RowGroups(Rows):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._version = version_of(path)
+        self._version = local_version(path)
         try:
             self._metadata, schema = _footer(path, self._version)
             self.schema = plain_schema(schema)

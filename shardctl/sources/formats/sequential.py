@@ -3,7 +3,6 @@ without a rule to cut at."""
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.files import changed
+from shardctl.sources.files import changed, local_version
 from shardctl.sources.formats.base import (
     DETECT,
     RECORD_BYTES,
@@ -97,8 +96,7 @@ class Sequential(TextFile):
         A part that turns out not to fit its schema is put back: then what is read next of the file
         may begin with it, and not with the file.
         """
-        found = os.stat(path)  # noqa: PTH116 (called for every unit)
-        version = found.st_ino, found.st_size, found.st_mtime_ns
+        version = local_version(path)
         key = (type(self.text), self.part_bytes, path, *version, reading, reading.only)
         records = take_kept(key, unit.skip) or _Records(self, path, reading, key, unit.offset)
         part, goes_on = None, False

@@ -23,9 +23,8 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.names import Json
-from shardctl.sources.files import read_small
+from shardctl.sources.files import Version, local_version, read_small
 from shardctl.sources.formats.beside import of_export
-from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import WHOLE, Feature
 from shardctl.system.locations import beside
@@ -86,7 +85,7 @@ class Features:
     def beside(cls, path: Path) -> Features | None:
         """Read features.json, None if there is none. Raises Rejection if it is damaged, OSError."""
         try:
-            version = version_of(str(path))
+            version = local_version(str(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _read(path, version)

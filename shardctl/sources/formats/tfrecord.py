@@ -17,8 +17,7 @@ import numpy as np
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.format_table import TFRECORD_NEEDS
-from shardctl.sources.formats.base import RECORD_BYTES, Reading, not_this
-from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.base import RECORD_BYTES, not_this
 from shardctl.sources.formats.found_values import Container, Frame, Record, too_large
 from shardctl.sources.values import Feature
 
@@ -54,11 +53,7 @@ def begins(start: bytes) -> bool:
 
 
 class TFRecords(Container):
-    """The records of an open TFRecord file. Raises InstallError if a package is missing."""
-
-    def __init__(self, content: Content, path: str, reading: Reading) -> None:
-        super().__init__(content, path, reading)
-        self._crc32c, self._parse = crc32c(), example_parser()
+    """The records of an open TFRecord file."""
 
     @staticmethod
     def is_plain(start: bytes) -> bool:
@@ -66,7 +61,9 @@ class TFRecords(Container):
         return begins(start)
 
     def begin(self) -> int:
-        """Return 0. Raises Rejection if the file does not begin with a record."""
+        """Return 0. Raises Rejection if the file does not begin with a record, InstallError if a
+        package is missing."""
+        self._crc32c, self._parse = crc32c(), example_parser()
         head = self.content.at(0, HEAD.size)
         if len(head) == HEAD.size and not begins(head):
             raise self.content.fault or not_this("a TFRecord file", "not-tfrecord")

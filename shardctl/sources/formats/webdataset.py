@@ -18,8 +18,8 @@ import numpy as np
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, Reading, not_this
-from shardctl.sources.formats.content import Content, open_content
+from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, not_this
+from shardctl.sources.formats.content import open_content
 from shardctl.sources.formats.found_values import Container, Frame, Record, too_large, whole_array
 from shardctl.sources.image_columns import AUTO
 from shardctl.sources.jsonl import parse_value
@@ -225,17 +225,6 @@ class _Member(NamedTuple):
 class TarSamples(Container):
     """The samples of an open tar. Fields that are not wanted are not looked at."""
 
-    def __init__(self, content: Content, path: str, reading: Reading) -> None:
-        super().__init__(content, path, reading)
-        self._only = frozenset(reading.only)
-        self._joins_images = reading.image in (AUTO, IMAGE)
-        self._has_folders = reading.label == FOLDER
-        self._seen: dict[int, int] = {}
-        self._samples = 0
-        self._members: list[_Member] = []  # of the last sample
-        # a member that was looked at, and where it begins
-        self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
-
     @staticmethod
     def is_plain(start: bytes) -> bool:
         """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of
@@ -244,6 +233,12 @@ class TarSamples(Container):
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if it is no tar."""
+        self._only = frozenset(self.reading.only)
+        self._joins_images = self.reading.image in (AUTO, IMAGE)
+        self._seen: dict[int, int] = {}
+        self._samples = 0
+        # a member that was looked at, and where it begins
+        self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
         start = self.content.at(0, BLOCK)
         if not start:
             raise self.content.fault or Rejection(
@@ -268,7 +263,7 @@ class TarSamples(Container):
         if isinstance(first, Frame):
             return first
         key = first.key or ""
-        self._members = []
+        self._members: list[_Member] = []
         fault = first.fault or self._repeats(key)
         member: _Member | None = first
         while member is not None:
@@ -388,7 +383,7 @@ class TarSamples(Container):
         """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
         key = self._members[0].key or ""
         record: Record = {KEY: key}
-        if self._has_folders:
+        if self.reading.label == FOLDER:
             has_image = not self._joins_images or not IMAGES.isdisjoint(
                 member.field for member in self._members
             )

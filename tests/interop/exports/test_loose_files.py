@@ -231,7 +231,7 @@ def test_a_set_of_names_has_the_names_that_it_was_given(names, other):
     assert (other in found) == (other in names)
     assert bool(found) == bool(names)
     times = Counter(names)
-    several = NameSet(names, least=2)
+    several = NameSet(names, 2)
     assert [name for name in times if name in several] == [
         name for name, count in times.items() if count > 1
     ]

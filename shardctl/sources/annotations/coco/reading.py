@@ -22,6 +22,7 @@ from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
 from shardctl.sources.annotations.objects import (
     BOX,
+    FLAGS,
     ITEMS,
     POINTS,
     POLYGONS,
@@ -41,10 +42,11 @@ def is_id(number: Any) -> bool:
 NO_ID = -(2**63)
 """Stands for an id that there is not."""
 
-MEMBERS = ("id", "category", "bbox", "area", "iscrowd", "segmentation", "rle", "keypoints")
+OBJECT_COLUMNS = pa.schema(
+    {"image": pa.int64(), **{name: ITEMS[name] for name in ITEMS if name not in FLAGS}}
+)
 """What a COCO file may know of an object."""
 
-OBJECT_COLUMNS = pa.schema([("image", pa.int64()), *((name, ITEMS[name]) for name in MEMBERS)])
 CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("id", pa.int64()), ("caption", pa.string())])
 """`id` is a hash of the id and the text: where both are the same, it is one caption in two
 files."""
@@ -123,10 +125,6 @@ class Rows:
         return {f.name: together[f.name].combine_chunks().take(places) for f in self._schema}
 
 
-Record = Json
-"""An element of the file, or what our columns have of one."""
-
-
 def read_file(opened: str, scratch: Path) -> CocoFile:
     """Read a file once, from its beginning to its end. Raises InputError."""
     file = CocoFile(opened)
@@ -187,7 +185,7 @@ def _check_images(file: CocoFile, first: int, images: list[Any]) -> None:
         file.others.update(others_in(image, KNOWN, "image"))
 
 
-def _name_of(image: Record) -> Any:
+def _name_of(image: Json) -> Any:
     """Return the name of an image. LVIS has its address alone, whose last parts are the name in
     COCO."""
     url = image.get("coco_url")
@@ -196,7 +194,7 @@ def _name_of(image: Record) -> Any:
     )
 
 
-def _size(image: Record) -> tuple[int, int]:
+def _size(image: Json) -> tuple[int, int]:
     """Return (width, height); 0, 0 if they are not known. Some tools write 640.0, or "640"."""
     try:
         width, height = (float(image[name]) for name in ("width", "height"))
@@ -209,7 +207,7 @@ def _size(image: Record) -> tuple[int, int]:
 def _add_annotations(
     file: CocoFile, first: int, elements: list[Any], objects: TableWriter, captions: TableWriter
 ) -> None:
-    marked: list[Record] = []
+    marked: list[Json] = []
     said: list[tuple[int, int, str]] = []
     for number, element in enumerate(elements, first):
         image: Any = element.get("image_id") if isinstance(element, dict) else None
@@ -251,7 +249,7 @@ def _add_columns(file: CocoFile, columns: list[pa.Array], objects: TableWriter) 
             file.members.add(name)
 
 
-def _object(file: CocoFile, number: int, element: Record) -> Record:
+def _object(file: CocoFile, number: int, element: Json) -> Json:
     """Return an object with the members of our column. What is wrong with it is noted in the file's
     faults."""
     own = element.get("id")
@@ -266,7 +264,7 @@ def _object(file: CocoFile, number: int, element: Record) -> Record:
         return _bad(file, record, str(error))
 
 
-def _bad(file: CocoFile, record: Record, why: str) -> Record:
+def _bad(file: CocoFile, record: Json, why: str) -> Json:
     of_id = f" (id {record['id']})" if record["id"] is not None else ""
     file.faults.setdefault(
         record["image"], f"{file.shown}: annotation {record['number']} of annotations{of_id} {why}"
@@ -275,7 +273,7 @@ def _bad(file: CocoFile, record: Record, why: str) -> Record:
     return {"image": record["image"], **nothing}
 
 
-def _columns(file: CocoFile, marked: list[Record]) -> list[pa.Array]:
+def _columns(file: CocoFile, marked: list[Json]) -> list[pa.Array]:
     """Return objects as columns, those with wrong values as faults of their images."""
     columns = [_array(marked, f) for f in OBJECT_COLUMNS]
     if None in columns:
@@ -293,7 +291,7 @@ _OWN_NAMES = {"image": "image_id", "category": "category_id", "rle": "segmentati
 """What COCO calls members of objects."""
 
 
-def _array(marked: list[Record], f: pa.Field) -> pa.Array | None:
+def _array(marked: list[Json], f: pa.Field) -> pa.Array | None:
     """Return a member of objects as a column; None if values are no numbers, beyond their type, or
     places that are not finite."""
     try:
@@ -308,11 +306,11 @@ def _array(marked: list[Record], f: pa.Field) -> pa.Array | None:
     return array
 
 
-def members_of(element: Record) -> Record:
+def members_of(element: Json) -> Json:
     """Return what an annotation says of an object. Raises ValueError; numbers are looked at together,
     later."""
-    category, bbox, points, crowd, own, area = map(
-        element.get, ("category_id", "bbox", "keypoints", "iscrowd", "id", "area")
+    category, bbox, points, crowd, area = map(
+        element.get, ("category_id", "bbox", "keypoints", "iscrowd", "area")
     )
     if type(category) is not int:
         raise ValueError("has no category_id that is a whole number")
@@ -337,7 +335,6 @@ def members_of(element: Record) -> Record:
     if area is not None and type(area) not in (int, float):
         raise ValueError("has an area that is not a number")
     return {
-        "id": own if type(own) is int else None,
         "category": category,
         "bbox": bbox,
         "area": area if area == area else None,  # not NaN
@@ -348,7 +345,7 @@ def members_of(element: Record) -> Record:
     }
 
 
-def _shape(given: Any) -> tuple[list[list[float]], Record | None]:
+def _shape(given: Any) -> tuple[list[list[float]], Json | None]:
     """Return the polygons and the RLE of an object, in its compressed form. Raises ValueError."""
     if not given:
         return [], None
