@@ -108,11 +108,14 @@ def token_rows(column: pa.Array) -> Rows:
 def list_offsets(column: pa.Array) -> Numbers:
     """Return where the items of each list begin among those of all, (rows + 1,) int64; a missing
     list has none."""
-    import pyarrow.compute as pc  # 40 ms to import, which only datasets of tokens need
+    return np.append(0, np.cumsum(list_lengths(column)))
 
-    return np.append(
-        0, np.cumsum(np.from_dlpack(pc.list_value_length(column).fill_null(0)), dtype=np.int64)
-    )
+
+def list_lengths(column: pa.Array) -> Numbers:
+    """Return how many items each list has, (rows,) int64; a missing list has none."""
+    import pyarrow.compute as pc  # 40 ms to import, which only some datasets need
+
+    return np.from_dlpack(pc.list_value_length(column).fill_null(0)).astype(np.int64)
 
 
 def documents_in(tokens: Rows, columns: Mapping[str, pa.Array]) -> Documents:

@@ -189,11 +189,13 @@ class Description:
         _expect(known, f"its version is {VERSION} at most")
         key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
         texts = [to, fingerprint, *([] if key is None else [key])]
-        _expect(_are(str, texts), "the form, the fingerprint and a key are strings")
+        _expect(_are_strings(texts), "the form, the fingerprint and a key are strings")
         layout = Layout.loads(record["layout"])
         fields = tuple(Field(**each) for each in record["fields"])
         _expect(
-            _are(str, [text for each in fields for text in (each.name, each.written, each.form)]),
+            _are_strings(
+                [text for each in fields for text in (each.name, each.written, each.form)]
+            ),
             "a field is told in strings",
         )
         names = {each.name for each in fields}
@@ -211,8 +213,8 @@ def _expect(holds: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def _are(type_: type, values: Iterable[object]) -> bool:
-    return all(type(value) is type_ for value in values)
+def _are_strings(values: Iterable[object]) -> bool:
+    return all(type(value) is str for value in values)
 
 
 def _split(name: Any) -> str:

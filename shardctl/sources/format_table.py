@@ -366,16 +366,14 @@ _PLAIN = frozenset(("lines", "paragraphs", "jsonl", "csv", "tsv", "json", "frame
 """The formats that `--format` and `--kind` do not name."""
 
 
-def _endings_by_name() -> dict[str, tuple[str, ...]]:
-    names = dict.fromkeys(row.name for row in INPUT_FORMATS if row.name not in _PLAIN)
-    return {
-        name: tuple(ending for row in INPUT_FORMATS if row.name == name for ending in row.endings)
-        for name in names
-    }
-
-
 FORMAT_NAMES: dict[str, tuple[str, ...]] = {
-    **_endings_by_name(),
+    **{
+        row.name: tuple(
+            ending for each in INPUT_FORMATS if each.name == row.name for ending in each.endings
+        )
+        for row in INPUT_FORMATS
+        if row.name not in _PLAIN
+    },
     "huggingface": (".parquet", ".arrow"),
 }
 """The formats that a person may name, and the endings of their files."""

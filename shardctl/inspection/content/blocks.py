@@ -89,12 +89,9 @@ class StoredSample:
     @property
     def class_names(self) -> dict[str, str | None]:
         """The class of each label by the name of its field, None where it has no name."""
-        found: dict[str, str | None] = {}
-        for name, role in self.roles.labels.items():
-            label, names = self.values[name], role.names or ()
-            known = type(label) is int and 0 <= label < len(names)
-            found[name] = names[label] if known else None
-        return found
+        return {
+            name: name_at(self.values[name], role.names) for name, role in self.roles.labels.items()
+        }
 
     @property
     def label_name(self) -> str | None:
@@ -228,6 +225,12 @@ def _tokens(column: pa.Array, place: int) -> Any:
     if not listed or len(value.values) <= MOST_LISTED or value.values.null_count:
         return _plain(column, place)
     return np.from_dlpack(value.values)
+
+
+def name_at(number: Any, names: Sequence[str] | None) -> str | None:
+    """Return the name of a category, class or keypoint by its number; None where it has none."""
+    is_number = type(number) is int and 0 <= number < len(names or ())
+    return names[number] if names is not None and is_number else None
 
 
 def holds_objects(type_: pa.DataType) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import Rejection, StorageError
-from shardctl.format.arrays import Bytes
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import image
@@ -185,7 +184,7 @@ def _files(values: dict[str, Any], images: Sequence[str]) -> list[tuple[str, str
         if (
             isinstance(value, np.ndarray)
             and value.dtype == np.uint8
-            and _is_picture(value, name in images)
+            and (value.shape[2:] == (3,) or (value.ndim == 2 and name in images))
         ):
             files.append((name, ".png", ImageEncoding.parse("png").encode(value)))
         elif is_encoded_image(value):
@@ -205,10 +204,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return plain_objects(value) if is_objects(value) else value
-
-
-def _is_picture(values: Bytes, has_role: bool) -> bool:
-    return (values.ndim == 3 and values.shape[2] == 3) or (values.ndim == 2 and has_role)
 
 
 def _named(name: str, field: str, suffix: str) -> str:

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Floats, Numbers, items_of
+from shardctl.format.arrays import Floats, items_of
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
+from shardctl.format.token_columns import list_lengths
 from shardctl.images.codecs.image import decode_mask, open_image
 from shardctl.inspection.content.blocks import (
     ALL,
@@ -27,6 +28,7 @@ from shardctl.inspection.content.blocks import (
     blocks_and_share,
     checked_columns,
     count_blocks,
+    name_at,
 )
 from shardctl.inspection.content.statistics import (
     Distribution,
@@ -126,7 +128,7 @@ class _Tally:
         up. Raises ValueError."""
         rows = len(column)
         members = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
-        lengths = {name: _lengths(values) for name, values in members.items()}
+        lengths = {name: list_lengths(values) for name, values in members.items()}
         counts = lengths["bbox"]
         if any(not np.array_equal(counts, each) for each in lengths.values()):
             raise ValueError("the lists of a sample's objects have different lengths")
@@ -173,7 +175,7 @@ class _Tally:
         add_numbers(self.centres, rows * GRID + columns)
 
     def _add_points(self, of_objects: pa.ListArray) -> None:
-        lengths = _lengths(of_objects)
+        lengths = list_lengths(of_objects)
         visible = _rows_of(of_objects.flatten())[:, 2]
         number = np.arange(len(visible)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         kept = (number < _MOST_POINTS) & np.isin(visible, (0, 1, 2))
@@ -184,7 +186,6 @@ class _Tally:
         count, names = self.counts, self.role.keypoints
         numbers = set(range(len(self.role.names or ()))).union(*self.objects.values())
         categories = map(self._category, sorted(numbers))
-        flags = {name: count.get(name) for name in _FLAGS}
         points = range(max(self.points, default=-1) // 3 + 1)
         return ObjectStatistics(
             count["samples"],
@@ -192,9 +193,9 @@ class _Tally:
             count["not_annotated"],
             self.per_image[0],
             count["objects"],
-            flags["iscrowd"],
-            flags["difficult"],
-            flags["truncated"],
+            count.get("iscrowd"),
+            count.get("difficult"),
+            count.get("truncated"),
             tuple(sorted(categories, key=lambda each: -each.objects)),
             spread_of_counts("objects in an image", self.per_image),
             {name: count[name] for name in ("small", "medium", "large")},
@@ -228,11 +229,6 @@ class _Tally:
 _FLAGS = {"iscrowd", "difficult", "truncated"}
 
 
-def name_at(number: int, names: tuple[str, ...] | None) -> str | None:
-    """Return the name of a category, class or keypoint; None where it has none."""
-    return names[number] if names is not None and 0 <= number < len(names) else None
-
-
 def _rows_of(values: pa.FixedSizeListArray) -> Floats:
     """Return lists of a fixed size as rows, (n, size); NaN where a list or a number is missing."""
     flat = items_of(values).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -240,11 +236,6 @@ def _rows_of(values: pa.FixedSizeListArray) -> Floats:
     if values.null_count:
         rows[~np.asarray(values.is_valid())] = np.nan
     return rows
-
-
-def _lengths(lists: pa.Array) -> Numbers:
-    lengths: Numbers = pc.list_value_length(lists).fill_null(0).to_numpy()
-    return lengths
 
 
 def object_statistics(

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.roles import Objects, Roles
-from shardctl.images.codecs import rle
+from shardctl.format.token_columns import list_lengths
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import (
     BOX,
@@ -21,6 +21,7 @@ from shardctl.loader.blocks.objects import (
     RLE,
     member_types,
 )
+from shardctl.sources.annotations.objects import fault_of_rle
 from shardctl.system.text import counted
 
 
@@ -59,11 +60,11 @@ def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[i
 
 def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
     lists = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-    counts = _lengths(lists[BOX])
+    counts = list_lengths(lists[BOX])
     owners = np.repeat(np.arange(len(counts)), counts)
     whole = True
     for name, items in lists.items():
-        lengths = _lengths(items)
+        lengths = list_lengths(items)
         for row in np.flatnonzero(lengths != counts).tolist():
             whole = False
             yield (
@@ -87,7 +88,7 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
                 f"{len(role.names) - 1}",
             )
     if KEYPOINTS in lists and role.keypoints is not None:
-        lengths = _lengths(lists[KEYPOINTS].flatten())
+        lengths = list_lengths(lists[KEYPOINTS].flatten())
         for place in np.flatnonzero(lengths > len(role.keypoints)).tolist():
             given = counted(int(lengths[place]), "keypoint")
             yield (
@@ -99,8 +100,8 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
             yield row, "has an object with a keypoint that is not three finite numbers"
     if POLYGONS in lists:
         of_object = lists[POLYGONS].flatten()
-        lengths = _lengths(of_object.flatten())
-        of_polygon = np.repeat(owners, _lengths(of_object))
+        lengths = list_lengths(of_object.flatten())
+        of_polygon = np.repeat(owners, list_lengths(of_object))
         for place in np.flatnonzero(lengths % 2).tolist():
             yield (
                 int(of_polygon[place]),
@@ -115,10 +116,6 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
         lacking = pc.and_(masks.is_valid(), pc.or_(size.is_null(), counts_.is_null()))
         for place in np.flatnonzero(np.asarray(lacking)).tolist():
             yield int(owners[place]), "has an RLE without a size or without counts"
-
-
-def _lengths(lists: pa.Array) -> Numbers:
-    return np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
 
 
 def _not_finite(boxes: pa.Array) -> Bools:
@@ -137,7 +134,7 @@ def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
     wrong = ~np.isfinite(inner.flatten().to_numpy(zero_copy_only=False))  # a missing number is NaN
     if not wrong.any():
         return []
-    of_number = np.repeat(np.repeat(owners, _lengths(lists)), _lengths(inner))
+    of_number = np.repeat(np.repeat(owners, list_lengths(lists)), list_lengths(inner))
     return np.unique(of_number[wrong]).tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
 
 
@@ -148,13 +145,4 @@ def _is_rle(type_: pa.DataType) -> bool:
 def _rle_fault(mask: dict[str, Any] | None) -> str | None:
     if mask is None or mask["size"] is None or mask["counts"] is None:
         return None
-    height, width = mask["size"]
-    try:
-        total = int(rle.decompress(mask["counts"]).sum())
-    except ValueError as error:
-        return f"is {error}"
-    return (
-        None
-        if total == height * width
-        else f"has runs of {total} pixels, and {width}x{height} are {width * height}"
-    )
+    return fault_of_rle(mask)

@@ -21,7 +21,7 @@ from shardctl.format.token_columns import (
     DOCUMENT_STARTS,
     LOSS_MASK,
     Rows,
-    list_offsets,
+    list_lengths,
     main_tokens,
     token_rows,
 )
@@ -328,7 +328,7 @@ def _wrong_documents(
             token_rows(block.column(DOCUMENT_LENGTHS)),
             token_rows(block.column(DOCUMENT_STARTS)),
         )
-        counts = np.diff(list_offsets(keys))
+        counts = list_lengths(keys)
     except (ValueError, pa.ArrowException) as error:
         yield 0, f"the columns of documents cannot be read: {error}"
         return

@@ -16,6 +16,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
+from shardctl.format.token_columns import list_lengths
 from shardctl.images.codecs.image import open_image
 from shardctl.interop.exports.base import (
     Column,
@@ -188,13 +189,13 @@ def members_of(source: Source) -> Members:
         for each, values in items.items():
             having[each] += int(_has_value(values).sum())
         if "segmentation" in items:
-            polygons = _lengths(items["segmentation"])
+            polygons = list_lengths(items["segmentation"])
         several += int((polygons > 1).sum())
         bare += int((polygons == 0).sum())
         if "rle" in items and len(items["rle"]) == len(polygons):
             both += int((_has_value(items["rle"]) & (polygons > 0)).sum())
         if "keypoints" in items:
-            points.update(_lengths(items["keypoints"]).tolist())
+            points.update(list_lengths(items["keypoints"]).tolist())
         classes = max(classes, int(items["category"].drop_null().to_numpy().max(initial=-1)) + 1)
     return Members(unannotated, objects, having, several, bare, both, points, classes)
 
@@ -202,14 +203,10 @@ def members_of(source: Source) -> Members:
 def _has_value(values: pa.Array) -> Any:
     """Return which items say something: a list that is not empty, true, or a value."""
     if pa.types.is_list(values.type):
-        return _lengths(values) > 0
+        return list_lengths(values) > 0
     if pa.types.is_boolean(values.type):
         return np.asarray(values.fill_null(False))
     return np.asarray(values.is_valid())
-
-
-def _lengths(values: pa.Array) -> Any:
-    return np.asarray(values.value_lengths().fill_null(0)).astype(np.int64)
 
 
 def said_of_members(found: Members, kept: frozenset[str]) -> list[str]:

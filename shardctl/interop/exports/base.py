@@ -230,16 +230,6 @@ class Column:
             return None
         return "png" if isinstance(self.role, Mask) else store
 
-    @property
-    def is_main_image(self) -> bool:
-        """Whether it is the image of the dataset (Roles.main_image)."""
-        return self.name == self.source.exported.roles.main_image
-
-    @property
-    def is_main_label(self) -> bool:
-        """Whether it is the label of the dataset (Roles.main_label)."""
-        return self.name == self.source.exported.roles.main_label
-
     @cached_property
     def nulls(self) -> int:
         """How many samples have no value here. All blocks are looked at."""

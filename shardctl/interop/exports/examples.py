@@ -259,25 +259,20 @@ def _lists_of_strings(array: pa.Array) -> Content:
 
 
 def _numbers(array: pa.Array) -> tuple[bytes, Content]:
-    return _packed(
-        array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array,
-        np.arange(len(array) + 1),
-        array,
-    )
+    return _packed(array, np.arange(len(array) + 1), array)
 
 
 def _lists_of_numbers(array: pa.Array) -> tuple[bytes, Content]:
     flat, offsets = array.flatten(), list_offsets(array)
     if is_packed(flat.type):  # a list of lists of one length: all their numbers
         flat, offsets = flat.flatten(), offsets * flat.type.list_size
-    return _packed(
-        flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, offsets, array
-    )
+    return _packed(flat, offsets, array)
 
 
 def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Content]:
     """Return the kind of the lists that numbers go into, and their content: those of a row lie
     between two offsets."""
+    values = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
     # Not asarray: Arrow would ask pandas whether it is there, which takes 0.3 s where it is.
     filled = np.from_dlpack(values.fill_null(0) if values.null_count else values)
     if pa.types.is_floating(values.type):

@@ -169,7 +169,9 @@ class Parts:
             self._job.source,
             list(accumulate(len(parts[number].shards) for number in missing)),
         )
-        names = [source.name_of(shard) for number in missing for shard in parts[number].shards]
+        names = [
+            source.shard(shard).entry.path for number in missing for shard in parts[number].shards
+        ]
         with source.folder.prefetch(names) as note:
             self._write_all(missing, lambda place: note(ends[place] - 1))
         return [(part, self._found[number]) for number, part in enumerate(parts)]

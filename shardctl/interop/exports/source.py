@@ -171,16 +171,6 @@ class Source:
             if entry.split in self.splits:
                 yield number, entry
 
-    def shards(self, split: str) -> Iterator[Shard]:
-        """Yield the shards of a split, in order."""
-        for _, entry in self.numbered_shards():
-            if entry.split == split:
-                yield Shard(self.folder, entry, self.layout.columns)
-
-    def name_of(self, number: int) -> str:
-        """Return the file name of a shard by its number in the whole dataset."""
-        return self._stored.shards.names[number]
-
     def shard(self, number: int) -> Shard:
         """Return a shard by its number in the whole dataset."""
         entry = self._stored.shards[number]
@@ -199,9 +189,9 @@ class Source:
         """Yield some columns of all chosen samples, or of those of a split, block by block, without
         reading the others."""
         needed = tuple(dict.fromkeys([*names, *(self.where.columns if self.where else ())]))
-        for each in self.splits if split is None else (split,):
-            for shard in self.shards(each):
-                for block in shard.blocks_of(needed):
+        for _, entry in self.numbered_shards():
+            if split in (None, entry.split):
+                for block in Shard(self.folder, entry, self.layout.columns).blocks_of(needed):
                     yield self._chosen(block)
 
     def _chosen(self, block: pa.RecordBatch) -> pa.RecordBatch:

@@ -37,7 +37,7 @@ from shardctl.format.token_columns import (
     Rows,
     documents_in,
     is_list_of_whole_numbers,
-    list_offsets,
+    list_lengths,
     main_tokens,
 )
 from shardctl.interop.exports.base import (
@@ -118,7 +118,7 @@ class TokenForm:
                     f"{shard.folder.shown()}: its long documents are cut into rows (pack none); "
                     "pack with concat or bfd, or not at all"
                 )
-            yield block.num_rows, np.from_dlpack(values), np.diff(list_offsets(column))
+            yield block.num_rows, np.from_dlpack(values), list_lengths(column)
 
     def _narrowed(self, tokens: Values, shown: str) -> Values:
         """Return tokens in the type of the file, none changed. Raises DatasetError for one that
@@ -357,7 +357,7 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
         if (
             key.null_count
             or any(column.null_count for column in columns.values())
-            or not np.array_equal(np.diff(list_offsets(columns[DOCUMENT_KEYS])), counts)
+            or not np.array_equal(list_lengths(columns[DOCUMENT_KEYS]), counts)
         ):
             raise shard.damaged(
                 "its blocks do not say which documents they have: something is missing"

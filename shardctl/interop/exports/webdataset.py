@@ -73,7 +73,8 @@ class WebDataset(Export):
         if column.name == KEY:
             return ColumnEncoding("__key__", "key")
         if (form := column.image_form()) is not None:
-            return ColumnEncoding(MAIN if column.is_main_image else part + OTHERS, form)
+            is_main = column.name == column.source.exported.roles.main_image
+            return ColumnEncoding(MAIN if is_main else part + OTHERS, form)
         if _is_image_member(column, part):
             return ColumnEncoding(column.target)
         member = _member(column, part)
@@ -129,7 +130,7 @@ def _is_bytes(column: Column) -> bool:
 def _member(column: Column, part: str) -> str | None:
     """Return the extension of the member that a column could be on its own, None if it goes into
     the JSON object."""
-    if column.is_main_label and pa.types.is_integer(column.type):
+    if column.name == column.source.exported.roles.main_label and pa.types.is_integer(column.type):
         return "cls"
     targets = column.source.written_names.values()
     if column.target == next(

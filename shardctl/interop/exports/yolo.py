@@ -93,7 +93,7 @@ class Yolo(AnnotatedImagesExport):
                 "with another name (--split)"
             )
         found, wanted = members_of(source), TASKS[self.task]
-        needs_some = found.objects > 0 or (self.task == "pose" and not _points(source))
+        needs_some = found.objects > 0 or (self.task == "pose" and not self._points(source))
         if needs_some and not found.having.get(wanted):
             raise UsageError(
                 f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes"
@@ -113,7 +113,7 @@ class Yolo(AnnotatedImagesExport):
     def write(self, work: Work) -> PartResult:
         """Write the images of a shard and their labels."""
         samples = objects = renamed = 0
-        points = _points(work.source) if self.task == "pose" else 0
+        points = self._points(work.source)
         with writing(work, LABELS) as loose:
             for picture in pictures(work):
                 samples += 1
@@ -140,7 +140,7 @@ class Yolo(AnnotatedImagesExport):
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write data.yaml."""
         splits = [split for split, found in done.of_splits() if any(each.samples for each in found)]
-        points = _points(done.source) if self.task == "pose" else 0
+        points = self._points(done.source)
         data = "".join(
             f"{line}\n" for line in self._data_yaml(done.source, splits, points)
         ).encode()
@@ -200,7 +200,7 @@ class Yolo(AnnotatedImagesExport):
             lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
         if self.task == "segment":
             lost += _said_of_polygons(found)
-        points = _points(source) if self.task == "pose" else 0
+        points = self._points(source)
         uneven = (
             sum(number for count, number in found.points.items() if count not in (0, points))
             if points
@@ -215,6 +215,13 @@ class Yolo(AnnotatedImagesExport):
                 f"that {counted(found.unannotated, 'image is', 'images are')} not annotated"
             )
         return ", ".join(lost) or None
+
+    def _points(self, source: Source) -> int:
+        """Return how many keypoints the line of an object has."""
+        if self.task != "pose":
+            return 0
+        names = main_role(source).keypoints
+        return max(members_of(source).points, default=0) if names is None else len(names)
 
     def _is_kept(self, each: ObjectRecord, points: int) -> bool:
         """Return whether an object may have a line: it is no crowd, and has one polygon, or
@@ -282,18 +289,12 @@ def _said_of_polygons(found: Members) -> list[str]:
     return said + ([f"{counted(found.bare, 'object')} without a polygon"] if found.bare else [])
 
 
-def _points(source: Source) -> int:
-    """Return how many keypoints an object has."""
-    names = main_role(source).keypoints
-    return max(members_of(source).points, default=0) if names is None else len(names)
-
-
 @lru_cache(maxsize=1)
 def _outside(source: Source, export: Yolo) -> int:
     """Return how many objects have places outside of their image. The headers of all images with
     objects are read, once."""
     image, objects = marked_columns(source)
-    role, points = main_role(source), _points(source) if export.task == "pose" else 0
+    role, points = main_role(source), export._points(source)
     outside = 0
     for block in source.columns((KEY, image, objects)):
         marked = to_json(block.column(objects))

@@ -71,11 +71,11 @@ def hint_of_format(file: str) -> str:
     if equals and format_word in FORMATS:
         return f"write {format_word}:{printable(path)}"
     word, colon, _ = file.partition(":")
-    if word in FORMATS and not colon and not exists(file):
-        return f"it is a format of annotations: {word}:FILE or {word}:DIR"
-    if not colon and not is_stored(file) and not exists(file):
-        return near_path(Path(file)).removeprefix("; ")
-    if colon and not is_stored(file) and not exists(file):
+    if not is_stored(file) and not exists(file):
+        if not colon and word in FORMATS:
+            return f"it is a format of annotations: {word}:FILE or {word}:DIR"
+        if not colon:
+            return near_path(Path(file)).removeprefix("; ")
         word = word.partition("+")[0]
         near = similar(word, FORMATS)
         meant = f", perhaps {near[0]}" if near else ""
@@ -97,11 +97,7 @@ def read_annotations(
     """Read annotations, those of one format together. Raises InputError, UsageError if two give the
     same column."""
     for source in sources:
-        if (
-            source.path
-            and not is_stored(source.path)
-            and not (exists(source.path) or is_folder(source.path))
-        ):
+        if source.path and not is_stored(source.path) and not exists(source.path):
             what = (
                 near_path(Path(source.path))
                 or f"; write {source.format}:PATH, with the path of the labels"

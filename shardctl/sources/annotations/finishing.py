@@ -27,7 +27,7 @@ from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
 from shardctl.sources.annotations.base import BAD, Annotations
 from shardctl.sources.annotations.masks import MASK, MASK_FILE
-from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
+from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS, fault_of_rle
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.permutation import evenly_spaced
@@ -173,25 +173,12 @@ def _moved(objects: Fields, boxes: Points, move: Callable[[Points], Points]) -> 
 def _check_rle(runs: Fields, stored: Size) -> None:
     """Raise Rejection if a mask of an object is not of the size of the image."""
     height, width = runs["size"]
-    error, message = BAD, ""
-    try:
-        total = int(rle.decompress(runs["counts"]).sum())
-    except ValueError as wrong:
-        message = f"the RLE of an object is {wrong}"
-    else:
-        if total != height * width:
-            message = (
-                f"the RLE of an object has runs of {total} pixels, and {width}x{height} are "
-                f"{width * height}"
-            )
+    error, wrong = BAD, fault_of_rle(runs)
     if (width, height) != stored:
         error = "other-size"
-        message = (
-            f"the RLE of an object is of {width}x{height}, and the image has "
-            f"{stored[0]}x{stored[1]}"
-        )
-    if message:
-        raise Rejection("decode", error, message)
+        wrong = f"is of {width}x{height}, and the image has {stored[0]}x{stored[1]}"
+    if wrong:
+        raise Rejection("decode", error, f"the RLE of an object {wrong}")
 
 
 def fitted(objects: Fields, size: Size, rule: str) -> Fields:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.format.roles import Objects
+from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
 from shardctl.sources.annotations.inputs import Rows
 from shardctl.system.files import naming_the_path
@@ -181,6 +182,18 @@ class ObjectsWriter:
         how = pa.array(self._annotated, ANNOTATED_TYPE)
         self._writer.write([pa.array(self._objects, objects_type(ITEMS)), how])
         self._objects, self._annotated = [], []
+
+
+def fault_of_rle(runs: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with an RLE that has a size and counts, in words; None if nothing is."""
+    height, width = runs["size"]
+    try:
+        total = int(rle.decompress(runs["counts"]).sum())
+    except ValueError as wrong:
+        return f"is {wrong}"
+    if total == height * width:
+        return None
+    return f"has runs of {total} pixels, and {width}x{height} are {width * height}"
 
 
 def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool) -> dict[str, Any]:

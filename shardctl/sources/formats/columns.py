@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import Bools, Numbers, is_list, items_of
+from shardctl.format.token_columns import list_offsets
 from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
-    CHOSEN,
     RECORD_BYTES,
     Choose,
     ColumnMisfit,
@@ -27,7 +27,7 @@ from shardctl.sources.formats.base import (
     keep_open,
     take_kept,
 )
-from shardctl.sources.formats.found_values import too_large
+from shardctl.sources.formats.found_values import is_chosen, too_large
 from shardctl.sources.types import with_parts, without_nulls
 from shardctl.system.files import open_ordinary
 from shardctl.system.text import first_repeated, printable
@@ -48,7 +48,7 @@ def check_columns(names: list[str], schema: pa.Schema) -> None:
     """Raise Misfit if a file has a column that `schema` does not have and nobody chose to leave
     out."""
     strange = next((name for name in names if schema.get_field_index(name) < 0), None)
-    if strange is not None and CHOSEN not in (schema.metadata or {}):
+    if strange is not None and not is_chosen(schema):
         raise Misfit(f"the column {printable(strange)} is not one of those that were found")
 
 
@@ -275,11 +275,8 @@ def nested(values: pa.Array, shape: Sequence[int]) -> pa.Array:
 def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return lists like those of `array` (a list or a map) over other values, those of its slice
     alone."""
-    import pyarrow.compute as pc
-
-    offsets = np.append(0, np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0))))
     large = pa.types.is_large_list(type_)
-    edges = pa.array(offsets, pa.int64() if large else pa.int32())
+    edges = pa.array(list_offsets(array), pa.int64() if large else pa.int32())
     mask = array.is_null() if array.null_count else None
     return (pa.LargeListArray if large else pa.ListArray).from_arrays(
         edges, values, type=type_, mask=mask
