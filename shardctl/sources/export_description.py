@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from shardctl.format.layout import Layout
 from shardctl.format.names import CHECKSUMS
+from shardctl.format.tables import expect
 from shardctl.sources.files import Version, exists, local_copy, local_version, read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
@@ -183,24 +184,24 @@ class Description:
     def from_json(cls, record: Any) -> Description:
         """Build what `to_json` gave, from untrusted data. Raises ValueError and the other errors
         that `load` turns into it."""
-        _expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
+        expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
         version = record["version"]
         known = type(version) is int and 1 <= version <= VERSION
-        _expect(known, f"its version is {VERSION} at most")
+        expect(known, f"its version is {VERSION} at most")
         key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
         texts = [to, fingerprint, *([] if key is None else [key])]
-        _expect(_are_strings(texts), "the form, the fingerprint and a key are strings")
+        expect(_are_strings(texts), "the form, the fingerprint and a key are strings")
         layout = Layout.loads(record["layout"])
         fields = tuple(Field(**each) for each in record["fields"])
-        _expect(
+        expect(
             _are_strings(
                 [text for each in fields for text in (each.name, each.written, each.form)]
             ),
             "a field is told in strings",
         )
         names = {each.name for each in fields}
-        _expect(len(names) == len(fields), "each field comes once")
-        _expect(names <= set(layout.columns.names), "fields are columns")
+        expect(len(names) == len(fields), "each field comes once")
+        expect(names <= set(layout.columns.names), "fields are columns")
         files = {_path(name): _facts(facts) for name, facts in record["files"].items()}
         splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
         facts = {name: value for name, value in record.items() if name not in _OWN}
@@ -208,31 +209,26 @@ class Description:
         return cls(to, layout, key, fields, splits, files, fingerprint, facts, loose, version)
 
 
-def _expect(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(what)
-
-
 def _are_strings(values: Iterable[object]) -> bool:
     return all(type(value) is str for value in values)
 
 
 def _split(name: Any) -> str:
-    _expect(type(name) is str and is_split_name(name), "a split has a name")
+    expect(type(name) is str and is_split_name(name), "a split has a name")
     return str(name)
 
 
 def _path(name: Any) -> str:
     """Return the path of a file if it stays in the folder."""
     odd = "\\" in name or "\0" in name or {"", ".", ".."} & set(name.split("/"))
-    _expect(not odd, "files are inside the folder")
+    expect(not odd, "files are inside the folder")
     return str(name)
 
 
 def _facts(record: Any) -> FileFacts:
     facts = FileFacts(**record)
-    _expect(type(facts.bytes) is int and facts.bytes >= 0, "a size is a number of bytes")
-    _expect(
+    expect(type(facts.bytes) is int and facts.bytes >= 0, "a size is a number of bytes")
+    expect(
         type(facts.sha256) is str and _SHA256.fullmatch(facts.sha256) is not None,
         "a SHA-256 has 64 hex digits",
     )
@@ -241,16 +237,16 @@ def _facts(record: Any) -> FileFacts:
 
 def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
     names, samples = record["files"], record["samples"]
-    _expect(
+    expect(
         isinstance(names, list) and set(names) <= set(files), "a split has files that are listed"
     )
-    _expect(type(samples) is int and samples >= 0, "samples are counted")
+    expect(type(samples) is int and samples >= 0, "samples are counted")
     return SplitFiles(samples, tuple(names))
 
 
 def _loose(record: Any) -> LooseFacts:
     facts = _facts({"bytes": record["bytes"], "sha256": record["sums"]})
-    _expect(type(record["files"]) is int and record["files"] >= 0, "files are counted")
+    expect(type(record["files"]) is int and record["files"] >= 0, "files are counted")
     folders = {
         _split(split): tuple(map(_path, names)) for split, names in record["folders"].items()
     }
@@ -275,11 +271,11 @@ def loose_sums(folder: str | Path, export: Description) -> Iterator[tuple[str, s
         for line in lines:
             sha256, _, name = line.decode().removesuffix("\n").partition("  ")
             if name not in export.files:
-                _expect(
+                expect(
                     export.loose.split_of(_path(name)) is not None,
                     "loose files are in the folders of splits",
                 )
-                _expect(_SHA256.fullmatch(sha256) is not None, "a SHA-256 has 64 hex digits")
+                expect(_SHA256.fullmatch(sha256) is not None, "a SHA-256 has 64 hex digits")
                 yield name, sha256
 
 

@@ -53,7 +53,7 @@ from shardctl.system.folders import hash_file, is_regular_file
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.processes.worker_state import FATAL_KILLS, Death, Deaths
-from shardctl.system.progress import counting
+from shardctl.system.progress import Report, counting
 from shardctl.system.text import counted, printable, unknown
 
 LIMITS = Limits(memory=8 << 30, seconds=600.0)
@@ -107,7 +107,7 @@ def verify_with(
     processes: Pool | None,
     path: str | Path,
     level: str,
-    progress: bool | Callable[[int, int], None],
+    progress: bool | Report,
 ) -> VerifyResult:
     """Check as `verify` does, with the processes of `pool_of_checks`, which end afterwards; None:
     with new ones."""
@@ -150,7 +150,7 @@ class _Verification:
         self,
         place: DatasetLocation,
         level: str,
-        progress: Callable[[int, int], None],
+        progress: Report,
         pool: Pool,
     ) -> None:
         self.place, self.level, self.progress, self.pool = place, level, progress, pool
@@ -234,7 +234,7 @@ class _Verification:
     def _check_all(
         self,
         tasks: Sequence[Task],
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Report = lambda done, total: None,
         note: Callable[[int], None] = lambda number: None,
     ) -> list[list[Finding]]:
         """Do these checks, add their findings in this order, and return those of each. `note` gets

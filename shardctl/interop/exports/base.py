@@ -318,7 +318,7 @@ class Export(ABC):
 
     def loose_folders(self, split: str) -> tuple[str, ...]:
         """Return the folders in which the loose files of a split are."""
-        return ()
+        return (split,)
 
     def facts(self, source: Source) -> Json:
         """Return what a reader of the files needs to know beside their fields: plain data for

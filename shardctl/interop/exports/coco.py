@@ -112,10 +112,6 @@ class Coco(AnnotatedImagesExport):
             samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found
         )
 
-    def loose_folders(self, split: str) -> tuple[str, ...]:
-        """Return the folder of the images of the split."""
-        return (split,)
-
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split
         without annotations has none."""

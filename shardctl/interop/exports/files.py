@@ -132,10 +132,6 @@ class Files(Export):
             else ()
         )
 
-    def loose_folders(self, split: str) -> tuple[str, ...]:
-        """Return the folder of the split."""
-        return (split,)
-
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write SPLIT/metadata.jsonl: the pieces of all shards."""
         made: dict[str, FileFacts] = {}

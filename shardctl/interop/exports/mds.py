@@ -122,7 +122,16 @@ class Mds(Export):
                 )
             if not sizes:
                 return PartResult(0, {})
-            config = _config(columns, encodings)
+            config = {
+                "column_encodings": [encodings[name][0] for name in columns],
+                "column_names": columns,
+                "column_sizes": [encodings[name][1] for name in columns],
+                "compression": None,
+                "format": "mds",
+                "hashes": ["sha256", "xxh3_64"],
+                "size_limit": None,
+                "version": 2,
+            }
             header = json.dumps(config, sort_keys=True).encode()
             ends = np.cumsum([4 + 4 * (len(sizes) + 1) + len(header), *sizes])
             name = f"{work.split}/shard.{work.number:05d}.mds"
@@ -264,19 +273,6 @@ def _write_samples(
         head = struct.pack(f"<{len(open_ended)}I", *(len(values[row]) for values in open_ended))
         sizes.append(sink.write(b"".join([head, *(values[row] for values in columns)])))
     return sizes
-
-
-def _config(columns: Sequence[str], encodings: dict[str, _Encoding]) -> dict[str, Any]:
-    return {
-        "column_encodings": [encodings[name][0] for name in columns],
-        "column_names": list(columns),
-        "column_sizes": [encodings[name][1] for name in columns],
-        "compression": None,
-        "format": "mds",
-        "hashes": ["sha256", "xxh3_64"],
-        "size_limit": None,
-        "version": 2,
-    }
 
 
 def _write_shard(path: Path, header: bytes, samples: IO[bytes]) -> tuple[FileFacts, dict[str, str]]:

@@ -49,14 +49,13 @@ def opened(path: str) -> Iterator[Entries]:
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
     each = max(1, min(count, UNIT_BYTES * count // max(1, size)))
 
-    def records(first: int, digest: Digest | None) -> Iterator[Entry]:
+    def records(first: int, digest: Digest) -> Iterator[Entry]:
         for number in range(first, count + 1):
             try:
                 data: bytes = reader.read([number - 1])[0]
             except (RuntimeError, ValueError, IndexError) as error:
                 raise _damaged(f"record {number}", error) from None
-            if digest is not None:
-                digest.update(data)
+            digest.update(data)
             yield len(data), partial(parse, data)
         raise changed()
 

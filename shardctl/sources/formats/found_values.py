@@ -282,7 +282,7 @@ class Entries(NamedTuple):
     """
 
     edges: Sequence[int]
-    records: Callable[[int, Digest | None], Iterator[Entry]]
+    records: Callable[[int, Digest], Iterator[Entry]]
 
 
 class Frame(NamedTuple):

@@ -59,7 +59,7 @@ class RecordFile(Format):
 
     @abstractmethod
     def entries(
-        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+        self, path: str, unit: Unit, reading: Reading, digest: Digest
     ) -> AbstractContextManager[tuple[Iterator[Entry], Decoder | None, Declared]]:
         """Open a file for the block: the records of a unit, what makes those of a dataset of them,
         and what is known of their fields. They raise Rejection, also where there are fewer."""
@@ -70,7 +70,7 @@ class RecordFile(Format):
 
         Strings of the field of labels name classes.
         """
-        with self.entries(path, unit, reading, None) as (entries, decoder, declared):
+        with self.entries(path, unit, reading, Digest()) as (entries, decoder, declared):
             label, types = reading.label, declared.types
             looked = {
                 *reading.looked,
@@ -149,7 +149,7 @@ class Framed(RecordFile):
 
     @contextmanager
     def entries(
-        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+        self, path: str, unit: Unit, reading: Reading, digest: Digest
     ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
         """Open a file for the block, where the last unit of a compressed one ended."""
         decoder = _decoder_beside(path, self._has_features)
@@ -192,7 +192,7 @@ class OneByOne(RecordFile):
 
     @contextmanager
     def entries(
-        self, path: str, unit: Unit, reading: Reading, digest: Digest | None
+        self, path: str, unit: Unit, reading: Reading, digest: Digest
     ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
         """Open a file for the block. The digest is of what the package gives."""
         decoder = _decoder_beside(path, self._has_features)
@@ -288,7 +288,7 @@ class _Opened:
             self.passed += 1
         return frame
 
-    def entries(self, skip: int, digest: Digest | None) -> Iterator[Entry]:
+    def entries(self, skip: int, digest: Digest) -> Iterator[Entry]:
         """Yield the records behind the first `skip` ones. Raises Rejection where there are no
         more."""
         content = self.container.content
@@ -299,8 +299,7 @@ class _Opened:
             data = content.at(frame.offset, size) if size else b""
             if len(data) < size:
                 break
-            if digest is not None:
-                digest.update(data)
+            digest.update(data)
             if frame.fault is not None:
                 yield 0, partial(_refused, frame.fault)
             else:

@@ -95,16 +95,15 @@ def _refuse_databases(environment: Any, transaction: Any) -> None:
             )
 
 
-def _records(transaction: Any, number: int, digest: Digest | None) -> Iterator[Entry]:
+def _records(transaction: Any, number: int, digest: Digest) -> Iterator[Entry]:
     """Yield the records from a number on."""
     start = next((bytes(value[:SNIFF_BYTES]) for _, value in transaction.cursor()), b"")
     cursor, value_name = transaction.cursor(), "image" if is_image(start) else "value"
     for key in islice(cursor.iternext(keys=True, values=False), number - 1, None):
         values = {"key": key, value_name: cursor.value()}
-        if digest is not None:
-            for name, value in values.items():
-                digest.update(b"%d %d\n%b" % (len(name), len(value), name.encode()))
-                digest.update(value)
+        for name, value in values.items():
+            digest.update(b"%d %d\n%b" % (len(name), len(value), name.encode()))
+            digest.update(value)
         yield sum(map(len, values.values())), partial(_fields, values)
         number += 1
     raise damaged(f"entry {number}", "it is not there, and the file says that it has more")
