@@ -24,10 +24,9 @@ _DTYPES = {
     pa.float16(): np.dtype(np.float16),
     pa.float32(): np.dtype(np.float32),
     pa.float64(): np.dtype(np.float64),
-    **{pa.from_numpy_dtype(name): np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
     **{
         pa.from_numpy_dtype(name): np.dtype(name)
-        for name in ("uint8", "uint16", "uint32", "uint64")
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
     },
 }
 

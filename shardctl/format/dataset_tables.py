@@ -92,16 +92,18 @@ class ShardUnits:
         self, entry: ShardEntry, shard: int, part: pa.Table, files: int, mixed: bool, shown: str
     ) -> None:
         self.entry, self._mixed = entry, mixed
-        self.file, self.offset, self.size, self.skip = (
-            _numbers(part, name, shown) for name in ("file", "offset", "size", "skip")
-        )
-        self.first, self.records, self.shard = (
-            _numbers(part, name, shown) for name in ("first", "records", "shard")
-        )
-        self.first_row, self.samples = (
-            _numbers(part, name, shown) for name in ("first_row", "samples")
-        )
-        self.rejected = _numbers(part, "rejected", shown)
+        (
+            self.file,
+            self.offset,
+            self.size,
+            self.skip,
+            self.first,
+            self.records,
+            self.shard,
+            self.first_row,
+            self.samples,
+            self.rejected,
+        ) = (_numbers(part, name, shown) for name in _PLAN_NUMBERS)
         digest = _combined(part["digest"])
         self.digest: Hashes = _values(digest, 0).astype(np.uint64, copy=False)
         self.has_digest: Bools = np.asarray(digest.is_valid())

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import is_list, items_of
+from shardctl.format.arrays import dtype_of, is_list, items_of
 from shardctl.format.token_columns import list_offsets
 
 
@@ -141,16 +141,12 @@ def _each(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
 
 def _floats(array: pa.Array) -> list[Any]:
     """Return floats of 16 or 32 bits as the shortest numbers that are nearest to them."""
-    narrow = array.to_numpy(zero_copy_only=False).astype(_numpy(array.type))
+    narrow = array.to_numpy(zero_copy_only=False).astype(dtype_of(array.type))
     exact = narrow.astype(np.float64)
     short = narrow.astype(str).astype(np.float64)
     with np.errstate(over="ignore"):  # the largest float32, written shortly, may round to infinity
         same = short.astype(narrow.dtype) == narrow
     return _with_nulls(array, np.where(same, short, exact).tolist())
-
-
-def _numpy(type_: pa.DataType) -> Any:
-    return np.float16 if _types.is_float16(type_) else np.float32
 
 
 def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
@@ -165,11 +161,8 @@ def _characters(array: pa.Array) -> list[Any]:
 
 
 def _whole_numbers(array: pa.Array) -> list[Any]:
-    return list(array.view(_integer(array.type)).to_pylist())
-
-
-def _integer(type_: pa.DataType) -> pa.DataType:
-    return pa.int32() if type_.bit_width == 32 else pa.int64()
+    whole = pa.int32() if array.type.bit_width == 32 else pa.int64()
+    return list(array.view(whole).to_pylist())
 
 
 def _lists(array: pa.Array, inner: Write) -> list[Any]:
