@@ -20,7 +20,6 @@ _LIKE_A_NUMBER = r"^\s*[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][+-]?[0-9]+)?\
 """Text that looks like a number: if it is kept as text, a notice says so."""
 
 _NO_NUMBERS = sorted(word for word in NULL_WORDS if not re.search(_WORDS, word))
-_NO_NUMBER = frozenset(_NO_NUMBERS)
 """Words for a missing value that make a column text."""
 
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
@@ -66,7 +65,9 @@ class CellStats:
         """Look at a column of strings, in which an empty string is an empty cell; null is one
         too."""
         few = [
-            value for value in column.slice(0, 100).to_pylist() if value and value not in _NO_NUMBER
+            value
+            for value in column.slice(0, 100).to_pylist()
+            if value and value not in _NO_NUMBERS
         ]
         if not all(_LOOKS_LIKE_A_NUMBER.search(value) for value in few):
             return cls(True, text=True)  # the usual column of text, without a copy of it

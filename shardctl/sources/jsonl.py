@@ -75,7 +75,9 @@ def _decimal(text: str) -> float:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 _CHECKED_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_decimal)
 
-_ALIKE = bytes.maketrans(b"123456789E+", b"000000000e-")
+ALIKE = bytes.maketrans(b"123456789E+", b"000000000e-")
+"""Makes all digits of decimals zeros, and their exponents alike."""
+
 _MANY_DIGITS = b"0" * 300
 
 
@@ -86,7 +88,7 @@ def _may_be_out_of_range(line: bytes) -> bool:
     Only such lines pay for a call per decimal. A regular expression would take longer than parsing
     the line.
     """
-    alike = line.translate(_ALIKE)
+    alike = line.translate(ALIKE)
     return b"0e0" in alike or b"0e-0" in alike or _MANY_DIGITS in alike
 
 

@@ -192,26 +192,20 @@ def _kind(field: Field) -> str:
 def _images(array: pa.Array, written: str) -> Maker:
     stem = written.removesuffix("*")
     encoded = array.field("bytes")
-    missing = array.null_count > 0
-    valid = array.is_valid().to_pylist() if missing else []
+    valid = array.is_valid().to_pylist()
 
     def member(row: int) -> tuple[str, bytes] | None:
         data = encoded[row].as_py()
-        if data is None or (missing and not valid[row]):
+        if data is None or not valid[row]:
             return None
         return stem + suffix_of(data), data
 
     return member
 
 
-def _numbers(array: pa.Array, written: str) -> Maker:
-    values = array.to_pylist()
-    return lambda row: (written, str(values[row]).encode())
-
-
 def _texts(array: pa.Array, written: str) -> Maker:
     values = array.to_pylist()
-    return lambda row: (written, values[row].encode())
+    return lambda row: (written, str(values[row]).encode())
 
 
 def _bytes(array: pa.Array, written: str) -> Maker:
@@ -231,7 +225,7 @@ def _arrays(array: pa.Array, written: str) -> Maker:
 
 _MAKERS: dict[str, Callable[[pa.Array, str], Maker]] = {
     "image": _images,
-    "cls": _numbers,
+    "cls": _texts,
     "txt": _texts,
     "npy": _arrays,
 }

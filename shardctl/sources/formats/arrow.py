@@ -65,29 +65,20 @@ class _File(Rows):
     """An Arrow IPC file. Read without a memory map: a file that shrinks meanwhile would end the
     process."""
 
+    reader = staticmethod(pa.ipc.open_file)
+
     def __init__(self, path: str, version: Version) -> None:
         self.path = path
         self.version = version
-        with pa.OSFile(path) as file, self.reader(file, None) as reader:
+        with pa.OSFile(path) as file, self.reader(file) as reader:
             self._own: pa.Schema = reader.schema
             self.schema = plain_schema(self._own)
-            self.count = self.batches_in(reader)
-
-    def reader(self, file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None) -> Any:
-        """Return what reads the open file."""
-        return pa.ipc.open_file(file, options=options)
-
-    def batches_in(self, reader: Any) -> int:
-        """Return how many record batches the file says that it has."""
-        return int(reader.num_record_batches)
 
     def cuts(self) -> list[Cut]:
         """Return the units: runs of record batches of about 1 MiB together. Raises Rejection."""
         _, batches = _footer(self.path, self.version)
         cuts: list[Cut] = []
         try:
-            if len(batches) != self.count:
-                raise ValueError("the number of record batches is wrong")
             with open_ordinary(self.path) as file:
                 for offset, size in batches:
                     rows, last = _rows(file.fileno(), (offset, size)), cuts[-1] if cuts else None
@@ -115,7 +106,7 @@ class _File(Rows):
         """Yield the record batches of a unit; with all columns where none is named."""
         fields = [self._own.get_field_index(name) for name in names]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        with pa.OSFile(self.path) as file, self.reader(file, options) as reader:
+        with pa.OSFile(self.path) as file, self.reader(file, options=options) as reader:
             yield from self.chosen(reader, unit)
 
     def chosen(self, reader: Any, unit: Unit) -> Iterator[pa.RecordBatch]:
@@ -128,19 +119,13 @@ class _File(Rows):
 class _Stream(_File):
     """An Arrow IPC stream: one unit."""
 
-    def reader(self, file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None) -> Any:
-        """Return what reads the open stream."""
-        return pa.ipc.open_stream(file, options=options)
-
-    def batches_in(self, _reader: Any) -> int:
-        """Return 0: only its end says how many there are."""
-        return 0
+    reader = staticmethod(pa.ipc.open_stream)
 
     def cuts(self) -> list[Cut]:
         """Return all rows as one unit. Raises Rejection if the stream ends before its end or is
         damaged."""
         try:
-            with pa.OSFile(self.path) as file, self.reader(file, None) as reader:
+            with pa.OSFile(self.path) as file, self.reader(file) as reader:
                 rows = sum(map(len, reader))
         except FAULTS as error:
             raise damaged("the stream", error) from error

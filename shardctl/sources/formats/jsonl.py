@@ -26,7 +26,7 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.found_values import is_chosen, parsed_records
 from shardctl.sources.formats.lines import chosen_lines, is_utf8, line_ends
-from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_LEVELS, parse_line
+from shardctl.sources.jsonl import ALIKE, EXACT_IN_FLOAT, MOST_LEVELS, parse_line
 from shardctl.sources.types import Types, without_nulls
 
 BOM = b"\xef\xbb\xbf"
@@ -47,7 +47,6 @@ _MINUS_ZERO = re.compile(rb"[:,\[\s]-0(?![0-9.eE])")
 """A whole number to Python, so 0.0 as float64. Arrow makes -0.0 of it."""
 
 _MANY_ZEROS = b"0" * 200
-_ALIKE = bytes.maketrans(b"123456789E+", b"000000000e-")
 _LONG_EXPONENT = b"0e-000"
 """With one of these, its digits taken as zeros, a decimal may be nearer to 0 than float64 can be: Arrow makes 0.0 of it."""
 
@@ -315,7 +314,7 @@ def _are_ordinary(values: Array) -> bool:
 
 def _may_be_tiny(data: bytes) -> bool:
     # a regular expression takes ten times as long
-    return _MANY_ZEROS in data or _LONG_EXPONENT in data.translate(_ALIKE)
+    return _MANY_ZEROS in data or _LONG_EXPONENT in data.translate(ALIKE)
 
 
 _TRAPS: list[tuple[Callable[[Any], Any], Callable[[bytes], Any]]] = [
