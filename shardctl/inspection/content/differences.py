@@ -234,11 +234,7 @@ def _made_alike(a: Manifest, b: Manifest) -> bool:
 def _field_pairs(a: pa.Schema, b: pa.Schema) -> list[Pair]:
     types = [{field.name: str(field.type) for field in schema} for schema in (a, b)]
     names = dict.fromkeys([*types[0], *types[1]])
-    return [
-        Pair(n, types[0].get(n), types[1].get(n))
-        for n in names
-        if types[0].get(n) != types[1].get(n)
-    ]
+    return [pair for name in names for pair in _pairs(name, *(of.get(name) for of in types))]
 
 
 def _setting_pairs(a: Manifest, b: Manifest) -> Iterator[Pair]:

@@ -69,10 +69,10 @@ class VariantStatistics(Recorded):
     difference: float | None
 
 
-def variant_statistics(folder: Folder, split: str | None = None) -> VariantStatistics | None:
+def variant_statistics(folder: Folder, split: str | None) -> VariantStatistics | None:
     """Compare the variants of some inputs; None if the dataset has none. Raises DatasetError."""
     dataset = open_dataset(folder.text, split)
-    if "variant" not in dataset.schema.names or not len(dataset):
+    if not len(dataset):
         return None
     image = dataset.roles.main_image
     content = [name for name in dataset.schema.names if name not in ("key", "variant", "label")]
@@ -261,11 +261,14 @@ def dataset_report(found: Inspection) -> Iterator[Section]:
             ],
         )
     for name, objects in found.objects.items():
-        yield Section(_title(name, objects.objects, "object", found), list(_object_parts(objects)))
+        what, of = counted(objects.objects, "object"), counted(objects.samples, "sample")
+        yield Section(_title(name, what, of, found), list(_object_parts(objects)))
     for name, masks in (found.masks or {}).items():
         yield _mask_section(name, masks)
     for name, tokens in found.tokens.items():
-        yield Section(_title(name, tokens.tokens, "token", found), list(_token_parts(tokens)))
+        of = counted(tokens.samples, "block" if tokens.packed else "sample")
+        what = counted(tokens.tokens, "token")
+        yield Section(_title(name, what, of, found), list(_token_parts(tokens)))
     if (variants := found.variants) is not None:
         differ = ""
         if variants.difference is not None:
@@ -318,13 +321,10 @@ def _classes(found: Inspection) -> Iterator[Section]:
     yield Section(f"classes: {len(totals):,}, {each} each", (table,))
 
 
-def _title(name: str, count: int, what: str, found: Inspection) -> str:
+def _title(name: str, what: str, of: str, found: Inspection) -> str:
     """Return the title of what was counted in a column, in all of it or in some blocks."""
-    statistics = found.objects[name] if what == "object" else found.tokens[name]
-    packed = what == "token" and found.tokens[name].packed
-    of = counted(statistics.samples, "block" if packed else "sample")
     whole = "" if found.column_bytes is not None else "; --stats reads all"
-    return f"{printable(name)}: {counted(count, what)} (of {of}{whole})"
+    return f"{printable(name)}: {what} (of {of}{whole})"
 
 
 def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:

@@ -208,11 +208,10 @@ class Overview:
         """The samples of each class, over all splits."""
         if self.classes_by_split is None:
             return None
-        totals: dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for counts in self.classes_by_split.values():
-            for name, count in counts.items():
-                totals[name] = totals.get(name, 0) + count
-        return totals
+            totals.update(counts)
+        return dict(totals)
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data, for --json."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.arrays import Bools, Numbers, bytes_of
 from shardctl.format.dataset_tables import MOST, ShardUnits
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
@@ -165,14 +165,8 @@ def number_at_end(keys: pa.Array) -> Numbers:
     No Python object is made per key.
     """
     numbers = np.zeros(len(keys), np.int64)
-    _, offsets, data = keys.buffers()
-    if not len(keys) or data is None or not data.size:
-        return numbers
-    letters = np.frombuffer(data, np.uint8)
-    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(
-        np.int64
-    )
-    places, starts = ends[1:] - 1, ends[:-1]
+    letters, offsets = bytes_of(keys)
+    places, starts = offsets[1:] - 1, offsets[:-1]
     left = np.arange(len(keys))
     for power in range(18):
         left = left[places[left] - power >= starts[left]]

@@ -104,12 +104,8 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> lis
 
 
 def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
-    """Compare shards.arrow with the manifest."""
-    try:
-        table = ShardTable(folder)
-    except DatasetError as problem:
-        yield error("unreadable-table", str(problem))
-        return
+    """Compare shards.arrow with the manifest. Raises DatasetError, as the other checks do."""
+    table = ShardTable(folder)
     entries = list(table)
     said = (manifest.shards, manifest.samples, manifest.bytes, manifest.inputs, manifest.rejected)
     names = ("rows", "bytes", "inputs", "rejected")
@@ -176,11 +172,7 @@ def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]
 
 def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     """Read every line of rejects.jsonl."""
-    try:
-        count = sum(reject.records for reject in read_rejects(folder))
-    except DatasetError as problem:
-        yield error("damaged-rejects", f"{problem}")
-        return
+    count = sum(reject.records for reject in read_rejects(folder))
     if count != manifest.rejected:
         yield error(
             "rejects-differ",
@@ -193,12 +185,8 @@ def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
     are."""
     import pyarrow.compute as pc  # 30 ms to import, and `quick` does not look at them
 
-    try:
-        open_checked_table(folder, FILES)
-        files = open_files(folder)
-    except DatasetError as problem:
-        yield error("unreadable-table", str(problem))
-        return
+    open_checked_table(folder, FILES)
+    files = open_files(folder)
     if any(files[name].null_count for name in ("path", "root", "size")):
         yield error("files-differ", f"{FILES} lacks values; {MEND}")
         return
@@ -246,20 +234,14 @@ def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
     stored = DatasetTables(folder)
     whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
     parts: dict[str, list[Numbers]] = {}
-    try:
-        for number, entry in enumerate(stored.shards):
-            units = stored.units(number)
-            is_whole = units.first == 0
-            whole.append(
-                units.file[is_whole & (units.samples + units.rejected > 0)].astype(np.int32)
+    for number, entry in enumerate(stored.shards):
+        units = stored.units(number)
+        is_whole = units.first == 0
+        whole.append(units.file[is_whole & (units.samples + units.rejected > 0)].astype(np.int32))
+        if not is_whole.all():
+            parts.setdefault(entry.split, []).append(
+                np.stack([units.file, units.first, units.records])[:, ~is_whole]
             )
-            if not is_whole.all():
-                parts.setdefault(entry.split, []).append(
-                    np.stack([units.file, units.first, units.records])[:, ~is_whole]
-                )
-    except DatasetError as problem:
-        yield error("plan-differs", str(problem))
-        return
     files = np.sort(np.concatenate(whole))
     for place in np.flatnonzero(files[1:] == files[:-1])[:1].tolist():
         yield _twice(stored, int(files[place]), 0)
@@ -277,22 +259,32 @@ def _twice(stored: DatasetTables, file: int, record: int) -> Finding:
 
 
 class TableCheck(NamedTuple):
-    """A row of the table: the lowest level that has the check, the check, and the files that it
-    reads."""
+    """A row of the table: the lowest level that has the check, the check, the files that it reads,
+    and the kind of the finding that they cannot be used, which ends the check."""
 
     level: str
     check: Callable[[FolderHere, Manifest], Iterable[Finding]]
     reads: frozenset[str]
+    unusable: str
+
+    def findings(self, folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
+        """Yield what the check finds."""
+        try:
+            yield from self.check(folder, manifest)
+        except DatasetError as problem:
+            yield error(self.unusable, str(problem))
 
 
 OF_SHARDS = "table of shards"
 
 TABLE_CHECKS = {
-    OF_SHARDS: TableCheck("quick", check_shard_table, frozenset({SHARDS})),
-    "checksums": TableCheck("full", check_checksums, frozenset({CHECKSUMS, SHARDS})),
-    "rejects": TableCheck("full", check_rejects, frozenset({REJECTS})),
-    "files": TableCheck("full", check_files, frozenset({FILES})),
-    "plan": TableCheck("full", check_plan, frozenset({FILES, PLAN, SHARDS})),
+    OF_SHARDS: TableCheck("quick", check_shard_table, frozenset({SHARDS}), "unreadable-table"),
+    "checksums": TableCheck(
+        "full", check_checksums, frozenset({CHECKSUMS, SHARDS}), "damaged-checksums"
+    ),
+    "rejects": TableCheck("full", check_rejects, frozenset({REJECTS}), "damaged-rejects"),
+    "files": TableCheck("full", check_files, frozenset({FILES}), "unreadable-table"),
+    "plan": TableCheck("full", check_plan, frozenset({FILES, PLAN, SHARDS}), "plan-differs"),
 }
 """All checks that read the content of the files beside the shards, in the order of their
 findings."""

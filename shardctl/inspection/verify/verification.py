@@ -81,12 +81,9 @@ def checks_ahead(needed: bool) -> Iterator[Pool | None]:
     if not needed:
         yield None
         return
-    processes = pool_of_checks()
-    try:
+    with closing(pool_of_checks()) as processes:
         processes.prepare()
         yield processes
-    finally:
-        processes.close()
 
 
 def verify(

@@ -52,7 +52,7 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
     elif what == "file":
         findings = check_file(folder, _stored(folder).manifest, task["name"], level)
     else:
-        findings = list(TABLE_CHECKS[what].check(folder, _stored(folder).manifest))
+        findings = list(TABLE_CHECKS[what].findings(folder, _stored(folder).manifest))
     return samples, [asdict(finding) for finding in findings]
 
 
