@@ -145,16 +145,14 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
     if records:
         return records
     if places:
-        raise _why_no_sample(folder, stored, key, places)
+        raise _why_no_sample(stored, key, places)
     raise InputError(f"{folder.shown()}: no key {printable(key)!r}{_near(stored, key, planned)}")
 
 
-def _why_no_sample(
-    folder: FolderHere, stored: DatasetTables, key: str, places: list[RecordUnit]
-) -> Exception:
+def _why_no_sample(stored: DatasetTables, key: str, places: list[RecordUnit]) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown, packed = printable(key), packed_column(stored.manifest.roles)
-    rejects = read_rejects(folder)
+    rejects = read_rejects(stored.folder)
     why = next((reject.message for reject in rejects if _is_of(reject, key, places)), None)
     whole = [place.unit for place in places if place.unit.records <= 1]
     if why is None and any(unit.samples for unit in whole) and not packed:

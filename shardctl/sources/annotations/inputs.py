@@ -180,7 +180,7 @@ class Finder:
         others = [(folder, names) for folder in dict.fromkeys((*bases, *above))]
         start: str | None
         for number, (start, texts) in enumerate((*first, *others)):
-            rows = _joined(self._exact(placed) for placed in self._placed(texts, start))
+            rows = joined(self._exact(placed) for placed in self._placed(texts, start))
             is_told = number < len(first)
             if (rows >= 0).any() or (is_told and self._has_endings and _are_there(start, texts)):
                 break
@@ -349,11 +349,11 @@ class Finder:
 
     @cached_property
     def _whole(self) -> Sorted:
-        return _sorted(_joined(map(hash_names, self._chunks())))
+        return _sorted(joined(map(hash_names, self._chunks())))
 
     @cached_property
     def _last(self) -> Sorted:
-        return _sorted(_joined(hash_names(map(_last_part, names)) for names in self._chunks()))
+        return _sorted(joined(hash_names(map(_last_part, names)) for names in self._chunks()))
 
     def _chunks(self) -> Iterator[list[str]]:
         for batch in self._inputs.table.select(["path"]).to_batches(max_chunksize=AT_ONCE):
@@ -378,7 +378,8 @@ def _pairs(there: Sorted, wanted: Hashes) -> tuple[Rows, Rows]:
     return numbers, there[1][np.repeat(first, counts) + inner]
 
 
-def _joined(parts: Iterable[Array]) -> Array:
+def joined(parts: Iterable[Array]) -> Array:
+    """Return arrays one behind the other; no parts are no numbers."""
     found = list(parts)
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
@@ -422,8 +423,6 @@ def _do_agree(name: str, path: str, is_known: bool) -> bool:
 
     Where it is known from where names start, only the input may have more.
     """
-    if "/" not in name:
-        return True
     own, others = name.split("/")[:-1], path.split("/")[:-1]
     pairs = [(own, others)] if is_known else [(own, others), (others, own)]
     return any(all(part in left for part in few) for few, left in ((a, iter(b)) for a, b in pairs))

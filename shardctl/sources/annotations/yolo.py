@@ -130,9 +130,7 @@ def read(
         )
     if not is_yaml and exists(told := join(given, "data.yaml")):
         notices.append(f"{printable(told)} is not read, as its folder is given")
-    role = Objects(
-        setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None
-    )
+    role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip)
     return writer.finish(
         rows,
         role,

@@ -29,6 +29,7 @@ from shardctl.sources.annotations.inputs import (
     PathTable,
     Place,
     ToldSplits,
+    joined,
     none_among_inputs,
     said_of_absent,
     stem,
@@ -213,10 +214,10 @@ class _Merged:
                 if row >= 0:
                     faults.setdefault(row, fault(why))
             found.append(rows)
-        row, ids = _together(found), _together([part.column("id") for part in self.parts])
+        row, ids = joined(found), joined([part.column("id") for part in self.parts])
         file_of = np.repeat(np.arange(len(found)), list(map(len, found)))
         if categories is not None:
-            own = _together([part.column("category") for part in self.parts])
+            own = joined([part.column("category") for part in self.parts])
             for place in np.flatnonzero(~np.isin(own, categories) & (row >= 0)).tolist():
                 of_id = f" {ids[place]}" if ids[place] != NO_ID else ""
                 message = (
@@ -261,7 +262,7 @@ class _Merged:
         import pyarrow.compute as pc  # 40 ms to import, and most conversions have no COCO files
 
         starts, ends = (np.searchsorted(self._rows, rows, side) for side in ("left", "right"))
-        chosen = _together([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+        chosen = joined([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
         offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
         columns: dict[str, pa.Array] = {}
         for part, source in zip(self.parts, self._sources, strict=True):
@@ -273,10 +274,6 @@ class _Merged:
                     known = pc.or_(known, array.is_null())
                 columns[name] = pc.if_else(known, before, array)
         return pa.array(offsets), columns
-
-
-def _together(parts: list[Numbers]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
@@ -294,12 +291,12 @@ def _first_of_same(rows: Numbers, ids: Numbers, files: Numbers) -> Numbers:
 
 def _check_points(points: pa.Array, rows: Numbers, role: Objects, faults: Faults) -> None:
     """Note images with an object that has some keypoints, but not as many as have names."""
-    counts = np.diff(points.offsets.to_numpy())
-    for place in np.flatnonzero(counts).tolist() if role.keypoints else ():
-        if counts[place] != len(role.keypoints or ()):
+    counts, named = np.diff(points.offsets.to_numpy()), len(role.keypoints or ())
+    for place in np.flatnonzero(counts).tolist() if named else ():
+        if counts[place] != named:
             message = (
                 f"an object has {counted(int(counts[place]), 'keypoint')}, and the "
-                f"categories name {len(role.keypoints or ())}"
+                f"categories name {named}"
             )
             faults.setdefault(int(rows[place]), fault(message))
 
