@@ -3,7 +3,7 @@ command line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,12 +162,17 @@ class Inspection(Overview):
             ("masks", self.masks),
         ):
             if found is not None:
-                record[name] = [{"field": field, **each.record()} for field, each in found.items()]
+                record[name] = records_of(found)
         if self.column_bytes:
             record["column_bytes"] = self.column_bytes
         if self.variants is not None:
             record["variants"] = self.variants.record()
         return record
+
+
+def records_of(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what was found of some fields as plain data, with their names."""
+    return [{"field": field, **each.record()} for field, each in found.items()]
 
 
 def inspect(

@@ -11,7 +11,7 @@ from shardctl.format.dataset_location import DatasetLocation
 from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.images import is_objects
-from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
+from shardctl.inspection.content.inspection import dataset_report, inspect_dataset, records_of
 from shardctl.inspection.content.overview import (
     Overview,
     settings_in_words,
@@ -90,8 +90,8 @@ def dataset_page(
             "overview",
             {**Overview.record(found), **({} if origin is None else {"sources": [origin]})},
         ),
-        data("tokens", [{"field": n, **each.record()} for n, each in found.tokens.items()]),
-        data("objects", [{"field": n, **each.record()} for n, each in found.objects.items()]),
+        data("tokens", records_of(found.tokens)),
+        data("objects", records_of(found.objects)),
     ]
     return page(
         f"shardctl inspect: {name}" + (f", split {split}" if split else ""),
@@ -163,8 +163,7 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
         begin = f"shardctl inspect {shlex.quote(name)} --key"
         parts.append(
             Html(
-                '<div class="soft">Any other '
-                f"sample:</div>{command(f'{begin} KEY', 'one', begin).text}"
+                f'<div class="soft">Any other sample:</div>{command(f"{begin} KEY", "one", begin).text}'
             )
         )
     header = ("shard", "row", *columns, *(f"{name}, text" for name in texts))

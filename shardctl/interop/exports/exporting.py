@@ -295,19 +295,19 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         yield
     except BaseException as error:
         done = sum(staging.done(part) is not None for part in job.parts)
-        if not done or not isinstance(error, _LATER):
+        is_kept = done and isinstance(error, _LATER)
+        if not is_kept:
             writer.discard(staging.folder)
         kept = printable(staging.folder.parent)
         state = (
             f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command "
-            "again "
-            "to continue"
+            "again to continue"
         )
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(
                 f"interrupted; {state if done else 'nothing was written'}"
             ) from error
-        if done and isinstance(error, StorageError | DatasetError | WorkerError):
+        if is_kept:
             raise type(error)(f"{error}. {state}") from error
         raise
 
