@@ -68,7 +68,7 @@ def make_demo(
         with naming_the_path(root):
             for number in range(images):
                 _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
-            shapes = write_scenes(root / "scenes", scenes, seed)
+            shapes = _write_scenes(root / "scenes", scenes, seed)
             _write_texts(root / "texts", np.random.default_rng([seed, 2]))
             for name, records in (
                 ("lines", _lines(texts, np.random.default_rng([seed, 3]))),
@@ -222,9 +222,8 @@ Outline = Floats
 """Corners: (corners, 2), x and y in pixels, whole quarters of a pixel."""
 
 
-def write_scenes(folder: Path, count: int, seed: int) -> int:
+def _write_scenes(folder: Path, count: int, seed: int) -> int:
     """Write `count` scenes and their COCO file into a folder. Return how many shapes they show."""
-    backend.require_one()
     folder.mkdir(parents=True)
     images, annotations = [], []
     for number in range(count):

@@ -137,8 +137,8 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     files = [file for file, _ in (*of_text, *parquet)]
     shown, exports = some(files), list(map(described, files))
     has_cells = any(suffix_of(name_of(file)) in DELIMITED_SUFFIXES for file in files)
-    own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) else []
-    own = [name for name in own if name not in drop]
+    are_keys = all(each and each.key == KEY_COLUMN for each in exports)
+    own = [KEY_COLUMN] if are_keys and KEY_COLUMN not in drop else []
     # the split that the name of each file says, where all do and tell several apart: train.csv
     words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
     sets = words if len(words) == len(files) and len(set(words.values())) > 1 else {}

@@ -229,9 +229,11 @@ def refuse_part_of_export(folder: str) -> None:
     try:
         export = Description.load(above)
         below = path_below(absolute, above) or "."
-        splits = export.loose.splits_in(below) if export.loose else set()
+        if export.loose is None:
+            return
+        splits = export.loose.splits_in(below)
         for name in loose_names(above, export) if splits else ():
-            if export.loose and export.loose.split_of(name) in splits:
+            if export.loose.split_of(name) in splits:
                 _size_of(join(above, name), join(above, DESCRIPTION))
     except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
         return

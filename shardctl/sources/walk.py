@@ -234,9 +234,8 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
     assert what is not None, "others are walked on the disk"
     if not is_folder(url):
         size, version = version_of(url)
-        yield tuple.__new__(
-            FoundFile, (number, name_of(url), url, "", suffix_of(name_of(url)), size, version, None)
-        )
+        name = name_of(url)
+        yield FoundFile(number, name, url, "", suffix_of(name), size, version, None)
         return
     keys, top = keys_of(url), f"{what.key}/" if what.key else ""
     start, stack = len(top), [(top, *under(keys, top))]

@@ -109,8 +109,8 @@ class Decoder:
             return
         place = 0
         for key, length, start in zip(*columns, strict=True):
-            counts = (_is_count(length), _is_count(start))
-            if not all(counts) or not length or place + length > len(ids):
+            are_counts = _is_count(length) and _is_count(start)
+            if not are_counts or not 0 < length <= len(ids) - place:
                 self.why_not = _NO_DOCUMENTS
                 return
             tokens = ids[place : place + length]

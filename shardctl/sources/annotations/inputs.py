@@ -457,11 +457,9 @@ def none_among_inputs(shown: str, names: Texts) -> InputError:
 def said_of_absent(shown: str, names: Texts, rows: Rows) -> list[str]:
     """Say how many of the images that a file names are not there."""
     absent = np.flatnonzero(rows < 0)
-    example, of = (
-        some([names[place].as_py() for place in absent[:3].tolist()]),
-        counted(len(rows), "image"),
-    )
-    what = f"{len(absent):,} of {of} are not among the inputs, or are of another split"
+    example = some([names[place].as_py() for place in absent[:3].tolist()])
+    of = f"{len(absent):,} of {counted(len(rows), 'image')}"
+    what = f"{of} are not among the inputs, or are of another split"
     return [f"{shown}: {what} ({example}); skipped"] if len(absent) else []
 
 
