@@ -7,6 +7,7 @@ called.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,20 +66,15 @@ class Part:
     def parse(cls, text: str) -> Part:
         """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises
         UsageError."""
-        number, slash, parts = str(text).partition("/")
-        if not (
-            slash
-            and number.isascii()
-            and number.isdecimal()
-            and parts.isascii()
-            and parts.isdecimal()
-        ):
+        found = re.fullmatch(r"([0-9]+)/([0-9]+)", str(text))
+        if found is None:
             raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
-        if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
+        number, parts = map(int, found.groups())
+        if not 1 <= parts <= MOST_PARTS or number > parts:
             raise UsageError(
                 f"no part {text}: N is 1 to {MOST_PARTS:,}, and I is 1 to N or 0 to N-1"
             )
-        return cls((int(number) - 1) % int(parts), int(parts), f"{int(number)}/{int(parts)}")
+        return cls((number - 1) % parts, parts, f"{number}/{parts}")
 
     @property
     def name(self) -> str:
@@ -169,10 +165,6 @@ class Seed(Whole):
     def shown(self, default: int | None) -> str:
         """Return the number, or `none`."""
         return "none" if default is None else str(default)
-
-
-def _check_part(part: str) -> None:
-    Part.parse(part)
 
 
 def _check_max_rejects(limit: str | int) -> None:
@@ -399,12 +391,13 @@ class Options:
         " plans the conversion for all. I is 1 to N, or 0 to N-1 (`shardctl help cluster`).",
         metavar="I/N",
         heading=RUNNING,
-        limit=_check_part,
+        limit=Part.parse,
     )
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
-        _refuse_two_sizes(self.shard_size, self.samples_per_shard)
+        if self.shard_size is not None and self.samples_per_shard is not None:
+            raise contradiction("--shard-size", "--samples-per-shard")
         check_options(self)
         engines.check(self.engine, self.workers)
         ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]
@@ -455,24 +448,6 @@ def chosen_options(
     taken = taken_arguments(function, given, convert_options())
     names = [name for name in declared_in(Options) if name in taken]
     return Options(**{name: taken[name] for name in names}), recipe_with_options(recipe, taken)
-
-
-def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
-    """Raise UsageError for a size of shards (bytes, samples) that cannot be, or for two."""
-    _refuse_two_sizes(shard_size, samples_per_shard)
-    declared = declared_in(Options)
-    declared["shard_size"].check("shard_size", shard_size)
-    declared["samples_per_shard"].check("samples_per_shard", samples_per_shard)
-
-
-def _refuse_two_sizes(shard_size: int | None, samples_per_shard: int | None) -> None:
-    if shard_size is not None and samples_per_shard is not None:
-        raise contradiction("--shard-size", "--samples-per-shard")
-
-
-def check_if_running(choice: str) -> None:
-    """Raise UsageError for an unknown choice of what to do while another converter runs."""
-    IF_RUNNING.check("if_running", choice)
 
 
 def reject_limit(given: str | int | None, inputs: int) -> float:

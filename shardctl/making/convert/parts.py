@@ -57,7 +57,7 @@ from shardctl.making.convert.table_writer import (
     write_dataset,
 )
 from shardctl.making.convert.targets import Target, WriteLease, open_target
-from shardctl.making.options import Options, Part, check_if_running, reject_limit
+from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
 from shardctl.making.paths import check_sources, destination_of
 from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.making.plan.plan import NOT_KEPT
@@ -332,7 +332,7 @@ def finish(
     finished before is up to date.
     """
     began = time.monotonic()
-    check_if_running(if_running)
+    IF_RUNNING.check("if_running", if_running)
     reject_limit(max_rejects, 1)
     wait = waiting if if_running == "wait" else None
     here = Path(dst)

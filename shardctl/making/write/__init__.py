@@ -46,7 +46,7 @@ from shardctl.format.tables import MADE_BY, ShardEntry
 from shardctl.making.commit import publish
 from shardctl.making.commit.generations import settle
 from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
-from shardctl.making.options import check_if_running
+from shardctl.making.options import IF_RUNNING
 from shardctl.making.paths import check_destination, check_writable
 from shardctl.making.plan.splits import check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
@@ -161,7 +161,7 @@ def write(
     refuse_while_importing("write")
     began = time.monotonic()
     limits = ShardLimits.of(shard_size, samples_per_shard)
-    check_if_running(if_running)
+    IF_RUNNING.check("if_running", if_running)
     if whole_number("workers", workers) < 0:
         raise UsageError(f"workers must be 0 or more; they are {workers}")
     calls = _calls(samples, parts, split, workers)

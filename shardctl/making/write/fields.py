@@ -25,7 +25,7 @@ from shardctl.images.codecs.image import ImageEncoding, decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import member_types
-from shardctl.making.options import check_shards
+from shardctl.making.options import Options
 from shardctl.sources.annotations.objects import ITEMS, objects_type
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.deferred_objects import (
@@ -242,7 +242,7 @@ class ShardLimits:
     @classmethod
     def of(cls, shard_size: int | None, samples_per_shard: int | None) -> ShardLimits:
         """Read the arguments of `write`. Raises UsageError."""
-        check_shards(shard_size, samples_per_shard)
+        Options(shard_size=shard_size, samples_per_shard=samples_per_shard).check()
         if samples_per_shard is not None:
             return cls(1 << 62, samples_per_shard)
         return cls(shard_size or SHARD_BYTES, 1 << 62)
