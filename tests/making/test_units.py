@@ -28,7 +28,7 @@ from shardctl.format import tables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
-from shardctl.making.convert import Listener, discover, table_writer
+from shardctl.making.convert import Listener, discover
 from shardctl.making.shards import builder, scan, task
 from shardctl.making.shards.engines import local
 from shardctl.making.shards.engines.local import Engine, OnFound
@@ -370,7 +370,7 @@ def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path, mo
     source, sums = write_lines(tmp_path / "in.jsonl", lines), []
     for shards in (1000, 2):
         monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
-        monkeypatch.setattr(table_writer, "JOINED_SHARDS", shards)
+        monkeypatch.setattr("shardctl.making.plan.plan.JOINED_SHARDS", shards)
         out = tmp_path / f"{shards}"
         assert convert(source, out, samples_per_shard=3, labels="none").shards > 10
         sums.append((out / "SHA256SUMS").read_text())

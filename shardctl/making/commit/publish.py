@@ -219,16 +219,13 @@ def _read_mark(job: Path) -> _Mark:
     path = job / REPLACED
     try:
         record = json.loads(read_bytes(path))
-    except ValueError:
-        record = None
-    try:
         names, digests = record["replaced"], (record["old"], record["new"])
         sound = (
             isinstance(names, list)
             and all(map(is_file_name, names))
             and all(isinstance(each, str) for each in digests)
         )
-    except (KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         sound = False
     if not sound or job.is_symlink() or path.is_symlink():
         raise DatasetError(f"{printable(path)}: not written by shardctl; move {STAGING} away")

@@ -143,21 +143,14 @@ def with_rule(
     of_objects = [] if objects is None or objects in _with_roles(listing) else [objects]
     masks = list(marked_masks(fields)) if has_image else []
     roles = [role for each in listing.annotations for role in each.roles.values()]
-    if (
-        rule.boxes != "keep"
-        and not of_objects
-        and not any(isinstance(role, Objects) for role in roles)
-    ):
+    has_objects = bool(of_objects) or any(isinstance(role, Objects) for role in roles)
+    if rule.boxes != "keep" and not has_objects:
         raise UsageError(
             f"--boxes-outside {rule.boxes} is about boxes, and the inputs have none (`shardctl "
             "help annotations`)"
         )
-    if (
-        rule.frame != "auto"
-        and not of_objects
-        and not masks
-        and not any(isinstance(role, Mask | Objects) for role in roles)
-    ):
+    has_masks = bool(masks) or any(isinstance(role, Mask) for role in roles)
+    if rule.frame != "auto" and not has_objects and not has_masks:
         raise UsageError(
             f"--annotation-frame {rule.frame} is about objects and masks, and the inputs have "
             "none; --mask-fields names fields that are masks (`shardctl help annotations`)"
@@ -193,10 +186,10 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
     for a column each.
     """
     fields = types.found()
-    named = (recipe.text_field, recipe.label_field, recipe.key_field)
+    wanted = recipe.chosen_fields
+    named = (recipe.text_field, recipe.label_field, recipe.key_field, *wanted)
     if absent := [name for name in named if name is not None and name not in fields.names]:
         raise _no_such_field(absent[0], fields)
-    wanted = recipe.chosen_fields
     if not wanted:
         if types.scattered > MOST_SCATTERED:
             raise InputError(
@@ -204,9 +197,6 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
                 f"{MOST_SCATTERED:,} at most can be columns; name those to keep with --fields"
             )
         return fields
-    missing = [name for name in wanted if name not in fields.names]
-    if missing:
-        raise _no_such_field(missing[0], fields)
     return pa.schema(
         [fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})}
     )

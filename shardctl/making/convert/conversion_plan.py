@@ -201,11 +201,7 @@ def plan_conversion(
         compare_schema(recipe.typed_fields, held, listing)
     else:
         types = discovery.find_types(units, all_types)
-        types = (
-            types
-            if types is not None
-            else Types.of_schema(pa.schema([]), recipe.record_reading.label)
-        )
+        types = types or Types.of_schema(pa.schema([]), recipe.record_reading.label)
         held = types.found().names
     if held:
         refuse_partitions(listing, rules.labels.mode, held)

@@ -18,7 +18,7 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS, Json
+from shardctl.format.names import FILES, MANIFEST, PLANNED, REJECTS, SHARDS, Json
 from shardctl.format.tables import (
     PLAN_SCHEMA,
     UNIT_FIELDS,
@@ -39,8 +39,7 @@ from shardctl.making.convert.targets import Target
 from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint
 from shardctl.making.plan.labels import JOB_ONLY
-from shardctl.making.plan.listing import CHUNK_ROWS
-from shardctl.making.plan.plan import NOT_KEPT, job_table
+from shardctl.making.plan.plan import NOT_KEPT, job_table, plan_table
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
 from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.system.files import copy_file, replacing, write_atomically
@@ -144,8 +143,8 @@ def write_dataset(
         records=of_dataset.records_read,
         base=of_dataset.base,
     )
-    numbers = (len(of_dataset.files), 0, 0) if before is None else (0, 0, 0)
-    if before is not None and changes is not None:
+    numbers = (len(of_dataset.files), 0, 0)
+    if changes is not None:
         numbers = (changes.added, changes.removed, changes.changed)
     there = None if before is None else before.manifest
     if first_frames:
@@ -258,10 +257,6 @@ def divided(planned: Sequence[int], filled: Bools) -> tuple[Numbers, Numbers]:
     return np.array([*starts, len(filled)], np.int64), np.array(chosen, np.int64)
 
 
-JOINED_SHARDS = 64
-"""Shards whose rows of the plan are copied into one table."""
-
-
 def join_markers(
     job: DatasetJob,
     settings: Json,
@@ -289,7 +284,6 @@ def join_markers(
     steps: list[Counts] | None = []
     totals = {split.name: np.zeros(4, np.int64) for split in job.splits}
     class_counts = {split.name: [0] * len(classes or ()) for split in job.splits}
-    held, held_rows = list[pa.Table](), 0
     write_final_files(new / FILES, job.files)
     writing: AbstractContextManager[Any] = nullcontext()
     if file_states is not None:
@@ -298,7 +292,7 @@ def join_markers(
         with (
             writing as update,
             replacing(new / REJECTS) as rejects,
-            job_table(new / PLAN, PLAN_SCHEMA) as plan,
+            plan_table(new, PLAN_SCHEMA) as add_units,
         ):
             if update is not None:
                 update[0].write_files(file_states, beside)
@@ -310,14 +304,7 @@ def join_markers(
                 columns["shard"] = column_of(np.full(len(units), shard, np.int32))
                 columns |= {name: done.units[name] for name in done.units.column_names}
                 rows = [columns[name] for name in PLAN_SCHEMA.names]
-                held.append(pa.table(rows, schema=PLAN_SCHEMA))
-                held_rows += len(units)
-                # a batch for each shard would be slow to open, and a table maps a file
-                if held_rows >= CHUNK_ROWS or len(held) == JOINED_SHARDS or shard + 1 == job.shards:
-                    held = [pa.concat_tables(held).combine_chunks()]
-                if held_rows >= CHUNK_ROWS or shard + 1 == job.shards:
-                    plan.write_table(held.pop(), max_chunksize=CHUNK_ROWS)
-                    held_rows = 0
+                add_units(pa.table(rows, schema=PLAN_SCHEMA))
                 for label, samples in done.labels.items() if classes else ():
                     class_counts[split][label] += samples
                 objects += done.objects
@@ -398,8 +385,7 @@ def write_final_files(path: Path, files: pa.Table) -> None:
         names.remove("label")
     files = files.select(names)
     with job_table(path, files.schema) as writer:
-        for batch in files.to_batches():
-            writer.write_batch(batch)
+        writer.write_table(files)
 
 
 def _making(job: DatasetJob, fields: Json, settings: Json) -> Making:

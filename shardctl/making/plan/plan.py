@@ -4,7 +4,7 @@ unit in Python objects."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -167,8 +167,7 @@ class Planner:
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
         rows, first = array("q"), 0
-        held, held_rows = list[pa.RecordBatch](), 0
-        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+        with plan_table(folder, JOB_PLAN_SCHEMA) as add:
             for split, count in enumerate(shards):
                 for number in range(count):
                     # sizes differ by 1 at most
@@ -176,13 +175,7 @@ class Planner:
                     part = self.rows(split, start, end)
                     rows.extend((split, number, first, part.num_rows, end - start, NOT_KEPT))
                     first += part.num_rows
-                    held.append(part)
-                    held_rows += part.num_rows
-                    if held_rows >= CHUNK_ROWS or len(held) >= CHUNK_ROWS // 64:
-                        plan.write_table(pa.Table.from_batches(held).combine_chunks())
-                        held, held_rows = [], 0
-            if held:
-                plan.write_table(pa.Table.from_batches(held).combine_chunks())
+                    add(pa.Table.from_batches([part]))
         write_shards(folder, rows)
 
     def write_units(self, folder: Path) -> None:
@@ -350,3 +343,33 @@ def job_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
     """Yield a writer for a table of a job or a dataset, which is complete in the end or not there."""
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         yield writer
+
+
+JOINED_SHARDS = 64
+"""Shards whose rows of the plan are copied into one table."""
+
+
+@contextmanager
+def plan_table(folder: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield what takes the rows of one shard after the other, and writes plan.arrow: many shards
+    together, as a batch for each would be slow to open, and a table maps a file."""
+    held, held_rows = list[pa.Table](), 0
+
+    def write() -> None:
+        nonlocal held, held_rows
+        plan.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=CHUNK_ROWS)
+        held, held_rows = [], 0
+
+    def add(rows: pa.Table) -> None:
+        nonlocal held, held_rows
+        held.append(rows)
+        held_rows += rows.num_rows
+        if held_rows >= CHUNK_ROWS:
+            write()
+        elif len(held) == JOINED_SHARDS:
+            held = [pa.concat_tables(held).combine_chunks()]
+
+    with job_table(folder / PLAN, schema) as plan:
+        yield add
+        if held:
+            write()

@@ -23,7 +23,6 @@ from shardctl.format.names import (
     FILES,
     GENERATIONS,
     MANIFEST,
-    PLAN,
     PLANNED,
     REJECTS,
     SHARDS,
@@ -49,15 +48,12 @@ from shardctl.making.commit.staging import discard, jobs_in
 from shardctl.making.convert.previous import refuse_damaged_tables
 from shardctl.making.paths import check_writable, refuse_generation
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.making.plan.plan import job_table
+from shardctl.making.plan.plan import job_table, plan_table
 from shardctl.making.write.writer import digest_of_shards, new_folder, now, splits_of
 from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import usable_cores
-
-PLAN_ROWS = 65536
-"""Rows of the plan that are written together."""
 
 
 class SourceDataset:
@@ -193,7 +189,7 @@ def with_columns(units: pa.Table, changed: Json) -> pa.Table:
 
 @contextmanager
 def rewriting(
-    dst: str | Path, waiting: Callable[[str], None] | None
+    dst: str | Path, if_running: str
 ) -> Iterator[tuple[SourceDataset, Path, file_lease.Lease]]:
     """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that
     in the end is deleted."""
@@ -205,6 +201,7 @@ def rewriting(
         Manifest.load(LocalFolder(root))
     refuse_generation(root)
     check_writable(root)
+    waiting = (lambda owner: None) if if_running == "wait" else None
     with file_lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)
         with new_folder(root) as new:
@@ -317,19 +314,11 @@ def forget(root: Path, but: Path | None = None) -> None:
 
 
 def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:
-    with replacing(new / REJECTS) as rejects, job_table(new / PLAN, PLAN_SCHEMA) as writer:
-        held: list[pa.Table] = []
-        rows = 0
+    with replacing(new / REJECTS) as rejects, plan_table(new, PLAN_SCHEMA) as add_units:
         for number, shard in enumerate(shards):
             numbers = pa.array(np.full(shard.units.num_rows, number, np.int32))
             place = PLAN_SCHEMA.get_field_index("shard")
-            held.append(shard.units.set_column(place, PLAN_SCHEMA.field(place), numbers))
-            rows += shard.units.num_rows
-            if rows >= PLAN_ROWS:
-                writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=PLAN_ROWS)
-                held, rows = [], 0
+            add_units(shard.units.set_column(place, PLAN_SCHEMA.field(place), numbers))
             for line in shard.lines:
                 rejects.write(line)
             spool.add(shard.entry)
-        if rows:
-            writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=PLAN_ROWS)

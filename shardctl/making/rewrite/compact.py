@@ -80,8 +80,7 @@ def compact(
     if dry_run:
         old = SourceDataset(root)
         return _result(old, _planned(old))
-    waiting = (lambda owner: None) if if_running == "wait" else None
-    with rewriting(dst, waiting) as (old, new, held):
+    with rewriting(dst, if_running) as (old, new, held):
         plan = _planned(old)
         result = _result(old, plan)
         if result.status == "up-to-date":

@@ -90,8 +90,7 @@ def prune(
     if dry_run:
         old = SourceDataset(Path(dst))
         return _result(old, _chosen(old, where, keys))
-    waiting = (lambda owner: None) if if_running == "wait" else None
-    with rewriting(dst, waiting) as (old, new, held):
+    with rewriting(dst, if_running) as (old, new, held):
         chosen = _chosen(old, where, keys)
         if chosen.rows:
             with counting(progress, "shards", "pruning") as report:

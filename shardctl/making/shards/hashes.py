@@ -139,7 +139,8 @@ class TextHashTask(PrePlanTask):
 
     @cached_property
     def _units(self) -> list[PlannedUnit]:
-        return list(_job(self.folder).units(self.first, self.count))
+        numbers = range(self.first, self.first + self.count)
+        return list(_job(self.folder).units_at(numbers))
 
     def requests(self, number: int) -> Sequence[ReadRequest]:
         """Return what a unit is read from."""

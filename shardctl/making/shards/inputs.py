@@ -192,7 +192,7 @@ def _unreadable(
     missing = isinstance(error, FileNotFoundError)
     if missing and job.recorded and not beside:
         return Rejection("read", "gone", f"its source is gone ({shown})")
-    job.check_base(planned.file)
+    job.bases[planned.file.root].check()
     if beside and (missing or isinstance(error, NotADirectoryError)):
         fault = "gone" if job.recorded else "vanished"
         return Rejection("read", fault, f"{beside} is not there ({shown})")

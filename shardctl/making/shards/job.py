@@ -25,7 +25,7 @@ from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, Json, is_file_name, shard_name
 from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, Reject, open_table
-from shardctl.making.plan.plan import NOT_KEPT, SplitPlan
+from shardctl.making.plan.plan import NOT_KEPT, SplitPlan, job_table
 from shardctl.making.plan.splits import Draw
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
@@ -41,7 +41,7 @@ from shardctl.sources.image_columns import (
     marked_masks,
     said_of,
 )
-from shardctl.system.files import replacing, write_atomically
+from shardctl.system.files import write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.locations import is_stored
@@ -379,10 +379,7 @@ class Job:
     def write_shards(self) -> None:
         """Write the table of its shards into its folder."""
         table = self._shards.combine_chunks()
-        with (
-            replacing(self.folder / SHARDS) as sink,
-            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer,
-        ):
+        with job_table(self.folder / SHARDS, table.schema) as writer:
             writer.write_table(table)
 
     @property
@@ -604,12 +601,9 @@ class Job:
         """Path of the rejects of a finished shard; there is no such file if there are none."""
         return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
 
-    def units(self, first: int, count: int) -> Iterator[PlannedUnit]:
-        """Yield rows of the plan with their files, some thousands in memory at a time."""
-        return self.units_at(range(first, first + count))
-
     def units_at(self, numbers: Sequence[int] | Numbers) -> Iterator[PlannedUnit]:
-        """Yield these rows of the plan, which are in order, as `units` does."""
+        """Yield these rows of the plan, which are in order, with their files, some thousands in
+        memory at a time."""
         for start in range(0, len(numbers), PLAN_ROWS):
             part = np.asarray(numbers[start : start + PLAN_ROWS])
             first = int(part[0])
@@ -627,7 +621,7 @@ class Job:
 
     def planned_at(self, number: int) -> PlannedUnit:
         """Return one row of the plan."""
-        return next(self.units(number, 1))
+        return next(self.units_at([number]))
 
     def path_of(self, file: File) -> str:
         """Return the path or the URL by which a file is opened."""
@@ -641,10 +635,6 @@ class Job:
     def version_of(self, file: File) -> int:
         """Return which version of a file on a store is to be read, 0 for whichever is there."""
         return 0 if self.recorded else file.mtime_ns
-
-    def check_base(self, file: File) -> None:
-        """Make sure that the source of a file is still there. Raises SourceGoneError."""
-        self.bases[file.root].check()
 
     def choose(self, planned: PlannedUnit, split: int) -> Choose | None:
         """Return what tells which records of a unit are in a split, by their numbers; None: all of

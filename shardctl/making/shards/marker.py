@@ -14,6 +14,7 @@ import pyarrow as pa
 from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.names import STAGING
 from shardctl.format.shard import ShardFacts
+from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import NEW_FOLDER, Job
 from shardctl.system.file_lease import PARTS
 from shardctl.system.files import PARTIAL, replacing, write_atomically
@@ -129,7 +130,7 @@ def write_marker(path: Path, done: ShardMarker) -> None:
     record = {**vars(done), "facts": asdict(done.facts), "jpegs": jpegs}
     units = record.pop("units")
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps(record)})
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+    with job_table(path, schema) as writer:
         writer.write_table(units)
 
 
@@ -145,7 +146,7 @@ def upload_shard(job: Job, shard: int) -> None:
     # here, too, a shard counts as finished only when it is there, also if this process is killed
     marker.replace(coming)
     try:
-        store, sign = client_of(job.url), read_sign(job.folder)
+        store, sign = client_of(job.url), LeaseToken(**json.loads((job.folder / SIGN).read_bytes()))
         sign.check(store)
         store.put(f"{job.base}{path.name}", path)
         if rejects.exists():
@@ -167,11 +168,6 @@ LeaseToken."""
 def write_sign(folder: Path, sign: LeaseToken) -> None:
     """Let the workers of the job in a folder know who has the right to write."""
     write_atomically(folder / SIGN, json.dumps(asdict(sign)).encode())
-
-
-def read_sign(folder: Path) -> LeaseToken:
-    """Return what `write_sign` has written."""
-    return LeaseToken(**json.loads((folder / SIGN).read_bytes()))
 
 
 def fetch_job(url: str, folder: Path) -> None:

@@ -57,7 +57,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     InputError if user functions return no sample for any of them, or fields without a type,
     SourceGoneError if a source does not answer.
     """
-    units = list(job.units(0, job.plan.num_rows))
+    units = list(job.units_at(range(job.plan.num_rows)))
     notices: list[str] = []
     job, frames, first, warnings = inspect_first_records(job, units, progress, hints)
     beside = refuse_unmoved(job, units, progress, hints)

@@ -43,18 +43,14 @@ def build_shard(
     shard: int,
     report: Callable[[WorkDone], None],
     progress: WorkerProgress,
-    hints: RetryHints | None = None,
+    hints: RetryHints,
 ) -> None:
     """Build one shard: its units in, the shard file and then its done marker out, each by rename.
 
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its
     source no longer gives.
     """
-    planned_shard, reporter, hints = (
-        job.planned_shard(shard),
-        _Reporter(report),
-        hints or RetryHints(),
-    )
+    planned_shard, reporter = job.planned_shard(shard), _Reporter(report)
     known = {
         (unit, record): reason
         for unit in range(planned_shard.first_unit, planned_shard.first_unit + planned_shard.units)

@@ -32,6 +32,7 @@ from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
@@ -39,7 +40,6 @@ from shardctl.system.files import (
     FileFacts,
     StreamedFile,
     naming_the_path,
-    replacing,
     write_atomically,
 )
 from shardctl.system.folders import LocalFolder
@@ -262,10 +262,7 @@ def write_tables(
     what they are."""
     empty = ((FILES, pa.schema(FILE_FIELDS)), (PLAN, PLAN_SCHEMA))
     for name, schema in empty:
-        with (
-            replacing(folder / name) as sink,
-            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema),
-        ):
+        with job_table(folder / name, schema):
             pass
     write_atomically(folder / REJECTS, b"")
     with ShardSpool(folder.parent) as shards:

@@ -64,7 +64,7 @@ class Engine:
         from shardctl.making.shards.task import build_shard
 
         for shard in shards:
-            build_shard(job, shard, report, WorkerProgress())
+            build_shard(job, shard, report, WorkerProgress(), RetryHints())
 
     def let_go(self) -> None:
         """Have idle processes end, and do not wait for them: there is no more work as far as is
@@ -93,9 +93,7 @@ def local_engine(workers: int | str, limits: Limits, on_line: OnLine = lambda li
 class LocalPool(Engine):
     """Builds shards in child processes."""
 
-    def __init__(
-        self, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
-    ) -> None:
+    def __init__(self, workers: int | str, limits: Limits, on_line: OnLine) -> None:
         self._limits, self._workers = limits, most_workers() if workers == "auto" else int(workers)
         self._pool = Pool(
             WORKER,

@@ -78,9 +78,7 @@ OBJECT_STORE_BYTES = 100 << 20
 """For a cluster that is started on this machine: messages are small, and shards do not travel."""
 
 
-def start(
-    address: str, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None
-) -> RayCluster:
+def start(address: str, workers: int | str, limits: Limits, on_line: OnLine) -> RayCluster:
     """Return an engine that builds up to `workers` shards at a time ("auto": one per CPU) on the
     cluster at an address.
 
