@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.manifest import beside as _beside
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -42,6 +42,7 @@ from shardctl.format.names import (
 )
 from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard, jobs_in
+from shardctl.making.plan.plan import SplitPlan
 from shardctl.making.shards.job import NEW_FOLDER, Job
 from shardctl.system.file_lease import LEASE
 from shardctl.system.files import (
@@ -150,14 +151,18 @@ def _taken(path: Path) -> StorageError:
     )
 
 
+def numbered_names(splits: Iterable[SplitFacts | SplitPlan]) -> list[str]:
+    """Return the file names of all shards of splits, in the order of the dataset, as a conversion
+    numbers them."""
+    return [shard_name(split.name, number) for split in splits for number in range(split.shards)]
+
+
 def refuse_in_way_of_job(target: Path, job: Job) -> None:
     """Raise StorageError if a file that a job will make has the name of anything at `target` that
     is no part of a dataset."""
     if needs_recovery(target):
         return
-    shards = (
-        shard_name(split.name, number) for split in job.splits for number in range(split.shards)
-    )
+    shards = numbered_names(job.splits)
     with naming_the_path(target):
         for name in _in_the_way(target, {*BESIDE_SHARDS, *job.recipe.tables, *shards}):
             raise _taken(target / name)
@@ -521,8 +526,5 @@ def files_of(root: Path) -> set[str]:
     # verify tells.
     if shards is None and listed is None:
         with contextlib.suppress(DatasetError, OSError):
-            splits = Manifest.load(LocalFolder(root)).splits
-            shards = {
-                shard_name(split.name, number) for split in splits for number in range(split.shards)
-            }
+            shards = set(numbered_names(Manifest.load(LocalFolder(root)).splits))
     return {*(shards or ()), *(listed or ()), *BESIDE_SHARDS}

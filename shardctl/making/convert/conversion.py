@@ -105,10 +105,6 @@ class Conversion:
         """Whether there is a dataset now."""
         return self.folder.path(MANIFEST).exists()
 
-    def manifest(self) -> Manifest | None:
-        """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
-        return Manifest.load(self.folder) if self.is_there else None
-
     def before(self, manifest: Manifest) -> PreviousDataset:
         """Return the dataset of a manifest with its tables, which are hashed once: they may be
         large.
@@ -127,7 +123,7 @@ class Conversion:
     def refuse_replaced(self, manifest: Manifest) -> None:
         """Raise DatasetReplacedError if another dataset has taken the place of that of a
         manifest."""
-        if self.manifest() != manifest:
+        if self.target.manifest() != manifest:
             raise DatasetReplacedError
 
 
@@ -191,7 +187,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         # a second process imports the modules of the workers while the inputs are listed; the
         # command line has started it, where it saw early that there is work
         conversion.engine.prepare()
-    manifest, roots, known = conversion.manifest(), request.roots, None
+    manifest, roots, known = conversion.target.manifest(), request.roots, None
     existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256
     # their devices count where the workers are on this machine
     base_of = SourceBase.of if engines.is_here(options.engine) else SourceBase.anywhere

@@ -390,7 +390,7 @@ def _finish(
         shown.close()
     # one that was given up for dead may still be writing the same bytes again
     target.await_parts(waiting)
-    status = "created" if before is None and not folder.path(MANIFEST).exists() else "updated"
+    status = "updated" if folder.path(MANIFEST).exists() else "created"
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
             job = write_dataset(

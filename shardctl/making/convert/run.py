@@ -160,7 +160,7 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     None. Raises the error of a refusal, DatasetReplacedError."""
     if conversion.options.explain:
         return explained(conversion, inputs)
-    root, there = conversion.folder.root, conversion.manifest()
+    root, there = conversion.folder.root, conversion.target.manifest()
     decision, before = _decide(conversion, inputs, there)
     if there is not None and not decision.job_name:
         if not conversion.options.dry_run:
@@ -292,7 +292,7 @@ def begin_job(
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0, inputs.listing)
     # Once more: another converter may have finished while this one waited.
-    there = conversion.manifest()
+    there = conversion.target.manifest()
     decision, before = _decide(conversion, inputs, there)
     if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)

@@ -36,10 +36,10 @@ from shardctl.format.names import (
     Json,
     are_file_names,
     is_shard_name,
-    shard_name,
 )
 from shardctl.format.stretches import MAGIC
 from shardctl.format.tables import Reject, ShardTable, read_checksums, read_rejects
+from shardctl.making.commit.publish import numbered_names
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.repair.outcomes import LOST
 from shardctl.making.write.writer import splits_of
@@ -284,22 +284,12 @@ def _hash(folder: Folder, name: str) -> str | OSError | None:
         return fault
 
 
-def numbered_names(manifest: Manifest) -> list[str]:
-    """Return the file names of all shards, in the order of the dataset, as a conversion numbers
-    them."""
-    return [
-        shard_name(split.name, number)
-        for split in manifest.splits
-        for number in range(split.shards)
-    ]
-
-
 def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
     """Return the file names of all shards, in the order of the dataset, from whatever is intact and
     knows them."""
     if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
         return ShardTable(folder).names
-    numbered = numbered_names(manifest)
+    numbered = numbered_names(manifest.splits)
     if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
         listed = [name for name in read_checksums(folder) if is_shard_name(name)]
         if set(listed) != set(numbered) and are_file_names(listed):
@@ -332,7 +322,7 @@ def expected_hashes(
 def refuse_folders(folder: Folder, manifest: Manifest) -> None:
     """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything,
     and is not deleted."""
-    for name in (MANIFEST, *manifest.files, *numbered_names(manifest)):
+    for name in (MANIFEST, *manifest.files, *numbered_names(manifest.splits)):
         found = folder.stat(name)
         if found is not None and found.kind == "folder":
             raise DatasetError(

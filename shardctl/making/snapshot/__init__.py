@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST, STAGING, UPDATE
+from shardctl.format.names import FILES, STAGING, UPDATE
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
@@ -192,10 +192,9 @@ class _Snapshot:
         """Return the manifest of the dataset that is there now; None if there is none."""
         if self.store is not None and self.store.is_replaced():
             self.store.look_at_dataset()
-        folder = self.target.folder
         with contextlib.suppress(DatasetError):  # it may be away while another one takes its place
-            return Manifest.load(folder)
-        return Manifest.load(folder) if folder.path(MANIFEST).exists() else None
+            return Manifest.load(self.target.folder)
+        return self.target.manifest()
 
     def settle(self) -> None:
         """Return once the dataset is there, and up to date."""

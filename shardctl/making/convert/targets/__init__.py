@@ -65,6 +65,10 @@ class Target:
     def _staging(self) -> Path:
         return self.folder.path(STAGING)
 
+    def manifest(self) -> Manifest | None:
+        """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
+        return Manifest.load(self.folder) if self.folder.path(MANIFEST).exists() else None
+
     def check_writable(self) -> None:
         """Raise StorageError if nothing can be written there. Writes nothing."""
         check_writable(self.folder.root)

@@ -118,12 +118,8 @@ class StoreTarget(Target):
             self.fetch_dataset()
 
     @property
-    def _there(self) -> Manifest | None:
-        return Manifest.load(self.folder) if self.folder.path(MANIFEST).exists() else None
-
-    @property
     def _base_there(self) -> str:
-        return "" if (there := self._there) is None else there.base
+        return "" if (there := self.manifest()) is None else there.base
 
     def look_at_jobs(self) -> None:
         """Bring which jobs were begun, and how far they are."""
@@ -375,7 +371,7 @@ class StoreTarget(Target):
     def fetch_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        while (there := self._there) is not None:
+        while (there := self.manifest()) is not None:
             complete = self.fetch_files(sorted({*BESIDE_SHARDS, *there.files} - {MANIFEST}))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then
             # its files are deleted.
@@ -435,7 +431,7 @@ class StoreTarget(Target):
     def publish(self, new: Path, updates: bool, checks: Pool | None = None) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the
         one before that goes."""
-        there = self._there
+        there = self.manifest()
         # What is deleted in the end is decided now, by what the manifests say: no other folder is
         # ours.
         before, old = (there.base, there.replaced) if there is not None else ("", "")
