@@ -46,9 +46,8 @@ def is_foreign(path: Path) -> bool:
             return False
         # 100 ms, for what is no dataset
         from shardctl.making.convert.sample_kind import first_file
-        from shardctl.sources.kinds import KINDS, Form
 
-        found = first_file([SourceRoot(str(path))], KINDS["table"], Reading(), (Form.MANY,))
+        found = first_file([SourceRoot(str(path))], Reading())
         return found is not None and _is_of_others(found.path, found.opened)
     except InputError:  # an index that lists what is not there
         return True

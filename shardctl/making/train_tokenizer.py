@@ -310,10 +310,9 @@ def train_unigram(texts: Texts, vocabulary: int, special: Sequence[str]) -> byte
     tokenizers = _package()
     symbols = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    counts: Counter[str] = Counter()
-    for group in texts:
-        for text in group:
-            counts.update(word for word, _ in cut.pre_tokenize_str(text))
+    counts = Counter(
+        word for group in texts for text in group for word, _ in cut.pre_tokenize_str(text)
+    )
     pieces = _unigram_pieces(counts, symbols, vocabulary - len(special))
     scores = [(name, 0.0) for name in special] + pieces
     own = _byte_level(tokenizers, tokenizers.models.Unigram(scores))
@@ -386,10 +385,7 @@ def count_words(texts: Texts, vocabulary: int, special: Sequence[str]) -> tuple[
     """Return special tokens and the most common words, those of the same count in the order of
     their characters; and the name of the unknown token, which comes first if it is not among the
     special ones."""
-    counts: Counter[str] = Counter()
-    for group in texts:
-        for text in group:
-            counts.update(text.split())
+    counts = Counter(word for group in texts for text in group for word in text.split())
     unknown = next((name for name in special if name in UNKNOWN_NAMES), UNKNOWN_NAMES[0])
     first = list(dict.fromkeys((*(() if unknown in special else (unknown,)), *special)))
     common = sorted(

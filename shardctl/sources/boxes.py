@@ -198,7 +198,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
     leaf, _ = _leaf(type_)
     if pa.types.is_struct(leaf):
         return any(has_values_to_see(f.type) for f in leaf)
-    return is_text(leaf) or _is_bytes(leaf)
+    return is_text(leaf) or is_bytes(leaf)
 
 
 def why_wrong(step: str, places: Sequence[str]) -> str:
@@ -259,7 +259,7 @@ def _is_place(field: pa.Field) -> bool:
     if pa.types.is_struct(leaf) and {"size", "counts"} <= {f.name for f in leaf}:  # RLE of COCO
         return True
     names = _names(field)
-    if names & PLACE_NAMES and (depth or _is_bytes(leaf) or pa.types.is_struct(leaf)):
+    if names & PLACE_NAMES and (depth or is_bytes(leaf) or pa.types.is_struct(leaf)):
         return not is_text(leaf)
     return bool(names & MASK_NAMES) and depth > 1 and _may_be_places(pa.list_(leaf))
 
@@ -277,7 +277,7 @@ def _may_be_places(type_: pa.DataType) -> bool:
     leaf, depth = _leaf(type_)
     if pa.types.is_struct(leaf):
         return any(_may_be_places(f.type) for f in leaf)
-    return _is_number(leaf) or _is_bytes(leaf) or (depth > 0 and pa.types.is_boolean(leaf))
+    return _is_number(leaf) or is_bytes(leaf) or (depth > 0 and pa.types.is_boolean(leaf))
 
 
 def _names(field: pa.Field) -> set[str]:
@@ -294,7 +294,8 @@ def _is_number(type_: pa.DataType) -> bool:
     return is_number(type_) or bool(pa.types.is_decimal(type_))
 
 
-def _is_bytes(type_: pa.DataType) -> bool:
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return whether values are bytes."""
     return bool(
         pa.types.is_binary(type_)
         or pa.types.is_large_binary(type_)

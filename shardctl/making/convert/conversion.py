@@ -22,9 +22,9 @@ from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.convert.unchanged import UnwalkedInputs, find_unwalked
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
-from shardctl.making.plan.labels import PlanRules
 from shardctl.making.plan.list_files import Appending, list_files
 from shardctl.making.plan.listing import Listing
+from shardctl.making.plan.splits import PlanRules
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import SourceBase
@@ -147,11 +147,9 @@ def listed_without_walk(request: ConvertRequest, folder: LocalFolder) -> Unwalke
         return None
     with contextlib.suppress(DatasetError, ChangedError):  # what is wrong with it is said later
         manifest = Manifest.load(folder)
-        found = None
         if manifest.records is None:  # only inputs that are one record each are told so
             found = find_unwalked(request, folder, manifest, Changed() if options.update else None)
-        if found is not None:
-            _ = found.listing  # made now, or ChangedError is raised
+            _ = found and found.listing  # made now, or ChangedError is raised
             return found
     return None
 
@@ -194,10 +192,8 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     bases = tuple(base_of(root.base) for root in roots)
     if options.append and manifest is not None:
         refuse_written(conversion.folder.text, manifest)
-        before, form = (
-            conversion.before(manifest),
-            Form.ONE if manifest.records is None else Form.MANY,
-        )
+        before = conversion.before(manifest)
+        form = Form.ONE if manifest.records is None else Form.MANY
         known = Appending(
             before.files,
             before.state.mtime_ns,

@@ -41,7 +41,7 @@ from shardctl.making.plan.labels import (
 )
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, SplitPlan, Units
-from shardctl.making.plan.splits import Splitting, look_inside, split_files
+from shardctl.making.plan.splits import look_inside, split_files
 from shardctl.making.shards.job import DatasetJob, Job, Probe
 from shardctl.sources.annotations.huggingface import has_objects
 from shardctl.sources.annotations.objects import OBJECTS
@@ -122,12 +122,6 @@ def discovery_of(conversion: Conversion, listing: Listing) -> Discovery:
     return Discovery(listing, recipe.record_reading, shuffled, conversion.engine, scanning)
 
 
-def splitting_of(conversion: Conversion, listing: Listing) -> Splitting:
-    """Divide the files. Raises InputError."""
-    rules = conversion.rules
-    return split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
-
-
 def trial_job(
     conversion: Conversion, inputs: Inputs, fields: pa.Schema | None, by_field: bool
 ) -> Job:
@@ -205,7 +199,7 @@ def plan_conversion(
         held = types.found().names
     if held:
         refuse_partitions(listing, rules.labels.mode, held)
-    splitting = splitting_of(conversion, listing)
+    splitting = split_files(listing, rules)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = _columns(types, labelling, listing, conversion)
@@ -398,24 +392,23 @@ def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) ->
             if step.joins
             else []
         )
-    return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
+    return known_layout(job, labelling, listing, content, roles)
 
 
 def known_layout(
-    recipe: Recipe,
+    job: Job,
     labelling: Labelling,
     listing: Listing,
     content: pa.Schema | None,
-    kept_images: Collection[str],
     of_steps: Mapping[str, Role],
 ) -> Layout:
     """Decide the columns of the shards, but for what a user's functions make of them.
 
     In this order: key, the image, the content, label, columns of the labels files, annotations,
-    variant. `content` are the columns of the records, None for files that are images; those of
-    `kept_images` are images that no recipe works on. `of_steps` are the roles of columns that batch
+    variant. `content` are the columns of the records, None for files that are images. `of_steps` are the roles of columns that batch
     transforms have made.
     """
+    recipe, kept_images = job.recipe, job.kept_images
     fields = [pa.field("key", pa.string())]
     size, image = recipe.output_size, None
     shape = (size[1], size[0], 3) if size else None

@@ -20,7 +20,7 @@ from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import Labelling, write_files_table
-from shardctl.making.plan.listing import Listing
+from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
@@ -231,13 +231,12 @@ def compare_texts(
     """
     steps = job.recipe.batch_transforms
     places = [place for place, step in enumerate(steps) if isinstance(step, Deduplicate)]
-    if not places:
-        return []
     with naming_the_path(job.folder):
         folder = Path(tempfile.mkdtemp(prefix="texts-", dir=job.folder))
         job = replace(job, folder=folder, draw=None)
         write_files_table(folder / FILES, listing, labelling)
-        Planner(units, Splitting(("all",), None, ""), None).write_units(folder)
+        together = -(-len(units) // CHUNK_ROWS)
+        Planner(units, Splitting(("all",), None, ""), None).write(folder, [together])
         begin(job)
         return [_dropped_by(job, place, engine, comparing) for place in places]
 

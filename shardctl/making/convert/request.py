@@ -13,9 +13,9 @@ from shardctl.errors import UsageError
 from shardctl.format.names import Json
 from shardctl.making.options import Labels, Options, chosen_options
 from shardctl.making.paths import check_copies_folder, destination_of
-from shardctl.making.plan.labels import PlanRules, read_classes
+from shardctl.making.plan.labels import read_classes
 from shardctl.making.plan.listing import LabelRule
-from shardctl.making.plan.splits import SplitRule
+from shardctl.making.plan.splits import PlanRules, SplitRule
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot
 from shardctl.system.locations import is_url

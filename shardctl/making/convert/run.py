@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -527,7 +526,7 @@ def build_shards(
         add(WorkDone(job.planned_shard(shard).records, entry.rows, entry.rejected))
     there = samples
     listener.building()
-    engine.run(job, array("q", np.flatnonzero(left).tobytes()), add)
+    engine.run(job, np.flatnonzero(left).tolist(), add)
     engine.let_go()  # while this process writes the tables
     return samples - there
 

@@ -111,7 +111,7 @@ def _settle_export(recipe: Json, roots: Sequence[SourceRoot]) -> list[str]:
     else is wanted."""
     if not any(may_be_of_export(root.folder) for root in roots):
         return []  # to look for a table may take as long as all files
-    file = first_file(roots, KINDS["table"], Recipe.draft(recipe).record_reading, (Form.MANY,))
+    file = first_file(roots, Recipe.draft(recipe).record_reading)
     export = None if file is None else described(file.opened)
     if (
         export is None
@@ -155,7 +155,7 @@ def _kind_of(
         reading.delimiter is not None and _has_only_tables(roots, reading)
     )
     if of_tables or (reading.delimiter is not None and not labels.files):
-        table = first_file(roots, KINDS["table"], reading, (Form.MANY,), of_tables)
+        table = first_file(roots, reading, of_labels=of_tables)
     if table is not None:
         if (
             reading.columns
@@ -171,15 +171,15 @@ def _kind_of(
 
 def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
     """Return whether there are tables, and no file that may be an image."""
-    if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.MANY, Form.UNKNOWN)) is not None:
+    if first_file(roots, reading, "image", (Form.ONE, Form.MANY, Form.UNKNOWN)) is not None:
         return False
-    return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
+    return first_file(roots, reading) is not None
 
 
 def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> Types | None:
     """Return the types of the first table, and the folders of the first members of a tar; None for
     a table of text."""
-    file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
+    file = first_file(roots, reading)
     if file is None or file.fault is not None:
         return None
     ending = ending_of(file.path, file.opened)
@@ -238,9 +238,9 @@ def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], readin
 
 def first_file(
     roots: Sequence[SourceRoot],
-    kind: SampleKind,
     reading: Reading,
-    wanted: Collection[Form],
+    kind: str = "table",
+    wanted: Collection[Form] = (Form.MANY,),
     of_labels: bool = True,
 ) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no
@@ -250,7 +250,7 @@ def first_file(
         (
             each
             for each in files
-            if kind.form(each, reading) in wanted and (of_labels or not is_labels_file(each))
+            if KINDS[kind].form(each, reading) in wanted and (of_labels or not is_labels_file(each))
         ),
         None,
     )

@@ -258,10 +258,8 @@ def inputs_now(
     row in the dataset's table, -1 for one that came, its size, and its time of change: (n,) each;
     and the folders that have some, so many one after the other in each.
     """
-    sizes, times = (
-        np.from_dlpack(listed.table["size"].combine_chunks()).astype(np.int64, copy=False),
-        listed.mtime_ns,
-    )
+    sizes = np.from_dlpack(listed.table["size"].combine_chunks()).astype(np.int64, copy=False)
+    times = listed.mtime_ns
     changed = listed.changed or Changed()
     if changed.rows:
         sizes, times = sizes.copy(), times.copy()

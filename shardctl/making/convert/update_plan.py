@@ -3,7 +3,6 @@ which are new."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
@@ -24,7 +23,6 @@ from shardctl.making.convert.conversion_plan import (
     discovery_of,
     layout_before_functions,
     shards_of,
-    splitting_of,
     trial_job,
 )
 from shardctl.making.convert.discover import Discovery
@@ -45,9 +43,10 @@ from shardctl.making.plan.plan import (
     SplitPlan,
     Units,
     job_table,
+    why_unread,
     write_shards,
 )
-from shardctl.making.plan.splits import Draw, Splitting, look_inside
+from shardctl.making.plan.splits import Draw, Splitting, look_inside, split_files
 from shardctl.making.shards.job import DatasetJob
 from shardctl.sources.formats import is_json
 from shardctl.sources.types import Types
@@ -106,7 +105,7 @@ class UpdatePlanner:
             return "duplicates are looked for among all inputs"
         if listing.digest_beside != before.state.digest_beside:
             return "files that say what is read of others have changed"
-        splitting = splitting_of(conversion, listing)
+        splitting = split_files(listing, rules)
         if splitting.draw != before.reading.draw:
             return "the splits are made in another way"
         labelling = self._labelling_of_records()
@@ -216,10 +215,8 @@ class UpdatePlanner:
         plain = pa.schema([f.remove_metadata() for f in fields])
         joined = Types.of_schema(plain, reading.label).join(types)
         mixed = set(joined.mixed())
-        chosen, as_json = (
-            self.conversion.recipe.chosen_fields,
-            {f.name for f in fields if is_json(f)},
-        )
+        chosen = self.conversion.recipe.chosen_fields
+        as_json = {f.name for f in fields if is_json(f)}
         for f in joined.found():
             new = found.field(f.name).type if f.name in found.names else None
             if f.name not in before:
@@ -380,7 +377,7 @@ class UpdatePlanner:
                 plan.write_table(rows, max_chunksize=CHUNK_ROWS)
             first = np.cumsum(counts) - counts
             columns = np.stack([split_of, number_in, first, counts, in_shard, before_it], axis=1)
-            write_shards(folder, array("q", columns.tobytes()))
+            write_shards(folder, columns)
             built = np.where(is_kept, -1, np.arange(len(shards)))
             write_reused(folder, before, self.conversion.recipe, built[of], of_old)
 
@@ -395,8 +392,7 @@ class UpdatePlanner:
         columns = {name: plan[name] for name, _ in UNIT_FIELDS}
         now = now[stays]
         columns["file"] = column_of(now.astype(np.int32))
-        nothing = pa.nulls(len(now), pa.string())
-        errors, messages = nothing, nothing
+        faults: list[Rejection | None] = []
         if changed.any():  # files that are one record each
             changed = changed[stays]
             sizes = plan["size"].to_numpy().copy()
@@ -404,11 +400,8 @@ class UpdatePlanner:
             columns["size"] = column_of(sizes)
         if units.faults and self.inputs.listing.whole:
             faults = [units.faults.get(file) for file in now.tolist()]
-            errors, messages = (
-                pa.array([getattr(fault, name, None) for fault in faults], pa.string())
-                for name in ("error", "message")
-            )
-        return pa.table([*columns.values(), errors, messages], schema=JOB_PLAN_SCHEMA)
+        reasons = why_unread(faults, len(now))
+        return pa.table([*columns.values(), *reasons], schema=JOB_PLAN_SCHEMA)
 
 
 def _fits(now: Layout, before: Layout, exactly: bool) -> bool:

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers, column_of, rows_at
@@ -20,16 +18,16 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
-from shardctl.making.plan.splits import SplitRule, Splitting, export_of
+from shardctl.making.plan.splits import PlanRules, Splitting, export_of
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LABEL_COLUMN, LabelTable
-from shardctl.sources.splits import GroupRule, named_as_splits
+from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
 from shardctl.system.files import read_named
 from shardctl.system.text import composed, counted, first_repeated, printable, some
@@ -39,39 +37,6 @@ LABEL = "label"
 
 ANNOTATED_ROWS = 8192
 """Images with annotations that are in memory at a time: they may have thousands of numbers each."""
-
-
-@dataclass(frozen=True)
-class PlanRules:
-    """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of
-    shards.
-
-    `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
-    `by_key` says that records have keys of their own, which decide the splits that are drawn; what
-    is of one `group` (the recipe's) is in one of these.
-    """
-
-    split: SplitRule
-    labels: LabelRule
-    shuffle: int | None
-    seed: int
-    by_key: bool = False
-    group: GroupRule | None = None
-
-    def record(self) -> dict[str, Any]:
-        """Return the settings as a manifest has them."""
-        record = {
-            "split": str(self.split),
-            "labels": self.labels.record(),
-            "shuffle": self.shuffle,
-            "lenient_labels": self.labels.lenient,
-        }
-        if self.by_key and self.split.shares:
-            record["drawn_by"] = "key"
-        record |= self.labels.annotation_rule.record()
-        if self.labels.classes is not None:
-            record["classes"] = xxhash.xxh3_128_hexdigest("\n".join(self.labels.classes).encode())
-        return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
 
 
 @dataclass(frozen=True)

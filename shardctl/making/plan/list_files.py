@@ -17,8 +17,8 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import Array, Numbers, column_of, hash_names
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
-from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
+from shardctl.making.plan.plan import why_unread
 from shardctl.sources import label_table
 from shardctl.sources.annotations import PathTable, hint_of_format, read_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
@@ -195,11 +195,6 @@ def list_files(
                 found(count)
     ignored = others.ignored
     tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
-    if kind.name == "text" and tables:
-        notices.append(notice("tables-left-out", files=counted(tables, "table")))
-    if others.unreachable.count:
-        unreachable = others.unreachable.counted("file or folder", "files and folders")
-        notices.append(notice("unreachable", files=unreachable))
     wanted_kind = "table" if reading.image else kind.name
     if count == 0 and reading.format:
         raise InputError(
@@ -211,6 +206,11 @@ def list_files(
     table = open_table(LocalFolder(path.parent), path.name, LISTING_SCHEMA)
     listing = Listing(table, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.notices = notices
+    if kind.name == "text" and tables:
+        listing.note("tables-left-out", files=counted(tables, "table"))
+    if others.unreachable.count:
+        unreachable = others.unreachable.counted("file or folder", "files and folders")
+        listing.note("unreachable", files=unreachable)
     for number in idle_roots(len(roots), table["root"].to_numpy()):
         _refuse_without_inputs(roots[number], rule, wanted_kind)
     repeated, few = label_table.repeated(listing.hashes, listing.paths_at)
@@ -426,16 +426,9 @@ def _listing_batch(
             f"each ({printable(forms[Form.ONE])}), which have other fields; convert them into "
             "two datasets"
         )
-    hashes = hash_names(paths)
-    errors, messages = (
-        [getattr(fault, name, None) for fault in faults] if any(faults) else faults
-        for name in ("error", "message")
-    )
-    columns = (paths, roots, sizes, mtimes, group, hashes, errors, messages)
-    arrays = [
-        column_of(values) if isinstance(values, np.ndarray) else pa.array(values, f.type)
-        for values, f in zip(columns, LISTING_SCHEMA, strict=True)
-    ]
+    columns = zip((paths, roots, sizes, mtimes, group), LISTING_SCHEMA, strict=False)
+    arrays = [pa.array(values, f.type) for values, f in columns]
+    arrays += [column_of(hash_names(paths)), *why_unread(faults, len(paths))]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
 
 

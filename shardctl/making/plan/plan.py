@@ -178,17 +178,6 @@ class Planner:
                     add(pa.Table.from_batches([part]))
         write_shards(folder, rows)
 
-    def write_units(self, folder: Path) -> None:
-        """Write plan.arrow with every unit that has records as a row, in the order of the splits,
-        and no shards."""
-        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
-            for split, ends in enumerate(self._ends):
-                first = 0
-                for start in range(0, len(ends), CHUNK_ROWS):
-                    end = int(ends[start : start + CHUNK_ROWS][-1])
-                    plan.write_batch(self.rows(split, first, end))
-                    first = end
-
     def write_some(self, folder: Path, units: int, run: int) -> Numbers:
         """Write a plan with the first `run` records of some units all over the splits; more of each
         if there are fewer units.
@@ -303,12 +292,7 @@ class Planner:
             np.where(base > 0, base + skip, 0),
             taken,
         ]
-        reasons = [
-            pa.array([getattr(fault, name, None) for fault in faults], pa.string())
-            if any(faults)
-            else pa.nulls(len(units), pa.string())
-            for name in ("error", "message")
-        ]
+        reasons = why_unread(faults, len(units))
         return pa.record_batch([*map(column_of, columns), *reasons], schema=JOB_PLAN_SCHEMA)
 
 
@@ -326,14 +310,26 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     return files
 
 
-def write_shards(folder: Path, rows: array[int]) -> None:
-    """Write shards.arrow from the values of its rows, one after the other, but for the blocks:
-    these are not known."""
+def why_unread(faults: Sequence[Rejection | None], count: int) -> list[pa.Array]:
+    """Return `error` and `message` of so many files or units; without `faults`, none has one."""
+    return [
+        pa.array([getattr(fault, name, None) for fault in faults], pa.string())
+        if any(faults)
+        else pa.nulls(count, pa.string())
+        for name in ("error", "message")
+    ]
+
+
+def write_shards(
+    folder: Path, rows: array[int] | Numbers, blocks: Sequence[Any] | None = None
+) -> None:
+    """Write shards.arrow from the values of its rows, one after the other, and the rows of the
+    blocks of each where these are known."""
     *types, of_blocks = JOB_SHARDS_SCHEMA.types
     columns = np.frombuffer(rows, np.int64).reshape(-1, len(types)).T
     typed = zip(columns, types, strict=True)
     arrays = [column_of(column.astype(dtype_of(type_))) for column, type_ in typed]
-    arrays.append(pa.nulls(len(arrays[0]), of_blocks))
+    arrays.append(pa.array(blocks or [None] * len(columns[0]), of_blocks))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 

@@ -11,12 +11,13 @@ from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, Group, Listing
+from shardctl.making.plan.listing import CHUNK_ROWS, Group, LabelRule, Listing
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN
 from shardctl.sources.splits import (
@@ -82,6 +83,39 @@ class SplitRule:
 
     def __str__(self) -> str:
         return ",".join(f"{name}={share!r}" for name, share in self.shares) or self.mode
+
+
+@dataclass(frozen=True)
+class PlanRules:
+    """How inputs are labelled and divided: what a manifest has as `settings`, without the sizes of
+    shards.
+
+    `shuffle` is a seed, None for listing order; `seed` is the one of the recipe, for drawn splits.
+    `by_key` says that records have keys of their own, which decide the splits that are drawn; what
+    is of one `group` (the recipe's) is in one of these.
+    """
+
+    split: SplitRule
+    labels: LabelRule
+    shuffle: int | None
+    seed: int
+    by_key: bool = False
+    group: GroupRule | None = None
+
+    def record(self) -> Json:
+        """Return the settings as a manifest has them."""
+        record = {
+            "split": str(self.split),
+            "labels": self.labels.record(),
+            "shuffle": self.shuffle,
+            "lenient_labels": self.labels.lenient,
+        }
+        if self.by_key and self.split.shares:
+            record["drawn_by"] = "key"
+        record |= self.labels.annotation_rule.record()
+        if self.labels.classes is not None:
+            record["classes"] = xxhash.xxh3_128_hexdigest("\n".join(self.labels.classes).encode())
+        return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
 
 
 @dataclass(frozen=True)
@@ -165,20 +199,14 @@ class Draw:
         ).astype(np.uint8)
 
 
-def split_files(
-    listing: Listing,
-    rule: SplitRule,
-    seed: int,
-    by_key: bool = False,
-    group: GroupRule | None = None,
-) -> Splitting:
-    """Divide the files. `by_key` says that the records have keys of their own; no shares divide
-    what is of one `group`.
+def split_files(listing: Listing, rules: PlanRules) -> Splitting:
+    """Divide the files.
 
     A column of labels files that decides the splits is taken out of the listing: samples do not
     have it. Raises InputError if the files do not have what the rule asks for, or it is not clear
     what they have.
     """
+    rule, group = rules.split, rules.group
     by = rule.mode if rule.mode != "auto" else _found(listing)
     if by != "column" and has_column(listing):
         shown = listing.side.shown if listing.side else ""
@@ -190,7 +218,7 @@ def split_files(
                 found = some(_divided(listing, other, _common_folder(listing)).names, 10)
                 what = f"{_why(listing, other)} are splits ({found})"
                 listing.warnings.append(notice("splits-divided", what=what, rule=rule))
-        draw = Draw.of(rule, seed, by_key and not listing.whole, group)
+        draw = Draw.of(rule, rules.seed, rules.by_key and not listing.whole, group)
         shares = tuple(name for name, _ in rule.shares)
         if not listing.whole:
             return Splitting(shares, None, "shares", draw)

@@ -239,10 +239,9 @@ class _Trial:
             for name, role in job.layout.roles.by_name.items()
             if isinstance(role, Mask | Objects) and content is not None and name in content.names
         }
-        layout = known_layout(
-            recipe, draft.labelling, draft.listing, content, job.kept_images, of_records
-        )
-        return replace(job, recipe=recipe, layout=layout)
+        job = replace(job, recipe=recipe)
+        layout = known_layout(job, draft.labelling, draft.listing, content, of_records)
+        return replace(job, layout=layout)
 
     def _build(
         self, draft: ConversionPlan, places: Sequence[int], job: Job, shards: Sequence[int]

@@ -33,15 +33,14 @@ from shardctl.making.convert.duplicates import Compared, compare_texts, without_
 from shardctl.making.convert.table_writer import divided
 from shardctl.making.plan.labels import (
     Labelling,
-    PlanRules,
     classes_of,
     label_files,
     write_files_table,
 )
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, job_table
-from shardctl.making.plan.splits import SplitRule, Splitting, split_files
+from shardctl.making.plan.plan import NOT_KEPT, Planner, SplitPlan, write_shards
+from shardctl.making.plan.splits import PlanRules, SplitRule, Splitting, split_files
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import (
     DatasetJob,
@@ -82,18 +81,10 @@ class Made:
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""
-        job = self.planned_job(folder, splits, recorded)
-        begin(job)
-        return job
-
-    def planned_job(
-        self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool
-    ) -> DatasetJob:
-        """Return the job, of which nothing is written yet."""
         manifest, reading = self.manifest, RecordReading.from_json(self.manifest.records)
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
-        return DatasetJob(
+        job = DatasetJob(
             folder,
             self.roots,
             self.recipe,
@@ -104,6 +95,8 @@ class Made:
             recorded=recorded,
             parts=manifest.fingerprint_parts,
         )
+        begin(job)
+        return job
 
 
 def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> Layout:
@@ -148,17 +141,9 @@ def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]
     places = [split_and_number(name, names) for name in made.shards]
     split, number = np.array(places).reshape(-1, 2).T
     columns = [split, number, ends[:-1], units, records, np.full(len(units), NOT_KEPT)]
-    fields = list(JOB_SHARDS_SCHEMA)
-    arrays = [pa.array(column, f.type) for column, f in zip(columns, fields[:-1], strict=True)]
-    # null where that is lost: then they are as a conversion makes them
-    blocks = (
-        [entry.block_rows for entry in ShardTable(dataset)]
-        if SHARDS in intact
-        else [None] * len(units)
-    )
-    arrays.append(pa.array(blocks, fields[-1].type))
-    with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
-        table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
+    # where they are lost, they are as a conversion makes them
+    blocks = [entry.block_rows for entry in ShardTable(dataset)] if SHARDS in intact else None
+    write_shards(folder, np.stack(columns, axis=1), blocks)
     splits = []
     for of, name in enumerate(names):
         count = int(records[split == of].sum())
@@ -220,7 +205,7 @@ def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]
     roots = [SourceRoot(normal(source)) for source in made.sources]
     reading, table = recipe.record_reading, folder / "listing.arrow"
     listing = list_files(roots, KINDS[recipe.kind], reading, labels, table, lambda _: None)
-    splitting = split_files(listing, rules.split, rules.seed, rules.by_key, rules.group)
+    splitting = split_files(listing, rules)
     fields = RecordReading.from_json(manifest.records).fields
     found = recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
@@ -235,7 +220,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     discovery = Discovery(
         listing, made.recipe.record_reading, made.manifest.settings["shuffle"] is not None, engine
     )
-    job = made.planned_job(folder, (), recorded=False)
+    job = made.job(folder, (), recorded=False)
     return compare_texts(job, listing, labelling, discovery.find_units(), engine)
 
 

@@ -344,9 +344,9 @@ class Repair:
         write_files_table(files, listing, labelling)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
-        write_final_files(final, open_table(LocalFolder(files.parent), files.name))
+        write_final_files(final, open_table(LocalFolder(self.folder), FILES))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
-            found = open_table(LocalFolder(files.parent), files.name).num_rows
+            found = open_table(LocalFolder(self.folder), FILES).num_rows
             what = f"{counted(found, 'file')} now, {counted(self.manifest.inputs, 'record')} then"
             raise DatasetError(
                 f"{FILES} is lost, and the sources give another one ({what}); {ANEW}"

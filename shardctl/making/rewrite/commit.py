@@ -228,10 +228,8 @@ def commit(
     """
     making, settings = old.table.making, old.manifest.settings
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
-        making, settings = (
-            replace(making, settings=_without_planned(making.settings)),
-            _without_planned(settings),
-        )
+        settings = _without_planned(settings)
+        making = replace(making, settings=_without_planned(making.settings))
     entries = [shard.entry for shard in shards]
     if is_written(old.manifest.settings):
         making = replace(making, parts={WRITTEN_PART: digest_of_shards(entries)})

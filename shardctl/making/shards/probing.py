@@ -88,10 +88,8 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     rows = done.facts.rows
     records = max(1, making.inputs)
     # more are padding in the blocks of a few records than in those of a shard
-    padding, packed = (
-        sum(step.get("padding", 0) for step in done.steps),
-        packed_column(job.layout.roles),
-    )
+    padding = sum(step.get("padding", 0) for step in done.steps)
+    packed = packed_column(job.layout.roles)
     tokens = 1 if packed is None else int(job.layout.columns.field(packed).type.list_size)
     full = rows - padding / tokens
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
@@ -153,10 +151,8 @@ def _own_samples(
 ) -> tuple[list[MadeSample], dict[str, str], list[str]]:
     """Return what a user's functions make of a few records, by field the function that set it, if
     one did, and notices."""
-    pipeline, samples = (
-        SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules),
-        list[MadeSample](),
-    )
+    pipeline = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules)
+    samples: list[MadeSample] = []
     setters: dict[str, str] = {}
     images = TableImages(job, progress)
     reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)

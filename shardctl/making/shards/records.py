@@ -32,7 +32,7 @@ from shardctl.making.shards.inputs import (
 )
 from shardctl.making.shards.job import ANY_UNIT, KEY, File, Job, PlannedUnit, RetryHints
 from shardctl.sources.annotations.masks import MASK
-from shardctl.sources.boxes import holds_image
+from shardctl.sources.boxes import holds_image, is_bytes
 from shardctl.sources.files import local_copy, resolved
 from shardctl.sources.formats import (
     CHOSEN,
@@ -552,11 +552,7 @@ def _has_bytes(type_: pa.DataType) -> bool:
         return any(_has_bytes(f.type) for f in type_)
     if is_list(type_):
         return _has_bytes(type_.value_type)
-    return bool(
-        pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_fixed_size_binary(type_)
-    )
+    return is_bytes(type_)
 
 
 def is_nothing(value: object) -> bool:

@@ -296,7 +296,8 @@ class PartialDataset:
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
         # an unknown option is a TypeError at once
         inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)
-        return PartialLoader(self, batch_size, shuffle, seed, dropped, given)
+        own = {**given, "seed": seed, "drop_last": dropped}
+        return PartialLoader(self, batch_size, shuffle, own)
 
 
 class PartialLoader:
@@ -308,13 +309,10 @@ class PartialLoader:
         dataset: PartialDataset,
         batch_size: int,
         shuffle: bool | str,
-        seed: int,
-        drop_last: bool,
         options: dict[str, Any],
     ) -> None:
         self._dataset, self._batch_size, self._shuffle = dataset, batch_size, shuffle
-        self._seed, self._drop_last = seed, drop_last
-        self._options = {**options, "seed": seed, "drop_last": drop_last}
+        self._seed, self._options = options["seed"], options
         self._global_batch = batch_size * (options["world_size"] or 1)
         self._consumed = 0
         self._shards: list[tuple[int, str]] = []
@@ -411,14 +409,12 @@ class PartialLoader:
                 time.sleep(LOOK_SECONDS)
                 continue
             self._begin_with(found.contents)
-            first, are_all = (
-                int(np.searchsorted(ends[1:], self._consumed, side="right")),
-                found.are_all,
-            )
+            first = int(np.searchsorted(ends[1:], self._consumed, side="right"))
+            are_all = found.are_all
             if first < len(found.contents):
                 shards, first = found.part(first)
                 yield from self._batches_of(
-                    shards, first, int(ends[first]), self._drop_last or not are_all
+                    shards, first, int(ends[first]), self._options["drop_last"] or not are_all
                 )
         self._dataset.wait()
         self._is_first, self._consumed = False, 0

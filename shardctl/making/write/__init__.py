@@ -183,7 +183,7 @@ def write(
     target = check_destination(dst, [])
     check_writable(target)
     _refuse_existing(target, overwrite)
-    waiting: Callable[[str], None] | None = (lambda owner: None) if if_running == "wait" else None
+    waiting = (lambda owner: None) if if_running == "wait" else None
     with file_lease.hold(target / STAGING, waiting) as held:
         publish.recover(target)
         _refuse_existing(target, overwrite)
@@ -418,18 +418,6 @@ class Part:
         return f"part {number:,} ({shown}): "
 
 
-def samples_of_part(make: Make, number: int, part: Part, names: Names) -> Iterator[NumberedSample]:
-    """Yield the samples of a part. One without a key gets one that does not depend on other parts.
-    Raises InputError."""
-    first = part.first or 0
-    made = named(part_of(make, part.given), names, first, part.where(number))
-    for place, sample in enumerate(made, first):
-        if isinstance(sample, dict):
-            key = f"{number:05d}-{place:09d}" if part.first is None else f"{place:09d}"
-            sample = {"key": key, **sample}
-        yield sample, place, part.splits
-
-
 @dataclass(frozen=True)
 class PartsJob:
     """What makes the parts, and the folder in which they are put together."""
@@ -439,12 +427,21 @@ class PartsJob:
     parts: Sequence[Part]
     given: WriteSchema
 
+    def _samples(self, number: int) -> Iterator[NumberedSample]:
+        """Yield the samples of a part. One without a key gets one that does not depend on other
+        parts. Raises InputError."""
+        part = self.parts[number]
+        first = part.first or 0
+        made = named(part_of(self.make, part.given), self.given.names, first, part.where(number))
+        for place, sample in enumerate(made, first):
+            if isinstance(sample, dict):
+                key = f"{_name(number)}-{place:09d}" if part.first is None else f"{place:09d}"
+                sample = {"key": key, **sample}
+            yield sample, place, part.splits
+
     def look(self, count: int) -> Fields:
         """Return the fields of the first samples. Raises InputError if there is none."""
-        samples = (
-            samples_of_part(self.make, number, part, self.given.names)
-            for number, part in enumerate(self.parts)
-        )
+        samples = map(self._samples, range(len(self.parts)))
         first = [sample for sample, _, _ in islice(chain.from_iterable(samples), count)]
         if not first:
             raise InputError("there is no sample to write: no part has one")
@@ -457,10 +454,8 @@ class PartsJob:
             if folder.exists():
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             folder.mkdir(parents=True)
-        part = self.parts[number]
-        samples = samples_of_part(self.make, number, part, self.given.names)
-        where = part.where(number)
-        written = write_samples(folder, fields, self.given, samples, where)
+        where = self.parts[number].where(number)
+        written = write_samples(folder, fields, self.given, self._samples(number), where)
         for each in written:
             write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
         record = {
