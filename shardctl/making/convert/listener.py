@@ -98,8 +98,6 @@ class Listener:
     scanning: Callable[[int, int], None] = lambda done, total: None
 
 
-NOTHING = WorkDone(0, 0, 0, 0)
-
 SHORTEST_SECONDS = 1e-6
 """The time that a rate divides by is at least this: the first report may come at once."""
 
@@ -109,9 +107,9 @@ class Pace:
     starts with `begin`."""
 
     def __init__(self) -> None:
-        self.done = NOTHING
+        self.done = WorkDone()
         self.records = 0
-        self._before = NOTHING
+        self._before = WorkDone()
         self._began = time.monotonic()
 
     def begin(self, records: int) -> None:

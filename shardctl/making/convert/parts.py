@@ -105,9 +105,7 @@ class Parted:
         another version of shardctl."""
         try:
             record = json.loads((folder / PARTED).read_bytes())
-            closing = record["closing"]
-            closing = Provenance(**{**closing, "sources": tuple(closing["sources"])})
-            return cls(**{**record, "closing": closing})
+            return cls(**{**record, "closing": Provenance(**record["closing"])})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -63,8 +63,6 @@ class ConvertRequest:
         chosen.check()
         split = SplitRule.parse(chosen.split)
         roots = [SourceRoot.of(source) for source in several]
-        if not roots:
-            raise UsageError("no source was given")
         destination = destination_of(dst, roots)
         if isinstance(destination, str) and chosen.keep_generations:
             raise UsageError(

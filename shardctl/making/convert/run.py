@@ -30,7 +30,7 @@ from shardctl.format.roles import Image
 from shardctl.making.commit import generations, publish
 from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
 from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
-from shardctl.making.convert.conversion_plan import ConversionPlan, plan_conversion
+from shardctl.making.convert.conversion_plan import plan_conversion
 from shardctl.making.convert.decision import (
     UPDATING,
     DatasetReplacedError,
@@ -358,9 +358,7 @@ def plan_job(
             f"all, since {why}; use --update"
         )
 
-    def attempt(in_all: bool) -> ConversionPlan:
-        return plan_conversion(conversion, inputs, folder, in_all)
-
+    attempt = partial(plan_conversion, conversion, inputs, folder)
     # records that are only tried may have other types; those that are converted are seen later
     new = attempt(True) if all_types else with_types(attempt)
     if conversion.options.max_rejects is None:

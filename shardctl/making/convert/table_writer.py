@@ -56,7 +56,7 @@ class Provenance:
     how many are to be kept, and the `seconds` that all of it took, None if that is not known."""
 
     settings: Json
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     keep: int
     what: str
     environment: dict[str, str]
@@ -80,7 +80,7 @@ def provenance_of(
     what = "append" if options.append else "update"
     return Provenance(
         settings=conversion.request.recorded_settings(recipe),
-        sources=tuple(inputs.sources),
+        sources=inputs.sources,
         keep=keep if options.keep_generations is None else options.keep_generations,
         what="convert" if before is None else what,
         environment=environment,
@@ -127,7 +127,7 @@ def write_dataset(
     )
     made = Manifest(
         settings=settings,
-        sources=provenance.sources,
+        sources=tuple(provenance.sources),
         keep=provenance.keep,
         environment=provenance.environment,
         seconds=provenance.seconds,

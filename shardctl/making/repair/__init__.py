@@ -8,7 +8,7 @@ repairing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def _put_back(folder: DatasetOnStore, held: store_lease.Lease, names: Sequence[s
 
 @contextlib.contextmanager
 def _held_on_store(
-    url: str, waiting: Callable[[str], None] | None
+    url: str, waiting: file_lease.Waiting
 ) -> Iterator[tuple[DatasetOnStore, store_lease.Lease]]:
     """Yield a dataset on a store that is to be changed, and its lease.
 

@@ -46,6 +46,7 @@ from shardctl.making.write.writer import splits_of
 from shardctl.system.files import FileFacts
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
+from shardctl.system.progress import Report
 from shardctl.transforms.table import samples_per_record
 from shardctl.version import __version__
 
@@ -247,9 +248,7 @@ def named_sources(folder: FolderHere) -> tuple[str, ...]:
 # ---
 
 
-def hash_files(
-    folder: FolderHere, progress: Callable[[int, int], None]
-) -> tuple[dict[str, str], dict[str, OSError]]:
+def hash_files(folder: FolderHere, progress: Report) -> tuple[dict[str, str], dict[str, OSError]]:
     """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others
     cannot be read.
 

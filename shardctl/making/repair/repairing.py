@@ -92,6 +92,10 @@ SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""
 
 
+OF_SHARDS = ("samples", "bytes", "rejected", "splits", "files", "jpeg", "update")
+"""What the manifest takes of the shards that are left, where some samples are lost."""
+
+
 @dataclasses.dataclass
 class Repair:
     """The state of one call of `repair`. `doubtful` are the sources that a damaged manifest
@@ -510,16 +514,10 @@ class Repair:
         without = dataclasses.replace(
             self.manifest,
             created=now(),
-            samples=facts["samples"],
-            bytes=facts["bytes"],
-            rejected=facts["rejected"],
-            splits=facts["splits"],
-            files=facts["files"],
             dropped=self.manifest.dropped + lost,
             class_counts=counts,
-            jpeg=facts["jpeg"],
             steps=None,  # they count samples that are no longer there
-            update=facts["update"],
+            **{name: facts[name] for name in OF_SHARDS},
         )
         return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
 

@@ -4,7 +4,7 @@ manifest, and its commit."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -54,6 +54,7 @@ from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import usable_cores
+from shardctl.system.progress import Report
 
 
 class SourceDataset:
@@ -61,9 +62,10 @@ class SourceDataset:
     damaged."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.manifest = root, Manifest.load(LocalFolder(root))
-        refuse_damaged_tables(LocalFolder(root), self.manifest)
-        self.stored = DatasetTables(LocalFolder(root))
+        self.root, self.folder = root, LocalFolder(root)
+        self.manifest = Manifest.load(self.folder)
+        refuse_damaged_tables(self.folder, self.manifest)
+        self.stored = DatasetTables(self.folder)
         self.table = self.stored.shards
         self.layout = Layout.loads(self.table.making.layout)
         self.compression = Compression.parse(str(self.manifest.recipe["compression"]))
@@ -71,12 +73,12 @@ class SourceDataset:
     @cached_property
     def files(self) -> pa.Table:
         """Its table of files."""
-        return open_checked_table(LocalFolder(self.root), FILES)
+        return open_checked_table(self.folder, FILES)
 
     @cached_property
     def rejects(self) -> list[list[list[Reject]]]:
         """Its rejects: of every unit that has some, in order, of every shard."""
-        found, reasons = [], read_rejects(LocalFolder(self.root))
+        found, reasons = [], read_rejects(self.folder)
         rejected = self.stored.plan["rejected"].to_numpy()
         for entry in self.table:
             counts = rejected[entry.first_unit : entry.first_unit + entry.units]
@@ -86,7 +88,7 @@ class SourceDataset:
     @cached_property
     def state(self) -> UpdateState | None:
         """What an update must know; None if that is lost."""
-        return UpdateState.find(LocalFolder(self.root), self.manifest.update)
+        return UpdateState.find(self.folder, self.manifest.update)
 
     def counts(self, shard: int) -> ShardCounts:
         """Return what was counted in a shard; nothing, if that is lost."""
@@ -160,7 +162,7 @@ def copies(
     old: SourceDataset,
     new: Path,
     shards: Sequence[Rewritten],
-    progress: Callable[[int, int], None],
+    progress: Report,
 ) -> Iterator[Copied]:
     """Write shards into the new folder, and yield what is in each. `progress` is called with shards
     done and shards."""
@@ -169,7 +171,7 @@ def copies(
         # there may be thousands of runs of one
         entries = {number: old.table[number] for number, _, _ in shard.runs}
         runs = [
-            Run(old.stored.folder, entries[number].path, entries[number].block_rows, first, rows)
+            Run(old.folder, entries[number].path, entries[number].block_rows, first, rows)
             for number, first, rows in shard.runs
         ]
         path = new / shard.path
@@ -231,8 +233,10 @@ def commit(
         settings = _without_planned(settings)
         making = replace(making, settings=_without_planned(making.settings))
     entries = [shard.entry for shard in shards]
+    parts = old.manifest.fingerprint_parts
     if is_written(old.manifest.settings):
-        making = replace(making, parts={WRITTEN_PART: digest_of_shards(entries)})
+        parts = {WRITTEN_PART: digest_of_shards(entries)}
+        making = replace(making, parts=parts)
     for shard in shards:
         if shard.kept:
             with naming_the_path(new / shard.entry.path):
@@ -272,14 +276,12 @@ def commit(
         rejected=sum(entry.rejected for entry in entries),
         splits=splits,
         settings=settings,
+        fingerprint=fingerprint(parts),
+        fingerprint_parts=parts,
         files=facts,
         update=update,
         **totals,
     )
-    if is_written(old.manifest.settings):
-        changed = replace(
-            changed, fingerprint_parts=making.parts, fingerprint=fingerprint(making.parts)
-        )
     manifest = changed.with_generation(old.manifest, command, 0, removed, 0)
     with replacing(new / MANIFEST) as sink:
         sink.write(manifest.to_json().encode())

@@ -36,7 +36,7 @@ from shardctl.system.files import free_bytes
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
 from shardctl.system.permutation import Permutation
-from shardctl.system.progress import counting
+from shardctl.system.progress import Report, counting
 from shardctl.system.text import format_bytes, printable
 
 NO_LIMIT = 1 << 60
@@ -214,7 +214,7 @@ def _of_atoms(old: SourceDataset, split: str, number: int, atoms: Numbers) -> _S
 
 
 def _written(
-    old: SourceDataset, new: Path, plan: list[_Shard], progress: Callable[[int, int], None]
+    old: SourceDataset, new: Path, plan: list[_Shard], progress: Report
 ) -> Iterator[NewShard]:
     """Write the new shards that are not kept, and yield all of them in order."""
     inputs = _inputs_of_units(old)
@@ -277,12 +277,11 @@ def _inputs_of_units(old: SourceDataset) -> Numbers:
     They are taken to be in proportion to its samples, so that the sum is right.
     """
     samples, rejected = (old.stored.plan[name].to_numpy() for name in ("samples", "rejected"))
-    inputs = rejected.astype(np.int64)
+    inputs: Numbers = rejected.astype(np.int64)
     for entry in old.table:
         rows = slice(entry.first_unit, entry.first_unit + entry.units)
         made = np.cumsum(samples[rows]) * (entry.inputs - entry.rejected) // max(1, entry.rows)
         inputs[rows] += np.diff(made, prepend=0)
         if entry.units and not entry.rows:
             inputs[rows.stop - 1] += entry.inputs - entry.rejected
-    counted: Numbers = inputs
-    return counted
+    return inputs

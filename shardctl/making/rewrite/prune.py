@@ -37,9 +37,8 @@ from shardctl.making.rewrite.commit import (
     with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
-from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only
-from shardctl.system.progress import counting
+from shardctl.system.progress import Report, counting
 from shardctl.system.text import printable, some
 
 
@@ -191,7 +190,7 @@ def _rows_with(old: SourceDataset, wanted: set[str]) -> tuple[dict[int, Numbers]
 
 
 def _written(
-    old: SourceDataset, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]
+    old: SourceDataset, new: Path, chosen: _Chosen, progress: Report
 ) -> tuple[list[NewShard], dict[str, Any], set[tuple[str, int]]]:
     """Write the shards that have rows which go without these. Return all shards of the dataset,
     what its manifest says of the samples that are left, and the records that go."""
@@ -223,13 +222,13 @@ def _without(old: SourceDataset, shard: int, rows: Numbers) -> Rewritten:
     runs = [
         (shard, low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1
     ]
-    number = ShardReader(old.stored.folder, entry.path).info["shard"]
+    number = ShardReader(old.folder, entry.path).info["shard"]
     return Rewritten(entry.split, entry.path, number, runs)
 
 
 def _taken(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> Iterator[pa.RecordBatch]:
     """Yield some rows of a shard, (n,), increasing, those of a block together."""
-    reader, first = ShardReader(LocalFolder(old.root), entry.path), 0
+    reader, first = ShardReader(old.folder, entry.path), 0
     for block, count in enumerate(entry.block_rows):
         here = rows[(rows >= first) & (rows < first + count)] - first
         first += count

@@ -263,10 +263,10 @@ def _size_of_runs(objects: dict[str, Any]) -> tuple[int, int] | None:
     return size and (size[1], size[0])
 
 
-def _unsized(columns: dict[str, Any] | None) -> dict[str, Any] | None:
+def _unsized(columns: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a labels file says of an image if that has objects in pixels, of an image whose
     size it does not say."""
-    how, objects = (columns or {}).get(ANNOTATED), (columns or {}).get(OBJECTS)
+    how, objects = columns.get(ANNOTATED), columns.get(OBJECTS)
     boxes = objects and objects.get("bbox")
     in_pixels = how is not None and not how["relative"] and how["width"] is None
     return columns if boxes and in_pixels else None
@@ -380,7 +380,7 @@ def _first_kinds(
         looked_at[planned.number] += 1
         if looked_at[planned.number] <= LOOKED_AT:
             progress.enter("decode")
-            values = {**fields, **(planned.file.columns or {})}
+            values = {**fields, **planned.file.columns}
             for name in names:
                 found[name] |= kinds_of(values.get(name))
     progress.leave()

@@ -398,7 +398,7 @@ def digest_of(data: bytes) -> int:
 
 def mask_path(job: Job, planned: PlannedUnit) -> str | None:
     """Return the path or the URL of the mask file of an image, None if it has none."""
-    where = (planned.file.columns or {}).get(MASK_FILE)
+    where = planned.file.columns.get(MASK_FILE)
     return where and follow(job.bases[planned.file.root].path, where["path"])
 
 
@@ -408,7 +408,7 @@ def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:
     path = mask_path(job, planned)
     if path is None:
         return None
-    where = (planned.file.columns or {})[MASK_FILE]
+    where = planned.file.columns[MASK_FILE]
     return {"bytes": read_beside(job, planned, path, where["name"], "mask"), "path": where["name"]}
 
 

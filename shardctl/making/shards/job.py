@@ -112,7 +112,7 @@ class File(NamedTuple):
     size: int
     mtime_ns: int
     label: int | None
-    columns: Json | None
+    columns: Json
     fault: Rejection | None
 
 
@@ -676,7 +676,7 @@ class Job:
             fault = Rejection("plan", error, message) if error else None
             if self.recorded and (not 0 <= root < len(self.bases) or ".." in path.split("/")):
                 fault = Rejection("read", "astray", "the plan names a file outside of the sources")
-            yield File(path, root, size, mtime_ns or 0, label, columns, fault)
+            yield File(path, root, size, mtime_ns or 0, label, columns or {}, fault)
 
 
 def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:

@@ -193,7 +193,7 @@ def samples_of(
     The records are used up. Where the recipe has functions, each sample gets a copy of the columns:
     functions may change it.
     """
-    known = {**(file.columns or {}), **({} if file.label is None else {"label": file.label})}
+    known = {**file.columns, **({} if file.label is None else {"label": file.label})}
     copied = bool(job.recipe.sample_transforms)
     # Where labels name classes, an empty one of a record is a missing one.
     may_be_empty = file.label is None and job.layout.classes is not None

@@ -187,12 +187,12 @@ class StoreTarget(Target):
         if not is_path_below(entry.name) or not ours:
             return
         # also where there is nothing but the lease of one that was killed
-        (self.folder.root / STAGING).mkdir(exist_ok=True)
+        self._staging.mkdir(exist_ok=True)
         (self._jobs if inner else self._loose).add(job)
         if not inner or inner[0] == PARTS:
             return
-        path = self.folder.root / STAGING / job / "/".join(inner)
-        JobFolder(self.folder.root / STAGING / job).make_folders(NEW_FOLDER)
+        path = self._staging / job / "/".join(inner)
+        JobFolder(self._staging / job).make_folders(NEW_FOLDER)
         if inner[0] == DONE_FOLDER:
             path.touch()
         elif path.suffix == ".json" or inner[0] == NEW_FOLDER:
@@ -261,7 +261,7 @@ class StoreTarget(Target):
         loose = [f"{STAGING}/{name}" for name in sorted(self._loose)]
         self._store.delete([key for key in loose if key != LEASE_KEY])
         base = self._base_there
-        for job in (self.folder.root / STAGING / name for name in sorted(self._jobs)):
+        for job in (self._staging / name for name in sorted(self._jobs)):
             if not JobFolder(job).is_begun():
                 self._delete_state(job)
             elif base and _base_of(job) == base:
@@ -315,7 +315,7 @@ class StoreTarget(Target):
         """Take away the jobs of before, here and there. Return the job with the folder on the store
         that its shards are put into: one of its own, whatever was there."""
         for begun in filter(staging.is_job_name, self._store.children(STAGING)[0]):
-            self.discard(self.folder.root / STAGING / begun)
+            self.discard(self._staging / begun)
         job.folder.mkdir(parents=True)
         name = job.folder.name[:12]
         if self._version is not None or name in self._store.children()[0]:
@@ -466,7 +466,7 @@ class StoreTarget(Target):
             self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
             path.replace(self.folder.root / path.name)
-        shutil.rmtree(self.folder.root / STAGING)
+        shutil.rmtree(self._staging)
 
     def _check_lease(self) -> None:
         assert self._held is not None, "only its owner gets here"
