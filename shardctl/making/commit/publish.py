@@ -20,16 +20,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import datetime
 import errno
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from shardctl.errors import DatasetError, StorageError
+from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.manifest import beside as _beside
 from shardctl.format.names import (
@@ -37,11 +40,13 @@ from shardctl.format.names import (
     MANIFEST,
     REPLACED,
     STAGING,
+    Json,
     is_file_name,
     shard_name,
 )
-from shardctl.format.tables import ShardTable, read_checksums
+from shardctl.format.tables import ShardEntry, ShardTable, read_checksums
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard, jobs_in
+from shardctl.making.plan.fingerprint import fingerprint
 from shardctl.making.plan.plan import SplitPlan
 from shardctl.making.shards.job import NEW_FOLDER, Job
 from shardctl.system.file_lease import LEASE
@@ -58,6 +63,7 @@ from shardctl.system.files import (
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.text import printable
+from shardctl.version import __version__
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -528,3 +534,58 @@ def files_of(root: Path) -> set[str]:
         with contextlib.suppress(DatasetError, OSError):
             shards = set(numbered_names(Manifest.load(LocalFolder(root)).splits))
     return {*(shards or ()), *(listed or ()), *BESIDE_SHARDS}
+
+
+# --- what a manifest says of a dataset ---
+
+
+def manifest_of(
+    layout: Layout,
+    recipe: Json,
+    parts: dict[str, str],
+    splits: tuple[SplitFacts, ...],
+    **others: Any,
+) -> Manifest:
+    """Return the manifest of a dataset that is made now, with these parts of its fingerprint;
+    `others` are its other fields. Without these, its samples have no source, and each of them was an
+    input."""
+    samples = sum(each.samples for each in splits)
+    facts = {
+        "kind": layout.kind,
+        "samples": samples,
+        "shards": sum(each.shards for each in splits),
+        "bytes": sum(each.bytes for each in splits),
+        "inputs": samples,
+        "rejected": 0,
+        "splits": splits,
+        "schema": tuple((f.name, str(f.type)) for f in layout.columns),
+        "fields": layout.fields(),
+        "recipe": recipe,
+        "settings": {},
+        "fingerprint": fingerprint(parts),
+        "fingerprint_parts": parts,
+        "files": {},
+        "sources": (),
+        "created": now(),
+        "shardctl_version": __version__,
+    }
+    return Manifest(**{**facts, **others})
+
+
+def splits_of(
+    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
+) -> tuple[SplitFacts, ...]:
+    """Return what a manifest says of the splits with these names (None: all there are)."""
+    if names is None:
+        names = dict.fromkeys(entry.split for entry in entries)
+    found = []
+    for name in names:
+        own = [entry for entry in entries if entry.split == name]
+        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
+        found.append(SplitFacts(name, rows, len(own), size))
+    return tuple(found)
+
+
+def now() -> str:
+    """Return the time as a manifest has it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -3,7 +3,6 @@ are made of the markers of the shards."""
 
 from __future__ import annotations
 
-import datetime
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +29,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
 from shardctl.images.codecs import backend
+from shardctl.making.commit.publish import manifest_of
 from shardctl.making.commit.staging import clear_partial_files
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.listener import Changes
@@ -37,7 +37,7 @@ from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.convert.targets import Target
 from shardctl.making.notices import notice
-from shardctl.making.plan.fingerprint import VERSIONS, fingerprint
+from shardctl.making.plan.fingerprint import VERSIONS
 from shardctl.making.plan.labels import JOB_ONLY
 from shardctl.making.plan.plan import NOT_KEPT, job_table, plan_table
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
@@ -47,7 +47,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report
 from shardctl.system.text import counted, printable
 from shardctl.transforms.picture import Shape
-from shardctl.version import __version__
 
 
 @dataclass(frozen=True)
@@ -125,23 +124,18 @@ def write_dataset(
     facts = join_markers(
         of_dataset, settings, done, lines, None, True, job.files, job.beside, pruned
     )
-    made = Manifest(
+    made = manifest_of(
+        of_dataset.layout,
+        of_dataset.recipe.to_json(),
+        of_dataset.parts,
         settings=settings,
         sources=tuple(provenance.sources),
         keep=provenance.keep,
         environment=provenance.environment,
         seconds=provenance.seconds,
-        **facts,
-        kind=of_dataset.recipe.kind,
-        shards=of_dataset.shards,
-        schema=tuple((f.name, str(f.type)) for f in of_dataset.layout.columns),
-        recipe=of_dataset.recipe.to_json(),
-        fingerprint=fingerprint(of_dataset.parts),
-        fingerprint_parts=of_dataset.parts,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        shardctl_version=__version__,
         records=of_dataset.records_read,
         base=of_dataset.base,
+        **facts,
     )
     numbers = (len(of_dataset.files), 0, 0)
     if changes is not None:

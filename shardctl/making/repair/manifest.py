@@ -38,17 +38,15 @@ from shardctl.format.names import (
     is_shard_name,
 )
 from shardctl.format.stretches import MAGIC
-from shardctl.format.tables import Reject, ShardTable, read_checksums, read_rejects
-from shardctl.making.commit.publish import numbered_names
+from shardctl.format.tables import Reject, ShardEntry, ShardTable, read_checksums, read_rejects
+from shardctl.making.commit.publish import manifest_of, numbered_names, splits_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.repair.outcomes import LOST
-from shardctl.making.write.writer import splits_of
 from shardctl.system.files import FileFacts
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
 from shardctl.transforms.table import samples_per_record
-from shardctl.version import __version__
 
 LOST_PART = ""
 """The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset
@@ -109,7 +107,6 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     making, entries, left = table.making, list(table), _what_is_left(folder)
     layout = Layout.loads(making.layout)
     parts = _parts(left, making.parts)
-    samples, inputs = sum(entry.rows for entry in entries), sum(entry.inputs for entry in entries)
     kept = kept_generations(folder.work)
 
     def old(name: str, fits: Callable[[Any], bool], other: Any = None) -> Any:
@@ -133,25 +130,19 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     then = datetime.datetime.fromtimestamp(
         folder.path(CHECKSUMS).stat().st_mtime, datetime.timezone.utc
     )
-    made = Manifest(
-        kind=layout.kind,
-        samples=samples,
-        shards=len(entries),
-        bytes=sum(entry.bytes for entry in entries),
-        inputs=inputs,
+    made = manifest_of(
+        layout,
+        making.recipe,
+        parts,
+        splits_of(entries),
+        inputs=sum(entry.inputs for entry in entries),
         rejected=sum(entry.rejected for entry in entries),
-        splits=splits_of(entries),
-        schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=making.fields,
-        recipe=making.recipe,
         settings=old("settings", same_settings, making.settings),
-        fingerprint=fingerprint(parts),
-        fingerprint_parts=parts,
         # a URL that was never recorded would be asked for by the next repair
         sources=sources or (named if all(map(is_absolute_place, named)) else ()),
         files=with_sizes(folder, files),
         created=old("created", _is_text, then.isoformat(timespec="seconds")),
-        shardctl_version=__version__,
         dropped=sum(lost) * samples_per_record(making.recipe),
         seconds=old("seconds", lambda value: isinstance(value, float)),
         class_counts=old("class_counts", lambda value: are_class_counts(value, layout.classes)),
@@ -161,7 +152,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         jpeg=table.jpegs.counts() if table.jpegs is not None else None,
         steps=old("steps", are_step_counts),
         update=update and with_sizes(folder, {UPDATE: FileFacts(0, update["sha256"])})[UPDATE],
-        history=_history(left, samples, len(entries), sums[CHECKSUMS]),
+        history=_history(left, entries, sums[CHECKSUMS]),
         keep=old("keep", lambda value: type(value) is int and value > 0, len(kept)),
     )
     if made.history or not kept:
@@ -175,14 +166,15 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _history(left: Json, samples: int, shards: int, digest: str) -> tuple[Generation, ...]:
+def _history(left: Json, entries: list[ShardEntry], digest: str) -> tuple[Generation, ...]:
     """Return the generations that the old manifest has, the last one with what is known of it; none
     if they are damaged."""
     try:
         *earlier, last = generations_of(left.get("history"))
     except (TypeError, ValueError):
         return ()
-    return (*earlier, replace(last, samples=samples, shards=shards, digest=digest))
+    samples = sum(entry.rows for entry in entries)
+    return (*earlier, replace(last, samples=samples, shards=len(entries), digest=digest))
 
 
 def _proven_sums(folder: FolderHere) -> dict[str, str] | None:

@@ -69,7 +69,7 @@ from shardctl.making.repair.repair_job import (
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
 from shardctl.making.shards.marker import WorkDone, read_finished, read_marker
-from shardctl.making.write.writer import now, write_tables
+from shardctl.making.write.writer import write_tables
 from shardctl.system import file_lease
 from shardctl.system.files import (
     FileFacts,
@@ -513,7 +513,7 @@ class Repair:
             counts = {name: found.get(name, [0] * classes) for name in names}
         without = dataclasses.replace(
             self.manifest,
-            created=now(),
+            created=publish.now(),
             dropped=self.manifest.dropped + lost,
             class_counts=counts,
             steps=None,  # they count samples that are no longer there

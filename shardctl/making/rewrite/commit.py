@@ -49,7 +49,7 @@ from shardctl.making.convert.previous import refuse_damaged_tables
 from shardctl.making.paths import check_writable, refuse_generation
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.plan import job_table, plan_table
-from shardctl.making.write.writer import digest_of_shards, new_folder, now, splits_of
+from shardctl.making.write.writer import digest_of_shards, new_folder
 from shardctl.system import file_lease
 from shardctl.system.files import naming_the_path, refuse_link, replacing
 from shardctl.system.folders import LocalFolder
@@ -265,10 +265,10 @@ def commit(
             jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
         spool.write_table(new / SHARDS, making, jpegs)
         facts = sum_up(new, spool.sums(), old.manifest.own_files)
-    splits = splits_of(entries, (split.name for split in old.manifest.splits))
+    splits = publish.splits_of(entries, (split.name for split in old.manifest.splits))
     changed = replace(
         old.manifest,
-        created=now(),
+        created=publish.now(),
         samples=sum(split.samples for split in splits),
         shards=len(entries),
         bytes=sum(split.bytes for split in splits),

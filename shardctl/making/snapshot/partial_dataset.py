@@ -31,9 +31,9 @@ from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
+from shardctl.making.commit.publish import manifest_of
 from shardctl.making.shards.job import NEW_FOLDER, marker_path
 from shardctl.making.shards.marker import read_marker
-from shardctl.making.write.writer import manifest_of
 from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
 from shardctl.system.folders import LocalFolder
@@ -93,7 +93,7 @@ class FinishedPart(Shards):
         self.root, self._place, self.split = target, target, split
         split = split or reader.info["split"]
         self.manifest = manifest_of(
-            reader.layout, (SplitFacts(split, rows, len(shards), size),), recipe
+            reader.layout, recipe, {}, (SplitFacts(split, rows, len(shards), size),)
         )
         table = [ShardEntry.of_written("", *each).row() for each in zip(paths, facts, strict=True)]
         read = ShardTable(LocalFolder(target), pa.Table.from_pylist(table, SHARDS_SCHEMA))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import datetime
 import hashlib
 import json
 import secrets
@@ -23,7 +22,7 @@ import xxhash
 from shardctl.errors import InputError, ShardctlError, UsageError
 from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest, SplitFacts, sum_up
+from shardctl.format.manifest import Manifest, sum_up
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
 from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
@@ -31,7 +30,7 @@ from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry,
 from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import REPAIR_PREFIX, discard
-from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.making.plan.fingerprint import WRITTEN_PART
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.shards.job import NEW_FOLDER
@@ -45,7 +44,6 @@ from shardctl.system.files import (
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.values import DEEPEST, PLAIN, describe, row_size
-from shardctl.version import __version__
 
 
 @dataclass(frozen=True)
@@ -292,62 +290,17 @@ def finish(
     files = write_tables(
         folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
-    manifest = manifest_of(
+    manifest = publish.manifest_of(
         layout,
-        splits_of(entries),
         recipe,
+        parts,
+        publish.splits_of(entries),
         settings=settings,
-        fingerprint=fingerprint(parts),
-        fingerprint_parts=parts,
         files=files,
         class_counts=class_counts,
     )
     write_atomically(folder / MANIFEST, manifest.to_json().encode())
     return manifest
-
-
-def manifest_of(
-    layout: Layout, splits: tuple[SplitFacts, ...], recipe: dict[str, Any], **others: Any
-) -> Manifest:
-    """Return the manifest of samples without a source, each of which was an input; `others` are its
-    other fields."""
-    samples = sum(each.samples for each in splits)
-    nothing = {"settings": {}, "fingerprint": "", "fingerprint_parts": {}, "files": {}}
-    return Manifest(
-        kind=layout.kind,
-        samples=samples,
-        shards=sum(each.shards for each in splits),
-        bytes=sum(each.bytes for each in splits),
-        inputs=samples,
-        rejected=0,
-        splits=splits,
-        schema=tuple((f.name, str(f.type)) for f in layout.columns),
-        fields=layout.fields(),
-        recipe=recipe,
-        sources=(),
-        created=now(),
-        shardctl_version=__version__,
-        **{**nothing, **others},
-    )
-
-
-def splits_of(
-    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
-) -> tuple[SplitFacts, ...]:
-    """Return what a manifest says of the splits with these names (None: all there are)."""
-    if names is None:
-        names = dict.fromkeys(entry.split for entry in entries)
-    found = []
-    for name in names:
-        own = [entry for entry in entries if entry.split == name]
-        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
-        found.append(SplitFacts(name, rows, len(own), size))
-    return tuple(found)
-
-
-def now() -> str:
-    """Return the time as a manifest has it."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 AS_THEY_ARE = (str, int, float, bytes, bool, type(None), list, dict, np.ndarray)
