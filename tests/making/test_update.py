@@ -230,7 +230,7 @@ def test_an_update_of_usual_images_makes_no_list(source, out, monkeypatch):
 def test_more_new_inputs_than_are_kept_in_memory_are_listed(source, tmp_path, out, monkeypatch):
     convert(source, out, recipe=SMALL)
     _replaced(source)
-    monkeypatch.setattr("shardctl.making.convert.unchanged.MOST_ADDED", 3)
+    monkeypatch.setattr("shardctl.making.convert.conversion.MOST_ADDED", 3)
     assert numbers(update(source, out, recipe=SMALL))[:2] == (8, 5)
     expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
 

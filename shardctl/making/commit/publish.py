@@ -24,6 +24,8 @@ import datetime
 import errno
 import json
 import os
+import re
+import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,15 +35,17 @@ from typing import Any
 
 from shardctl.errors import DatasetError, StorageError
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.manifest import Manifest, SplitFacts, folder_of
 from shardctl.format.manifest import beside as _beside
 from shardctl.format.names import (
     BESIDE_SHARDS,
+    GENERATIONS,
     MANIFEST,
     REPLACED,
     STAGING,
     Json,
     is_file_name,
+    is_shard_name,
     shard_name,
 )
 from shardctl.format.tables import ShardEntry, ShardTable, read_checksums
@@ -51,10 +55,12 @@ from shardctl.making.plan.plan import SplitPlan
 from shardctl.making.shards.job import NEW_FOLDER, Job
 from shardctl.system.file_lease import LEASE
 from shardctl.system.files import (
+    copy_file,
     is_file,
     is_folder,
     naming_the_path,
     read_bytes,
+    refuse_link,
     remove_tree,
     sha256_of,
     sync_folder,
@@ -85,11 +91,11 @@ may not be written. Or that cannot give a file a second name, which the lease ne
 class _Mark:
     """What gives way: the names of its files, the SHA-256 of its manifest, and that of the new one.
 
-    The first one is "" where there was no dataset. `names` is empty once all of them are gone:
+    The first one is "" where there was no dataset. `replaced` is empty once all of them are gone:
     from then on it is completed, and not undone.
     """
 
-    names: tuple[str, ...]
+    replaced: tuple[str, ...]
     old: str
     new: str
 
@@ -217,10 +223,7 @@ def _telling_what_completes_it(target: Path) -> Iterator[None]:
 
 def _write_mark(job: Path, mark: _Mark) -> None:
     """Record that the dataset of a job begins to take its place, and what gives way."""
-    write_atomically(
-        job / REPLACED,
-        json.dumps({"replaced": mark.names, "old": mark.old, "new": mark.new}).encode(),
-    )
+    write_atomically(job / REPLACED, json.dumps(vars(mark)).encode())
     sync_folder(job)
 
 
@@ -294,7 +297,7 @@ def recover(target: Path) -> str | None:
             beside.rename(job / NEW_FOLDER)
         _refuse_others_beside(target)
         completed = None
-        if job is not None and _read_mark(job).names and (target / MANIFEST).exists():
+        if job is not None and _read_mark(job).replaced and (target / MANIFEST).exists():
             (job / REPLACED).unlink()
         elif job is not None:
             _refuse_unless_new(job, target)
@@ -348,7 +351,7 @@ def _marked(folder: Path) -> _Mark | None:
         return None
     # The manifest is deleted with the others.
     is_that = not mark.old or not os.path.lexists(folder / MANIFEST) or _digest(folder) == mark.old
-    return mark if MANIFEST in mark.names and is_that else None
+    return mark if MANIFEST in mark.replaced and is_that else None
 
 
 def _is_empty(folder: Path) -> bool:
@@ -401,10 +404,10 @@ def _refuse_others_in(trash: Path, mark: _Mark) -> None:
     """Raise StorageError if the folder of a dataset that was replaced has anything that is no part
     of it."""
     staging = trash / STAGING
-    ours = {staging, staging / LEASE, *(trash / name for name in mark.names)}
+    ours = {staging, staging / LEASE, *(trash / name for name in mark.replaced)}
     ours |= {job for job in jobs_in(staging) if not JobFolder(job).is_begun() or is_committing(job)}
     for path in (*sorted(trash.iterdir()), *sorted(staging.iterdir())):
-        if path not in ours or (is_folder(path) and path.name in mark.names):
+        if path not in ours or (is_folder(path) and path.name in mark.replaced):
             raise StorageError(
                 f"{printable(path)}: this is not of the replaced dataset, which is deleted "
                 "here; move it away, then run the same command again"
@@ -475,7 +478,7 @@ def _clear_old(old: Path, target: Path) -> None:
     if mark is None:
         raise _not_ours(old)
     for name in set(os.listdir(old)) - {STAGING}:
-        stays = name not in mark.names or is_folder(old / name)
+        stays = name not in mark.replaced or is_folder(old / name)
         if stays and not os.path.lexists(target / name):
             (old / name).rename(target / name)
     jobs = jobs_in(old / STAGING)
@@ -500,13 +503,13 @@ def _replace_files(job: Path, target: Path) -> None:
     Raises StorageError if a file has come to `target` meanwhile that has one of their names.
     """
     new, mark = job / NEW_FOLDER, _read_mark(job)
-    if mark.names:
+    if mark.replaced:
         (target / MANIFEST).unlink(missing_ok=True)
         sync_folder(target)
-        for name in mark.names:
+        for name in mark.replaced:
             (target / name).unlink(missing_ok=True)
         sync_folder(target)
-        _write_mark(job, replace(mark, names=()))  # all files from here on are new
+        _write_mark(job, replace(mark, replaced=()))  # all files from here on are new
     names = set(os.listdir(new)) - {STAGING} if new.exists() else set()
     for name in sorted(names):
         if os.path.lexists(target / name):
@@ -589,3 +592,136 @@ def splits_of(
 def now() -> str:
     """Return the time as a manifest has it."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+# --- earlier generations of a dataset, which are kept beside the present one without a second copy of shards
+# that both have ---
+
+
+HIDDEN = "."
+"""What names of folders begin with that are being made, or deleted."""
+
+_HIDDEN_NAME = re.compile(rf"{re.escape(HIDDEN)}(unfinished|[0-9]{{5,}}\.[0-9a-f]{{8}})")
+
+
+def keep_generation(root: Path) -> None:
+    """Keep the dataset at `root` as it is now: its files get a second name. The caller holds the
+    lease.
+
+    A process that is killed here leaves a folder that counts for nothing, and that the next one
+    deletes. Raises StorageError if something else lies where it goes.
+    """
+    folder = folder_of(root, Manifest.load(LocalFolder(root)).generation.number)
+    refuse_link(root / GENERATIONS)
+    with naming_the_path(root / GENERATIONS):
+        if os.path.lexists(folder):
+            if not _is_ours(folder):
+                raise StorageError(
+                    f"{printable(folder)}: not a generation of this dataset; move it away, "
+                    "or remove it if it is a link"
+                )
+            digest = _generation_digest(folder)
+            if digest == _generation_digest(root):
+                return
+            if not digest:
+                raise StorageError(
+                    f"{printable(folder)}: the {MANIFEST} of this kept generation is "
+                    "damaged; move it away, or repair it"
+                )
+            _delete(folder)  # of a dataset that was overwritten
+        unfinished = folder.with_name(f"{HIDDEN}unfinished")
+        if unfinished.exists():
+            remove_tree(unfinished, root)
+        unfinished.mkdir(parents=True)
+        for name in sorted(files_of(root)):
+            if (root / name).exists():
+                link_or_copy(root / name, unfinished / name)
+        sync_folder(unfinished)
+        unfinished.rename(folder)
+        sync_folder(folder.parent)
+
+
+def settle_generations(root: Path, keeps: int | None = None) -> None:
+    """Delete kept generations but for those that a dataset remembers, and of these the last ones:
+    as many as its manifest says.
+
+    `keeps` is another number. The caller holds the lease.
+    """
+    with naming_the_path(root / GENERATIONS):
+        for folder in _surplus(root, keeps):
+            _delete(folder)
+        if is_folder(root / GENERATIONS) and not any((root / GENERATIONS).iterdir()):
+            (root / GENERATIONS).rmdir()
+
+
+def _surplus(root: Path, keeps: int | None) -> list[Path]:
+    """Return the folders of generations that are not to be there. None of those that lie behind a
+    link is ours."""
+    if not is_folder(root / GENERATIONS):
+        return []
+    manifest = Manifest.load(LocalFolder(root))
+    known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
+    number = manifest.keep if keeps is None else keeps
+    # One whose manifest is damaged may be the one that is to be kept.
+    last = list(known)[-number:] if number else []
+    wanted = {folder for folder in last if _generation_digest(folder) in ("", known[folder])}
+    return sorted(
+        path for path in (root / GENERATIONS).iterdir() if path not in wanted and _is_ours(path)
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether this is certainly a generation, or what was left of one: nothing else is
+    deleted."""
+    if not is_folder(path):
+        return False
+    named = (
+        path.name.isdecimal()
+        and path == folder_of(path.parents[1], int(path.name))
+        and is_file(path / MANIFEST)
+    )
+    return named or _HIDDEN_NAME.fullmatch(path.name) is not None
+
+
+def _generation_digest(root: Path) -> str:
+    """Return what stands for a dataset, "" if there is none, or its manifest is damaged."""
+    try:
+        return Manifest.load(LocalFolder(root)).generation.digest
+    except DatasetError:
+        return ""
+
+
+def _delete(folder: Path) -> None:
+    """Delete a generation. It gets a name that counts for nothing first: half of a dataset is none.
+
+    Where it has anything that is no part of it, that stays in its place, and the files of the
+    generation go.
+    """
+    if not folder.name.startswith(HIDDEN):
+        ours = _files_in(folder)
+        if set(os.listdir(folder)) - ours:
+            # the manifest last: it tells that the rest is ours
+            for name in sorted(ours, key=lambda name: name == MANIFEST):
+                (folder / name).unlink()
+            return
+        hidden = folder.with_name(f"{HIDDEN}{folder.name}.{secrets.token_hex(4)}")
+        folder.rename(hidden)
+        folder = hidden
+    remove_tree(folder, folder.parents[1])
+
+
+def _files_in(folder: Path) -> set[str]:
+    """Return the names of the files of a generation that are there: all with the names of shards
+    where nothing lists them."""
+    names = {name for name in os.listdir(folder) if not is_folder(folder / name)}
+    listed = files_of(folder)
+    more = filter(is_shard_name, names) if listed <= BESIDE_SHARDS else ()
+    return names & {*listed, *more}
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """Give a file a second name; a copy where the file system has no links."""
+    try:
+        os.link(old, new)
+    except OSError:
+        copy_file(old, new)

@@ -69,12 +69,6 @@ def unfinished(folder: Path, bases: tuple[SourceBase, ...], recipe: Recipe) -> D
         return None  # of a version whose jobs are other ones: as if it were another conversion's
 
 
-def go_on(job: Job) -> None:
-    """Prepare to resume an unfinished job."""
-    clear_partial_files(job)
-    job.save()  # workers find the sources where they are now
-
-
 def clear_partial_files(job: Job) -> None:
     """Delete the incomplete files of killed workers."""
     JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: True)

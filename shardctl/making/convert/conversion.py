@@ -5,33 +5,58 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Numbers, column_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
+from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
-from shardctl.making.convert.decision import DatasetReplacedError, refuse_written
+from shardctl.making.convert.decision import DatasetReplacedError, refuse_written, verdict_on
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import UnwalkedInputs, find_unwalked
 from shardctl.making.paths import check_sources
-from shardctl.making.plan.fingerprint import fingerprint_parts, inputs_digest, parts_without_sources
-from shardctl.making.plan.list_files import Appending, list_files
-from shardctl.making.plan.listing import Listing
+from shardctl.making.plan.fingerprint import (
+    differing_parts,
+    fingerprint_parts,
+    inputs_digest,
+    labels_digest,
+    parts_without_sources,
+)
+from shardctl.making.plan.list_files import (
+    Appending,
+    Others,
+    list_files,
+    tell_of_unused,
+    wanted_files,
+)
+from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, Listing
 from shardctl.making.plan.splits import PlanRules
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import SourceBase
+from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.files import SourceRoot, folder_of, list_all
-from shardctl.sources.kinds import KINDS, Form
-from shardctl.sources.rechecking import Changed, ChangedError
+from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
+from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
+from shardctl.sources.sidecars import depends_on_others, inputs_among
+from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.system.files import sha256_of
 from shardctl.system.folders import LocalFolder
+from shardctl.system.locations import is_stored
 from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
 
@@ -225,3 +250,295 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     listing.notices[:0] = conversion.notices
     parts = fingerprint_parts(listing, recipe, request.recorded_settings(recipe))
     return Inputs(listing, sources, bases, parts, existing, scratch)
+
+
+# --- whether a dataset is what a conversion would make, told by names, sizes and times of change, in the
+# time of a bare walk: both `convert` and `snapshot` look at this first, and an update looks in the same
+# way for inputs that came, went or changed ---
+
+
+MOST_ADDED = 100_000
+"""Files that came, at most: each is an object in memory, and with so many of them a new list is
+hardly slower."""
+
+SETTLED = ("format", "image_field", "key_field", "label_field", "fields")
+"""Keys of a recipe beside the kind that a conversion may take from its sources."""
+
+
+def recipe_if_same(request: ConvertRequest, manifest: Manifest) -> Recipe | None:
+    """Return the recipe, with what it leaves to the sources as it is recorded; None if it, settings
+    or code are others.
+
+    Versions do not count.
+    """
+    left = (name for name in ("kind", *SETTLED) if request.recipe.get(name) in (None, "auto"))
+    recorded = {name: manifest.recipe[name] for name in left if name in manifest.recipe}
+    try:
+        recipe = Recipe.from_json({**request.recipe, **recorded})
+    except UsageError:  # it does not go with the kind that is recorded
+        return None
+    before = manifest.fingerprint_parts
+    parts = parts_without_sources(recipe, request.recorded_settings(recipe))
+    same = verdict_on(differing_parts(before, {**before, **parts})) == "up-to-date"
+    return recipe if same else None
+
+
+@dataclass(frozen=True)
+class UnwalkedInputs:
+    """The inputs of a dataset: the files that were `listed` when it was made, and what has changed
+    in them since.
+
+    `dataset` is the digest of the dataset. `recipe` is complete, as the dataset records it, with
+    what the sources decided. `seen` has the folders, and what was left out; `others` the files that
+    are no inputs.
+    """
+
+    request: ConvertRequest
+    dataset: str
+    recipe: Recipe
+    listed: Listed
+    seen: Seen = field(default_factory=Seen)
+    others: Others = field(default_factory=Others)
+
+    def are_as_in_a_walk(self) -> bool:
+        """Return whether the names of the changed files alone say what these are, the files of each
+        folder are in order, and the table has the batches of a list."""
+        files, first, column = self.listed, 0, self.listed.table["path"]
+        if any(len(chunk) != CHUNK_ROWS for chunk in column.chunks[:-1]):
+            return False
+        if files.changed and not all(_says_it(column[row].as_py()) for row in files.changed.rows):
+            return False
+        for _, count in self.seen.folders:
+            last = ""
+            for start in range(first, first + count, CHUNK_ROWS):
+                paths = [last, *files.paths(start, min(CHUNK_ROWS, first + count - start))]
+                if paths != sorted(paths):
+                    return False
+                last = paths[-1]
+            first += count
+        return True
+
+    def labels_if_same(self) -> str:
+        """Return what stands for the labels files. Raises ChangedError if the inputs are not
+        certainly the same."""
+        request, rule = self.request, self.request.labels
+        if any(may_be_of_export(root.folder) for root in request.roots):
+            raise ChangedError
+        beside: list[FoundFile] = []
+        said: list[str] = []
+        unlisted = unlisted_files(request.roots, self.listed, depends_on_others, self.seen)
+        names = [self.recipe.kind]
+        # a file of a kind that is looked for before would be the kind of all
+        if request.recipe.get("kind") in (None, "auto"):
+            names = list(KINDS)[: list(KINDS).index(self.recipe.kind) + 1]
+        for file in inputs_among(unlisted, said.append, beside):
+            for name in names:
+                others = self.others if name == self.recipe.kind else Others()
+                inputs = wanted_files(
+                    iter([file]), KINDS[name], self.recipe.record_reading, rule, others
+                )
+                for form, each in inputs:
+                    if form is not Form.NOTHING:
+                        self._add(each, form)
+        # It is not known where labels files were, from which their names begin. What is said, of a
+        # series of which some are missing for instance, a list says in its place among other
+        # notices.
+        if beside or self.others.side_files or self.others.lists or said:
+            raise ChangedError
+        return labels_digest([sha256_of(Path(file)) for file in rule.files])
+
+    def _add(self, file: FoundFile, form: Form) -> None:
+        """Note a file that is not listed. Raises ChangedError unless its name alone says that it is
+        one more input.
+
+        With several sources two files may have the same path, which a list refuses.
+        """
+        changed = self.listed.changed
+        if (
+            changed is None
+            or form is not Form.ONE
+            or not _says_it(file.path)
+            or len(self.request.roots) > 1
+            or len(changed.added) == MOST_ADDED
+        ):
+            raise ChangedError
+        changed.added.append(file)
+
+    @cached_property
+    def listing(self) -> Listing:
+        """The list of the inputs, with all that a walk would give notice of. Raises ChangedError
+        where only a new walk can tell that.
+
+        Only lists of images can be told without it: names of other files may be those of parts of
+        something.
+        """
+        recipe, labels = self.recipe, self.request.labels
+        if recipe.kind != "image" or recipe.record_reading.has_image_records or labels.files:
+            raise ChangedError
+        files, rows, *numbers, there = inputs_now(self.listed, self.seen.folders)
+        # names of a series may say how many files there are
+        if not len(rows) or _have(files, b"-of-"):
+            raise ChangedError
+        groups = {folder: n for n, folder in enumerate(dict.fromkeys(name for name, _ in there))}
+        of_folder = np.array([groups[folder] for folder, _ in there], np.int32)
+        numbers.append(np.repeat(of_folder, [count for _, count in there]))
+        schema = pa.schema([f for f in LISTING_SCHEMA if f.name != "hash"])
+        batches, first = [], 0
+        for batch in files.to_batches():
+            here, nothing = slice(first, first + len(batch)), pa.nulls(len(batch), pa.string())
+            columns = (column_of(column[here]) for column in numbers)
+            batches.append(
+                pa.record_batch([*batch.columns, *columns, nothing, nothing], schema=schema)
+            )
+            first += len(batch)
+        listing = Listing(
+            pa.Table.from_batches(batches, schema),
+            KINDS[recipe.kind],
+            self.request.roots,
+            whole=True,
+            groups=[Group(folder, "") for folder in groups],
+            ignored=self.others.ignored,
+            notices=list(self.seen.notices),
+            rows_before=(self.dataset, rows),
+        )
+        if self.others.unused.places or _have(files, b".png"):  # which may be masks
+            tell_of_unused(listing, labels, self.others.unused)
+        return listing
+
+
+def _have(files: pa.Table, part: bytes) -> bool:
+    """Return whether a path has these bytes, in capital or small letters."""
+    chunks = (chunk for chunk in files["path"].chunks if len(chunk))
+    return any(part in chunk.buffers()[2].to_pybytes().lower() for chunk in chunks)
+
+
+def find_unwalked(
+    request: ConvertRequest,
+    folder: LocalFolder,
+    manifest: Manifest,
+    changed: Changed | None = None,
+) -> UnwalkedInputs | None:
+    """Return the inputs of the dataset in a folder, by its manifest, if it is certain, without a new list, that it
+    is what would be made.
+
+    With `changed`, which gets what came, went or changed, they are the inputs as they are now,
+    where a new list would certainly have the same in the same order, so that their digest can be
+    told. None says nothing: it may depend on what is in a file, or on annotations.
+    """
+    rule, recorded = request.labels, manifest.recipe
+    others = (
+        any(root.is_stored for root in request.roots)
+        or any(map(is_stored, rule.files))
+        or rule.annotations
+        # the sources decide more than the kind of the samples
+        or any(recorded.get(name) not in (None, request.recipe.get(name)) for name in SETTLED)
+        or [root.name for root in request.roots] != [Path(each).name for each in manifest.sources]
+        # UnwalkedInputs.listing could not tell their list
+        or (changed is not None and (recorded.get("kind") != "image" or rule.files))
+    )
+    recipe = None if others else recipe_if_same(request, manifest)
+    if recipe is None:
+        return None
+    try:
+        state = UpdateState(folder, manifest.update)
+        files = open_checked_table(folder, FILES)
+        if state.digest_beside or len(state.mtime_ns) != files.num_rows:
+            return None
+        found = UnwalkedInputs(
+            request,
+            manifest.files[CHECKSUMS].sha256,
+            recipe,
+            Listed(files, state.mtime_ns, changed),
+        )
+        same = found.labels_if_same() == manifest.fingerprint_parts.get("labels")
+        return found if same and (changed is None or found.are_as_in_a_walk()) else None
+    except (DatasetError, ChangedError, OSError):
+        return None
+
+
+def _says_it(path: str) -> bool:
+    """Return whether the name of a file alone says that it is an image: no content and no other
+    file decides it."""
+    name = path.rpartition("/")[2]
+    return suffix_of(name) in KNOWN_SUFFIXES and not depends_on_others(name)
+
+
+# --- the inputs of a dataset as they are now: those that were listed and are still there, and the
+# ones that came ---
+
+
+def inputs_now(
+    listed: Listed, folders: Sequence[tuple[str, int]]
+) -> tuple[pa.Table, Numbers, Numbers, Numbers, list[tuple[str, int]]]:
+    """Return the inputs as they are now, in the order of a walk. `folders` were walked, and so many
+    of the listed files are in each.
+
+    These are: a table with the `path` and the `root` of each, in batches of CHUNK_ROWS rows; its
+    row in the dataset's table, -1 for one that came, its size, and its time of change: (n,) each;
+    and the folders that have some, so many one after the other in each.
+    """
+    sizes = np.from_dlpack(listed.table["size"].combine_chunks()).astype(np.int64, copy=False)
+    times = listed.mtime_ns
+    changed = listed.changed or Changed()
+    if changed.rows:
+        sizes, times = sizes.copy(), times.copy()
+        sizes[changed.rows], times[changed.rows] = changed.sizes, changed.mtimes_ns
+    if not changed.are_others:
+        there = [(folder, count) for folder, count in folders if count]
+        return listed.table.select(["path", "root"]), np.arange(len(listed)), sizes, times, there
+    order, there = _merged(listed, folders, changed)
+    came = order < 0
+    rows = np.where(came, -1, order)
+    files = [changed.added[-1 - each] for each in order[came].tolist()]
+    sizes, times = sizes[rows], times[rows]
+    sizes[came], times[came] = [file.size for file in files], [file.mtime_ns for file in files]
+    return _table(listed, order, changed.added), rows, sizes, times, there
+
+
+def _merged(
+    listed: Listed, folders: Sequence[tuple[str, int]], changed: Changed
+) -> tuple[Numbers, list[tuple[str, int]]]:
+    """Return the rows of all inputs in the order of a walk, and the folders that have some.
+
+    A row of -1 stands for the first file that came, -2 for the second.
+    """
+    stays = np.ones(len(listed), bool)
+    stays[changed.gone] = False
+    added: dict[str, list[int]] = defaultdict(list)
+    for number, file in enumerate(changed.added):
+        added[file.folder].append(number)
+    parts, there, first = [np.empty(0, np.int64)], list[tuple[str, int]](), 0
+    paths = listed.table["path"]
+    for folder, count in folders:
+        rows = first + np.flatnonzero(stays[first : first + count])
+        if new := sorted(added.get(folder, ()), key=lambda number: changed.added[number].path):
+            places = [
+                bisect_left(rows, changed.added[each].path, key=lambda row: paths[int(row)].as_py())
+                for each in new
+            ]
+            rows = np.insert(rows, places, [-1 - each for each in new])
+        parts.append(rows)
+        if len(rows):
+            there.append((folder, len(rows)))
+        first += count
+    return np.concatenate(parts), there
+
+
+def _table(listed: Listed, order: Numbers, added: Sequence[FoundFile]) -> pa.Table:
+    schema, batches = pa.schema([("path", pa.string()), ("root", pa.int32())]), []
+    # those that came are below the first source
+    roots = np.append(listed.table["root"].to_numpy(), np.int32(0))
+    for start in range(0, len(order), CHUNK_ROWS):
+        rows = order[start : start + CHUNK_ROWS]
+        # few of many may be wanted, and not all are read at once
+        there = rows[rows >= 0]
+        low = int(there.min()) if len(there) else 0
+        known = listed.paths(low, int(there.max()) + 1 - low) if len(there) else []
+        paths = [known[row - low] if row >= 0 else added[-1 - row].path for row in rows.tolist()]
+        batches.append(
+            pa.record_batch(
+                [pa.array(paths, pa.string()), column_of(roots[np.maximum(rows, -1)])],
+                schema=schema,
+            )
+        )
+    return pa.Table.from_batches(batches, schema)

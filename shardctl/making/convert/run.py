@@ -27,8 +27,14 @@ from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST
 from shardctl.format.roles import Image
-from shardctl.making.commit import generations, publish
-from shardctl.making.commit.staging import begin, finished_shards, go_on, refuse_to_lose, unfinished
+from shardctl.making.commit import publish
+from shardctl.making.commit.staging import (
+    begin,
+    clear_partial_files,
+    finished_shards,
+    refuse_to_lose,
+    unfinished,
+)
 from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import plan_conversion
 from shardctl.making.convert.decision import (
@@ -225,13 +231,13 @@ def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
     if conversion.held is None and conversion.target.needs_recovery():
         with contextlib.suppress(BusyError, StorageError), conversion.target.lease(None):
             publish.recover(root)
-            generations.settle(root)
+            publish.settle_generations(root)
     if keep is not None and keep != manifest.keep:
         with conversion.leased() as held:
             manifest = replace(Manifest.load(conversion.folder), keep=keep)
             held.check()
             write_atomically(root / MANIFEST, manifest.to_json().encode())
-            generations.settle(root)
+            publish.settle_generations(root)
     return manifest
 
 
@@ -464,7 +470,8 @@ def _execute(
         return 0, job
     target.entrust(job, held)
     if planned.status == "resumed":
-        go_on(job)
+        clear_partial_files(job)
+        job.save()  # workers find the sources where they are now
         announce(conversion, job, planned.inputs.listing)
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)

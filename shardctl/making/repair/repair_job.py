@@ -26,7 +26,7 @@ from shardctl.format.tables import (
     of_several,
     open_checked_table,
 )
-from shardctl.making.commit.generations import link_or_copy
+from shardctl.making.commit.publish import link_or_copy
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats

@@ -31,7 +31,6 @@ from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit import publish
-from shardctl.making.commit.generations import link_or_copy
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
 from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
 from shardctl.making.options import INPUT_TIMEOUT
@@ -493,7 +492,7 @@ class Repair:
         for name in self.names:
             if not (new / name).exists():
                 with naming_the_path(new / name):
-                    link_or_copy(self.dataset.path(name), new / name)
+                    publish.link_or_copy(self.dataset.path(name), new / name)
         facts = self._write_tables(job)
         write_manifest(job, self._manifest_without_lost(facts, job.layout, LocalFolder(new)))
         self.held.check()

@@ -43,7 +43,6 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
 from shardctl.making.commit import publish
-from shardctl.making.commit.generations import keep, link_or_copy, settle
 from shardctl.making.commit.staging import discard, jobs_in
 from shardctl.making.convert.previous import refuse_damaged_tables
 from shardctl.making.paths import check_writable, refuse_generation
@@ -240,12 +239,12 @@ def commit(
     for shard in shards:
         if shard.kept:
             with naming_the_path(new / shard.entry.path):
-                link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
+                publish.link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
     with job_table(new / FILES, files.schema) as table:
         table.write_table(files)
     for name in old.manifest.own_files:
         with naming_the_path(new / name):
-            link_or_copy(old.root / name, new / name)
+            publish.link_or_copy(old.root / name, new / name)
     update = None
     with ShardSpool(new.parent) as spool:
         _write_plan_and_rejects(new, shards, spool)
@@ -289,9 +288,9 @@ def commit(
     if removed:
         forget(old.root, new.parent)
     elif manifest.keep:
-        keep(old.root)
+        publish.keep_generation(old.root)
     publish.publish(new, old.root)
-    settle(old.root)
+    publish.settle_generations(old.root)
     return manifest
 
 
@@ -306,7 +305,7 @@ def forget(root: Path, but: Path | None = None) -> None:
     `but` is the folder of the job that takes them away.
     """
     refuse_link(root / GENERATIONS)  # they would stay, with what is to go
-    settle(root, 0)
+    publish.settle_generations(root, 0)
     with naming_the_path(root / STAGING):
         for job in jobs_in(root / STAGING):
             if job != but:

@@ -121,8 +121,8 @@ class TextHashTask(PrePlanTask):
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its
     recipe.
 
-    Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes,
-    and the rows that have been written by then, which may be those of earlier units; in the end
+    Found is {"bytes", "segments"} of each unit: the bytes of the texts that are compared, and the
+    rows that have been written by then, which may be those of earlier units; in the end
     once more what is left of these. A segment is where rows begin in the file of this `number`, how
     many they are, and where their sketches begin in a second file. Rows are of HASHED or SIGNED,
     and count records from the first one of the task on. The files may have more than the segments:
@@ -172,7 +172,7 @@ class TextHashTask(PrePlanTask):
 
     def finish(self, found: Found) -> None:
         """Write what is held."""
-        found.append({"texts": 0, "bytes": 0, "segments": self._written(self._held)})
+        found.append({"bytes": 0, "segments": self._written(self._held)})
 
     @cached_property
     def _ranks(self) -> Numbers:
@@ -194,7 +194,7 @@ class TextHashTask(PrePlanTask):
             job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name
         )
         held, segments = _WaitingTexts(), []
-        texts = size = 0
+        size = 0
         for given in records:
             # Its time runs anew with each part of the unit: a compressed file is one unit, however
             # large it is.
@@ -207,7 +207,6 @@ class TextHashTask(PrePlanTask):
                     there = column.is_valid().to_numpy(zero_copy_only=False)
                     held.parts.append((here, made.numbers[there] + first))
                     held.bytes += len(bytes_of(here).data)
-                texts += len(here)
             if held.bytes >= HELD_BYTES:
                 size += held.bytes
                 segments += self._written(held)
@@ -223,7 +222,7 @@ class TextHashTask(PrePlanTask):
                 raise WorkerError(
                     f"{message}; use fewer --workers, or a higher --worker-memory"
                 ) from error
-        return {"texts": texts, "bytes": size, "segments": segments}
+        return {"bytes": size, "segments": segments}
 
     def _written(self, held: _WaitingTexts) -> list[list[int]]:
         """Write the rows of texts that were held, and return the segments that they are."""

@@ -8,27 +8,56 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import Mask, Objects, Role
+from shardctl.format.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.tables import Reject, count_reasons
+from shardctl.format.token_columns import packed_column
+from shardctl.images.codecs.deep_gray import warnings_on_gray
+from shardctl.images.codecs.image import look_at_gray
 from shardctl.making.shards.builder import ShardBuilder
+from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.making.shards.inputs import compare_reads, prefetched_units
-from shardctl.making.shards.job import BuildAgain, Job, RetryHints, ShardTask
+from shardctl.making.shards.job import (
+    BuildAgain,
+    Job,
+    PlannedShard,
+    PlannedUnit,
+    Probe,
+    RetryHints,
+    ShardTask,
+)
 from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, write_marker
 from shardctl.making.shards.previous_samples import PreviousUnits
-from shardctl.making.shards.probing import probe_records
+from shardctl.making.shards.records import TableImages, records_of, sample_of
 from shardctl.making.shards.rows import ShardInMaking
 from shardctl.making.shards.scan import ExamineTask, run_task
 from shardctl.system.files import StreamedFile, naming_the_path, replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
+from shardctl.system.text import counted
+from shardctl.transforms.pipeline.functions import MadeSample
+from shardctl.transforms.pipeline.samples import SamplePipeline
+from shardctl.transforms.values import (
+    UnfitValue,
+    array_type,
+    describe,
+    for_column,
+    plain_value,
+    type_for,
+)
 
 # the usual formats: loaded once, before workers are forked, and not by each of them
 Image.preinit()
@@ -215,3 +244,239 @@ def _read(folder: str) -> Job:
 
 
 _job = lru_cache(maxsize=1)(_read)
+
+
+# --- a few records pushed through the recipe before anything is written: what the columns are, and what it
+# will all cost. This is done where shards are built, since any of the records may be fatal to the
+# process that decodes it ---
+
+
+READ_AGAIN_SECONDS = 0.01
+"""No more units are read again, to see what that takes, once it has taken so long: a row group may
+have a gigabyte."""
+
+
+def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Probe:
+    """Push every record of the plan of a small job through its recipe, into a shard in memory.
+
+    The job's layout is what is known without looking at any sample. Raises UsageError for images,
+    places and masks that the recipe would leave behind where it moves the pixels of others,
+    InputError if user functions return no sample for any of them, or fields without a type,
+    SourceGoneError if a source does not answer.
+    """
+    units = list(job.units_at(range(job.plan.num_rows)))
+    notices: list[str] = []
+    job, frames, first, warnings = inspect_first_records(job, units, progress, hints)
+    beside = refuse_unmoved(job, units, progress, hints)
+    if job.recipe.sample_transforms:
+        samples, setters, notices = _own_samples(job, units, progress, hints)
+        layout, on_roles = _with_own_fields(job, samples, setters)
+        notices += on_roles
+        job = replace(job, layout=layout)
+    sink = pa.BufferOutputStream()
+    rejects: list[Reject] = []  # the conversion meets them again, and writes them
+    gray = list[tuple[float, float] | None]()
+    making = ShardInMaking(
+        job,
+        PlannedShard(0, "probe", 0, 0, 0, 0),
+        progress,
+        hints,
+        sink,
+        rejects.append,
+        partial(look_at_gray, found=gray),
+    )
+    builder = ShardBuilder(making)
+    added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
+    started = time.monotonic()
+    builder.finish()
+    finishing = time.monotonic() - started
+    size = int(sink.getvalue().size)
+    done = builder.marker(size, "")
+    rows = done.facts.rows
+    records = max(1, making.inputs)
+    # more are padding in the blocks of a few records than in those of a shard
+    padding = sum(step.get("padding", 0) for step in done.steps)
+    packed = packed_column(job.layout.roles)
+    tokens = 1 if packed is None else int(job.layout.columns.field(packed).type.list_size)
+    full = rows - padding / tokens
+    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
+    nothing = pa.BufferOutputStream()  # names of classes and columns are in every shard, twice
+    ShardWriter(nothing, shard_schema(job.layout, "probe", 0), Compression("none")).finish()
+    empty = int(nothing.getvalue().size)
+    reasons, examples = count_reasons(rejects)
+    return Probe(
+        layout=job.layout,
+        sample_bytes=(size - empty) / max(1, rows),
+        record_bytes=0.0
+        if job.fields is not None
+        else fmean(planned.unit.size for planned in units),
+        shard_bytes=empty,
+        record_seconds=record_seconds + finishing / records,
+        unit_seconds=unit_seconds,
+        samples_per_record=full / max(1, records - making.rejected),
+        records=records,
+        rejected=making.rejected,
+        notices=[*first, *beside, *notices],
+        warnings=[*warnings, *warnings_on_gray(gray)],
+        frames=frames,
+        reasons=reasons,
+        examples=examples,
+    )
+
+
+def _seconds(
+    builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool
+) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took
+    that was tried.
+
+    The first one is left out where there are others: it also loaded the decoders.
+    """
+    some = slice(1 if len(units) > 1 else 0, None)
+    if not of_many:
+        return sum(added[some]) / len(added[some]), 0.0
+    read: list[float] = []
+    for planned in units[some]:
+        if sum(read) < READ_AGAIN_SECONDS:
+            read.append(_timed(partial(builder.read_only, planned)))
+    rest = zip(added[some], read, units[some], strict=False)  # strict: some may not be read again
+    each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
+    return median(each), median(read)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Return how long work on a unit took that may be rejected, or would have its shard built
+    again."""
+    started = time.monotonic()
+    with suppress(Rejection, BuildAgain):  # what it gave before counts all the same
+        work()
+    return time.monotonic() - started
+
+
+def _own_samples(
+    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+) -> tuple[list[MadeSample], dict[str, str], list[str]]:
+    """Return what a user's functions make of a few records, by field the function that set it, if
+    one did, and notices."""
+    pipeline = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules)
+    samples: list[MadeSample] = []
+    setters: dict[str, str] = {}
+    images = TableImages(job, progress)
+    reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
+    for planned in prefetched_units(job, units):
+        progress.begin(planned.number)
+        try:
+            for record, fields in records_of(job, planned, progress, hints):
+                try:
+                    if job.has_image_columns:
+                        fields = images.take(fields, planned)
+                    made = pipeline.make(sample_of(job, planned, record, fields))
+                except Rejection as rejection:
+                    reason = rejection
+                    continue
+                samples += made
+                for each in made:
+                    setters = {**pipeline.setters(each), **setters}
+        except (Rejection, MemoryError) as rejection:
+            reason = rejection
+    progress.leave()
+    notices = [
+        f"{who} changes pixels and not {name}: what moves pixels must move {name} too"
+        for name, who in pipeline.unmoved.items()
+    ]
+    if not samples:
+        count = sum(planned.unit.records for planned in units)
+        why = f", the last one because: {reason}" if reason else ""
+        raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
+    return samples, setters, notices
+
+
+def _with_own_fields(
+    job: Job, samples: list[MadeSample], setters: dict[str, str]
+) -> tuple[Layout, list[str]]:
+    """Return the layout after a user's functions: fields that they dropped are gone, those that
+    they made are added; and notices on objects and masks that they made fields of another type."""
+    image, known = job.layout.image, {f.name: f for f in job.layout.columns}
+    models = {step.settings()["target"] for step in job.recipe.models}
+    if image is not None:
+        shape = samples[0].fields["image"].shape if image.store == "raw" else None
+        image = replace(image, shape=shape)
+        if shape is not None:
+            known["image"] = pa.field("image", image_tensor(shape))
+    names = dict.fromkeys(name for sample in samples for name in sample.fields)
+    result = {name: f for name, f in known.items() if name in names}
+    for name in names:
+        if name == "variant" or (
+            name in known and (name not in setters or name in ("key", "image", "label"))
+        ):
+            continue
+        before, type_ = known[name].type if name in known else None, None
+        if before is None and setters[name] in models:
+            type_ = array_type([sample.fields.get(name) for sample in samples])
+        type_ = type_ or _own_type(name, samples, setters[name], before)
+        result[name] = pa.field(name, type_)
+    if "variant" not in known and any(sample.fields["variant"] for sample in samples):
+        # a function makes several samples of one
+        result["variant"] = pa.field("variant", pa.int32())
+    kept = [
+        name for name in job.kept_images if name in result and result[name].type == ENCODED_IMAGE
+    ]
+    roles, notices = dict[str, Role](), list[str]()
+    for name, role in job.layout.roles.by_name.items():
+        if not isinstance(role, Mask | Objects) or name not in result:
+            continue
+        if result[name].type == known[name].type:
+            roles[name] = role
+            continue
+        what = "a column of objects" if isinstance(role, Objects) else "a mask"
+        notices.append(
+            f"{name} is no longer {what}, because {setters[name]} made it {result[name].type}; "
+            "return the type that it had"
+        )
+    layout = Layout.by_name(
+        job.layout.kind, pa.schema(result.values()), image, job.layout.classes, kept, roles
+    )
+    return layout, notices
+
+
+def _own_type(
+    name: str, samples: list[MadeSample], who: str, known: pa.DataType | None
+) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all
+    values, else a new one.
+
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if
+    none is left, or if the others have no type in common.
+    """
+    values: list[Any] = []
+    unfit = None
+    for sample in samples:
+        try:
+            plain = plain_value(sample.fields.get(name))
+        except UnfitValue as problem:
+            unfit = problem
+            continue
+        if (known is not None and _fits(plain, known)) or type_for([plain]) is not None:
+            values.append(plain)
+        else:
+            unfit = UnfitValue(describe(plain))
+    if not values:
+        raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
+    if known is not None and all(_fits(value, known) for value in values):
+        return known
+    if (type_ := type_for(values)) is not None:
+        return type_
+    given = [value for value in values if value is not None]
+    other = next((value for value in given if type(value) is not type(given[0])), given[-1])
+    raise InputError(
+        f"{who} set {name} to values of several types, such as {describe(other)} and "
+        f"{describe(given[0])}"
+    )
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        for_column(value, type_)
+    except UnfitValue:
+        return False
+    return True

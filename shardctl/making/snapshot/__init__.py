@@ -21,6 +21,7 @@ from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
 from shardctl.making.convert import ConvertResult, Listener
+from shardctl.making.convert.conversion import find_unwalked, recipe_if_same
 from shardctl.making.convert.decision import DatasetReplacedError, Verdict
 from shardctl.making.convert.listener import ConversionProgress, Estimate
 from shardctl.making.convert.rejects import refuse_many_rejects
@@ -35,7 +36,6 @@ from shardctl.making.convert.result import (
 )
 from shardctl.making.convert.run import run
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.convert.unchanged import find_unwalked, recipe_if_same
 from shardctl.making.options import convert_options
 from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
 from shardctl.system import file_lease

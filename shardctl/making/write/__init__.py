@@ -44,7 +44,6 @@ from shardctl.format.shard import FORMAT_VERSION
 from shardctl.format.shard_copy import Run, copy_shard
 from shardctl.format.tables import MADE_BY, ShardEntry
 from shardctl.making.commit import publish
-from shardctl.making.commit.generations import settle
 from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
 from shardctl.making.options import IF_RUNNING
 from shardctl.making.paths import check_destination, check_writable
@@ -191,7 +190,7 @@ def write(
             manifest = _write_parts(target, *calls, given, workers, overwrite, held)
         else:
             manifest = _write_at_once(target, calls, given, held)
-        settle(target)  # none of the dataset before
+        publish.settle_generations(target)  # none of the dataset before
     sizes = manifest.samples, manifest.shards, manifest.bytes
     return WriteResult(*sizes, round(time.monotonic() - began, 3), manifest.fingerprint)
 

@@ -14,7 +14,7 @@ from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
-from shardctl.making.commit import generations, publish, staging
+from shardctl.making.commit import publish, staging
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.paths import check_writable
 from shardctl.making.plan.plan import NOT_KEPT
@@ -155,7 +155,7 @@ class Target:
             with naming_the_path(new):
                 new.unlink(missing_ok=True)
                 before.refuse_lost(number)
-                generations.link_or_copy(before.folder.path(before.table[number].path), new)
+                publish.link_or_copy(before.folder.path(before.table[number].path), new)
 
     def leave_out(self, job: DatasetJob, shards: list[str]) -> None:
         """Take away shards of a job by their names: they do not become parts of the dataset."""
@@ -182,9 +182,9 @@ class Target:
                     f"{printable(new)}: {found.message}; the dataset is as it was before"
                 )
             if Manifest.load(LocalFolder(new)).keep:
-                generations.keep(self.folder.root)
+                publish.keep_generation(self.folder.root)
         publish.publish(new, self.folder.root)
-        generations.settle(self.folder.root)
+        publish.settle_generations(self.folder.root)
 
     def discard(self, job: Path) -> None:
         """Take away a job by its folder."""

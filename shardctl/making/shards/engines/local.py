@@ -51,7 +51,7 @@ class Engine:
     def probe(self, job: Job) -> Probe:
         """Push all records of the plan of a small job through its recipe, on this machine: its
         folder is one for scratch. Raises InputError."""
-        from shardctl.making.shards.probing import probe_records
+        from shardctl.making.shards.task import probe_records
 
         return probe_records(job, WorkerProgress(), RetryHints())
 
