@@ -10,7 +10,7 @@ import pytest
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS
-from shardctl.making.convert.decision import (
+from shardctl.making.convert.previous import (
     UPDATING,
     DatasetReplacedError,
     Decision,

@@ -7,10 +7,11 @@ import contextlib
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +19,21 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Numbers, column_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING
+from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
-from shardctl.making.convert.decision import DatasetReplacedError, refuse_written, verdict_on
 from shardctl.making.convert.listener import Listener
-from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.request import ConvertRequest
+from shardctl.making.convert.previous import (
+    DatasetReplacedError,
+    PreviousDataset,
+    refuse_written,
+    verdict_on,
+)
 from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
-from shardctl.making.paths import check_sources
+from shardctl.making.options import Labels, Options, chosen_options
+from shardctl.making.paths import check_copies_folder, check_sources, destination_of
 from shardctl.making.plan.fingerprint import (
     differing_parts,
     fingerprint_parts,
@@ -36,6 +41,7 @@ from shardctl.making.plan.fingerprint import (
     labels_digest,
     parts_without_sources,
 )
+from shardctl.making.plan.labels import read_classes
 from shardctl.making.plan.list_files import (
     Appending,
     Others,
@@ -43,11 +49,12 @@ from shardctl.making.plan.list_files import (
     tell_of_unused,
     wanted_files,
 )
-from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, Listing
-from shardctl.making.plan.splits import PlanRules
+from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
+from shardctl.making.plan.splits import PlanRules, SplitRule
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import SourceBase
+from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.files import SourceRoot, folder_of, list_all
 from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
@@ -56,7 +63,9 @@ from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import sha256_of
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored
+from shardctl.system.locations import is_stored, is_url
+from shardctl.system.stores import refuse_half_url
+from shardctl.system.text import printable
 from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
 
@@ -542,3 +551,101 @@ def _table(listed: Listed, order: Numbers, added: Sequence[FoundFile]) -> pa.Tab
             )
         )
     return pa.Table.from_batches(batches, schema)
+
+
+# --- the request for a conversion: its arguments, checked. Nothing of the sources is read, and they
+# need not be there ---
+
+
+@dataclass(frozen=True)
+class ConvertRequest:
+    """The arguments of a conversion. `recipe` is as it was given: it may leave to the sources what
+    they hold.
+
+    The dataset goes to `destination`, a URL or an absolute path.
+    """
+
+    roots: tuple[SourceRoot, ...]
+    destination: str | Path
+    recipe: Mapping[str, Any]
+    options: Options
+    split: SplitRule
+
+    @classmethod
+    def of(
+        cls,
+        src: str | Path | Sequence[str | Path],
+        dst: str | Path,
+        recipe: Json | str | Path | None,
+        options: Mapping[str, Any],
+    ) -> ConvertRequest:
+        """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
+        Labels().check("the source", src)
+        several = [src] if isinstance(src, str | Path) else src
+        if not all(map(str, several)):
+            raise UsageError("the source is a path; it is ''")
+        if recipe is not None and not isinstance(recipe, dict | str | Path):
+            raise UsageError(
+                f"the recipe is a dict such as {{'transform': [{{'name': 'hflip'}}]}}, or a "
+                f"path; it is {recipe!r}"
+            )
+        for source in several:
+            if not is_url(source):
+                refuse_half_url(str(source))  # before it is a path, which has one / for //
+        chosen, given = chosen_options("convert", recipe, options)
+        chosen.check()
+        split = SplitRule.parse(chosen.split)
+        roots = [SourceRoot.of(source) for source in several]
+        destination = destination_of(dst, roots)
+        if isinstance(destination, str) and chosen.keep_generations:
+            raise UsageError(
+                f"{printable(destination)}: a store keeps no generations; leave out "
+                "--keep-generations"
+            )
+        if chosen.copy_rejects is not None:
+            if is_url(chosen.copy_rejects):
+                raise UsageError(
+                    f"{printable(chosen.copy_rejects)}: rejects can be copied to a folder of "
+                    "this machine only"
+                )
+            check_copies_folder(Path(chosen.copy_rejects), destination, roots)
+        return cls(tuple(roots), destination, given, chosen, split)
+
+    def changed(self, **options: Any) -> ConvertRequest:
+        """Return the same with other options."""
+        return replace(self, options=replace(self.options, **options))
+
+    @cached_property
+    def labels(self) -> LabelRule:
+        """Where labels come from. Raises UsageError."""
+        options = self.options
+        annotations = AnnotationRule(
+            options.boxes_outside, options.annotation_frame, options.yolo_task
+        )
+        rule = LabelRule.parse(
+            options.labels, options.lenient_labels, options.drop_columns, annotations
+        )
+        return (
+            rule
+            if options.classes is None
+            else replace(rule, classes=read_classes(str(options.classes)))
+        )
+
+    def rules(self, recipe: Recipe) -> PlanRules:
+        """Return how the inputs are divided. Raises UsageError."""
+        if recipe.group is not None and not self.split.shares:
+            raise UsageError(
+                f"--group {recipe.group} needs a split by shares; add --split train=0.9,val=0.1"
+            )
+        by_key = recipe.key_source is not None
+        return PlanRules(
+            self.split, self.labels, self.options.shuffle, recipe.seed, by_key, recipe.undivided
+        )
+
+    def recorded_settings(self, recipe: Recipe) -> Json:
+        """Return what the manifest records as settings."""
+        sizes = {
+            "shard_size": self.options.shard_size,
+            "samples_per_shard": self.options.samples_per_shard,
+        }
+        return {**self.rules(recipe).record(), **sizes}

@@ -412,18 +412,17 @@ def known_layout(
     fields = [pa.field("key", pa.string())]
     size, image = recipe.output_size, None
     shape = (size[1], size[0], 3) if size else None
+    content = content or pa.schema([])
     if recipe.store is not None:
         if recipe.store.name != "none":
             image, is_raw = Image(str(recipe.store), shape), recipe.store.name == "raw"
             tensor = image_tensor(shape) if is_raw and shape else ENCODED_IMAGE
             fields.append(pa.field("image", tensor))
-        content = pa.schema([f for f in content or [] if f.name != "image"])
-    if content is not None:
-        content = pa.schema(
-            [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content],
-            content.metadata,
-        )
-    for name in (f.name for f in content or [] if f.name not in kept_images):
+        content = pa.schema([f for f in content if f.name != "image"])
+    content = pa.schema(
+        [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content]
+    )
+    for name in (f.name for f in content if f.name not in kept_images):
         if name in RESERVED_FIELDS:
             images = "; --kind image reads the images that it holds or names"
             raise InputError(
@@ -432,14 +431,13 @@ def known_layout(
                 f"--schema{images if name == 'image' else ''}"
             )
     has_table = (
-        content is not None
-        and has_objects(content)
+        has_objects(content)
         and not isinstance(of_steps.get(OBJECTS), Objects)
         and OBJECTS not in recipe.unmoved
     )
-    if content is not None and has_table and recipe.moving:
+    if has_table and recipe.moving:
         content = _with_places_in_parts_of_pixels(content)
-    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
+    fields += [f for f in content if not (labelling.by_field and f.name == LABEL)]
     side, annotations = listing.side, listing.annotations
     by_number = LABEL in labelling.declared  # the label is a field of the records already
     if (labelling.classes is not None and not by_number) or (

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,14 +33,13 @@ from shardctl.errors import (
 from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
-from shardctl.format.tables import count_reasons, read_rejects
+from shardctl.format.tables import count_reasons
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import clear_partial_files_of, finished_shards, marked_shards
-from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import refuse_many_rejects
-from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.making.convert.run import (
     PlannedJob,
@@ -148,11 +148,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
                 for _, done in finished_shards(job, chosen)
             ]
             samples, size, rejected = np.sum([(0, 0, 0), *facts], axis=0).tolist()
-            reasons, examples = count_reasons(
-                reject
-                for path in filter(exists, map(job.rejects_path, own))
-                for reject in read_rejects(LocalFolder(path.parent), path.name)
-            )
+            reasons, examples = count_reasons(chain.from_iterable(map(job.rejects, own)))
             return ConvertResult(
                 status="built",
                 samples=samples,

@@ -22,8 +22,8 @@ from shardctl.format.names import REJECTS
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects, reason_lines
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.making.convert.conversion import Conversion, Inputs
-from shardctl.making.convert.decision import Explanation, explain
 from shardctl.making.convert.listener import Changes, Estimate
+from shardctl.making.convert.previous import Explanation, explain
 from shardctl.making.convert.rejects import (
     MANY_REJECTS,
     copy_rejects,

@@ -35,17 +35,19 @@ from shardctl.making.commit.staging import (
     refuse_to_lose,
     unfinished,
 )
-from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
+from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import plan_conversion
-from shardctl.making.convert.decision import (
+from shardctl.making.convert.listener import SPARE_DISK, Changes, Estimate, Listener, metered
+from shardctl.making.convert.previous import (
     UPDATING,
     DatasetReplacedError,
     Decision,
+    Matching,
     NewDataset,
+    PreviousDataset,
     decide,
+    match_files,
 )
-from shardctl.making.convert.listener import SPARE_DISK, Changes, Estimate, Listener, metered
-from shardctl.making.convert.previous import Matching, PreviousDataset, match_files
 from shardctl.making.convert.rejects import (
     check_new,
     count_rejects,
@@ -55,7 +57,6 @@ from shardctl.making.convert.rejects import (
     refuse_many_rejects,
     write_known,
 )
-from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.table_writer import (
     changes_of,

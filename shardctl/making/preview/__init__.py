@@ -22,15 +22,14 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects
-from shardctl.format.tables import Reject, read_rejects
+from shardctl.format.tables import Reject
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
-from shardctl.making.convert.conversion import Conversion, Inputs, list_inputs
+from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.run import with_types
 from shardctl.making.convert.targets import Target
 from shardctl.making.options import chosen_options
@@ -283,9 +282,7 @@ class _Unprobed:
 def _tried(job: Job, shard: int) -> Tried:
     """Return what became of the one record of a shard."""
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
-    path, reject = job.rejects_path(shard), None
-    if done.rejected:
-        reject = next(read_rejects(LocalFolder(path.parent), path.name), None)
+    reject = next(job.rejects(shard), None)
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shard_path(shard)))
     return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)

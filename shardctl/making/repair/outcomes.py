@@ -20,7 +20,7 @@ from shardctl.making.convert.previous import done_of
 from shardctl.making.shards.job import Job, PlannedShard, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
 from shardctl.making.shards.rows import record_of_jpegs
-from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
+from shardctl.system.folders import Folder, FolderHere, hash_file
 from shardctl.system.progress import Phase, Progress
 from shardctl.system.report import (
     BAD,
@@ -267,8 +267,7 @@ def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int,
     built = read_marker(job.marker_path(shard)).units["samples"].to_numpy()
     fewer = np.flatnonzero(built < recorded["samples"].to_numpy()).tolist()
     by_source: dict[str, list[Reject]] = {}
-    rejects = job.rejects_path(shard)
-    for reject in read_rejects(LocalFolder(rejects.parent), rejects.name) if fewer else ():
+    for reject in job.rejects(shard) if fewer else ():
         by_source.setdefault(reject.source, []).append(reject)
     for number in fewer:
         planned = job.planned_at(place.first_unit + number)

@@ -82,9 +82,7 @@ def inspect_first_records(
     InputError where sizes of masks say both frames, and for boxes that are shares of the size of
     their image.
     """
-    named = [] if job.fields is None else job.fields.names
-    old_names = {job.renames.get(name, name): name for name in named}
-    masks = {}
+    masks, old_names = {}, job.old_names
     for old in marked_masks(job.fields):
         assert job.fields is not None, "it has masks"
         name = job.renames.get(old, old)
@@ -294,9 +292,7 @@ def _with_masks(job: Job, masks: dict[str, _Masks]) -> Job:
             roles[name] = replace(role, bits=found.bits)
     fields = job.fields
     if fields is not None and none:
-        fields = without_masks(
-            fields, [name for name in fields.names if job.renames.get(name, name) in none]
-        )
+        fields = without_masks(fields, [job.old_names[name] for name in none])
     return replace(job, layout=replace(job.layout, roles=Roles(roles)), fields=fields)
 
 
@@ -340,9 +336,7 @@ def refuse_unmoved(
     if wrong:
         names = [f.name for f in columns]
         stay = dict.fromkeys(column_of(place, names) or OBJECTS for place in wrong)
-        old_names = [] if job.fields is None else job.fields.names
-        ours = {job.renames.get(name, name) for name in old_names}
-        of_records = [name for name in stay if name in ours]
+        of_records = [name for name in stay if name in job.old_names]
         of_labels = [name for name in stay if name not in of_records]
         raise UsageError(f"{why_wrong(step, wrong)}. {ways_out(step, of_records, of_labels)}")
     return [said_of_unknown(step, unknown, "--unmoved")] if unknown else []

@@ -24,7 +24,7 @@ from shardctl.format.arrays import Numbers, rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, Json, is_file_name, shard_name
 from shardctl.format.roles import RESERVED_FIELDS, Objects
-from shardctl.format.tables import UNIT_FIELDS, Reject, open_table
+from shardctl.format.tables import UNIT_FIELDS, Reject, open_table, read_rejects
 from shardctl.making.plan.plan import NOT_KEPT, SplitPlan, job_table
 from shardctl.making.plan.splits import Draw
 from shardctl.sources.annotations.base import AnnotationRule
@@ -496,6 +496,11 @@ class Job:
         return self.set_apart | self.recipe.renames | main
 
     @property
+    def old_names(self) -> dict[str, str]:
+        """The names of the fields of records, by those in the dataset."""
+        return {self.renames.get(f.name, f.name): f.name for f in self.fields or ()}
+
+    @property
     def set_apart(self) -> dict[str, str]:
         """The fields of records that have a name which shardctl gives to fields itself, and what
         they are called instead."""
@@ -600,6 +605,11 @@ class Job:
     def rejects_path(self, shard: int) -> Path:
         """Path of the rejects of a finished shard; there is no such file if there are none."""
         return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
+
+    def rejects(self, shard: int) -> Iterator[Reject]:
+        """Yield the rejects of a finished shard."""
+        path = self.rejects_path(shard)
+        return read_rejects(LocalFolder(path.parent), path.name) if path.exists() else iter(())
 
     def units_at(self, numbers: Sequence[int] | Numbers) -> Iterator[PlannedUnit]:
         """Yield these rows of the plan, which are in order, with their files, some thousands in

@@ -21,11 +21,10 @@ from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import how_far
 from shardctl.making.convert import ConvertResult, Listener
-from shardctl.making.convert.conversion import find_unwalked, recipe_if_same
-from shardctl.making.convert.decision import DatasetReplacedError, Verdict
+from shardctl.making.convert.conversion import ConvertRequest, find_unwalked, recipe_if_same
 from shardctl.making.convert.listener import ConversionProgress, Estimate
+from shardctl.making.convert.previous import DatasetReplacedError, Verdict
 from shardctl.making.convert.rejects import refuse_many_rejects
-from shardctl.making.convert.request import ConvertRequest
 from shardctl.making.convert.result import (
     estimate_log_lines,
     notices_of,

@@ -340,8 +340,6 @@ class Fields:
     @property
     def final_layout(self) -> Layout:
         """The layout with the decoded shape that all images turned out to share."""
-        if self._store is None:
-            return self.layout
         return self.layout.with_shape(next(iter(self.shapes)) if len(self.shapes) == 1 else None)
 
     def _image_type(
