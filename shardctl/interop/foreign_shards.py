@@ -22,7 +22,7 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import Units
 from shardctl.making.sampling import take
 from shardctl.making.shards.engines.local import Engine, local_engine
-from shardctl.making.shards.scan import Found, PrePlanTask, read_all
+from shardctl.making.shards.inputs import Found, PrePlanTask, read_all
 from shardctl.sources.export_description import located
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import FORMAT_NAMES

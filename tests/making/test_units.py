@@ -29,12 +29,12 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
 from shardctl.making.convert import Listener, discover
-from shardctl.making.shards import builder, scan, task
+from shardctl.making.shards import builder, inputs, task
 from shardctl.making.shards.engines import local
 from shardctl.making.shards.engines.local import Engine, OnFound
+from shardctl.making.shards.inputs import PrePlanTask, run_task
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
-from shardctl.making.shards.scan import PrePlanTask, run_task
 from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
 from shardctl.system.folders import LocalFolder
@@ -391,7 +391,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
 ):
     """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one
     without records."""
-    for where in (discover, scan):
+    for where in (discover, inputs):
         monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(Delimited(), 8, 16))
     monkeypatch.setattr(discover, "MOST_RANGES", 2)
     rows = range(9)

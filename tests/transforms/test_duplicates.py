@@ -31,8 +31,7 @@ from shardctl.errors import (
 )
 from shardctl.making.shards import hashes as image_hashes
 from shardctl.making.shards.hashes import hash_image
-from shardctl.making.shards.inputs import ReadRequest
-from shardctl.making.shards.scan import PrePlanTask, run_task
+from shardctl.making.shards.inputs import PrePlanTask, ReadRequest, run_task
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.transforms.duplicates.pictures import (
     Places,

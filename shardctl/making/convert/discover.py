@@ -20,7 +20,7 @@ from shardctl.making.plan.list_files import idle_roots, refuse_idle, why_nothing
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Units, UnitsInMaking
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.scan import ByteRange, Found, PrePlanTask, scan
+from shardctl.making.shards.inputs import ByteRange, Found, PrePlanTask, scan
 from shardctl.sources.files import begin_of, changed
 from shardctl.sources.formats import (
     DETECT,

@@ -25,9 +25,8 @@ from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.hashes import HASHES, SIGNED, SILENT, TextHashTask, hash_image
-from shardctl.making.shards.inputs import OTHERS, ReadRequest
+from shardctl.making.shards.inputs import OTHERS, Found, PrePlanTask, ReadRequest
 from shardctl.making.shards.job import Job, SourceBase
-from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.system.files import naming_the_path, remove_tree
 from shardctl.system.permutation import LazySequence
 from shardctl.system.text import counted, format_bytes, printable

@@ -555,13 +555,17 @@ class Difference:
         return f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
 
 
+def without_planned(settings: Json) -> Json:
+    """Return settings without the one that nobody gave."""
+    return {name: value for name, value in settings.items() if name != PLANNED}
+
+
 def between_settings(
     manifest: Manifest, recipe: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[Difference]:
     """Return the settings that differ between a dataset and a conversion: those of its recipe, and
     the others."""
-    # nobody gave that one
-    before = {name: value for name, value in manifest.settings.items() if name != PLANNED}
+    before = without_planned(manifest.settings)
     return [*_between("recipe", manifest.recipe, recipe), *_between("settings", before, settings)]
 
 

@@ -14,7 +14,7 @@ from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.list_files import is_labels_file, walked, why_nothing
 from shardctl.making.plan.listing import LabelRule
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.scan import ByteRange, PrePlanTask, scan
+from shardctl.making.shards.inputs import ByteRange, PrePlanTask, scan
 from shardctl.sources.export_description import (
     RESTORED,
     described,

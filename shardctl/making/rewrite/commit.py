@@ -44,7 +44,7 @@ from shardctl.format.tables import (
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
 from shardctl.making.commit import publish
 from shardctl.making.commit.staging import discard, jobs_in
-from shardctl.making.convert.previous import refuse_damaged_tables
+from shardctl.making.convert.previous import refuse_damaged_tables, without_planned
 from shardctl.making.paths import check_writable, refuse_generation
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.plan import job_table, plan_table
@@ -229,8 +229,8 @@ def commit(
     """
     making, settings = old.table.making, old.manifest.settings
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
-        settings = _without_planned(settings)
-        making = replace(making, settings=_without_planned(making.settings))
+        settings = without_planned(settings)
+        making = replace(making, settings=without_planned(making.settings))
     entries = [shard.entry for shard in shards]
     parts = old.manifest.fingerprint_parts
     if is_written(old.manifest.settings):
@@ -292,10 +292,6 @@ def commit(
     publish.publish(new, old.root)
     publish.settle_generations(old.root)
     return manifest
-
-
-def _without_planned(settings: Json) -> Json:
-    return {name: value for name, value in settings.items() if name != PLANNED}
 
 
 def forget(root: Path, but: Path | None = None) -> None:

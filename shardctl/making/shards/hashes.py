@@ -21,6 +21,8 @@ from shardctl.images.codecs.image import check, open_image, upright
 from shardctl.images.codecs.measures import HASH_SIDE, phash
 from shardctl.making.shards.inputs import (
     NO_ANSWER,
+    Found,
+    PrePlanTask,
     ReadRequest,
     read_file,
     read_whole,
@@ -29,7 +31,6 @@ from shardctl.making.shards.inputs import (
 )
 from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.making.shards.records import read_fitting, read_unit
-from shardctl.making.shards.scan import Found, PrePlanTask
 from shardctl.sources.files import changed
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed
 from shardctl.sources.kinds import KINDS

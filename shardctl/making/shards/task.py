@@ -28,7 +28,7 @@ from shardctl.images.codecs.deep_gray import warnings_on_gray
 from shardctl.images.codecs.image import look_at_gray
 from shardctl.making.shards.builder import ShardBuilder
 from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
-from shardctl.making.shards.inputs import compare_reads, prefetched_units
+from shardctl.making.shards.inputs import ExamineTask, compare_reads, prefetched_units, run_task
 from shardctl.making.shards.job import (
     BuildAgain,
     Job,
@@ -42,7 +42,6 @@ from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, w
 from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.records import TableImages, records_of, sample_of
 from shardctl.making.shards.rows import ShardInMaking
-from shardctl.making.shards.scan import ExamineTask, run_task
 from shardctl.system.files import StreamedFile, naming_the_path, replacing
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.forkserver import Tell

@@ -57,7 +57,6 @@ from shardctl.making.write.writer import (
     classes_of,
     elements_of,
     finish,
-    in_order,
     is_indexed,
     named,
     new_folder,
@@ -269,16 +268,23 @@ def _write_at_once(
     fields = Fields([sample for sample, _, _ in first], given)
     with new_folder(target) as new:
         written = write_samples(new, fields, given, chain(first, stream))
-        order = [name for splits, _ in streams for name in splits.names]
-        manifest = _finish(new, fields, in_order(written, order), given)
+        names = [name for splits, _ in streams for name in splits.names]
+        manifest = _finish(new, fields, written, names, given)
         held.check()
         publish.publish(new, target)
     return manifest
 
 
-def _finish(new: Path, fields: Fields, written: list[WrittenSplit], given: WriteSchema) -> Manifest:
-    """Write the tables and the manifest of shards that are there. Raises InputError if two samples
-    have the same key."""
+def _finish(
+    new: Path,
+    fields: Fields,
+    written: list[WrittenSplit],
+    names: list[str],
+    given: WriteSchema,
+) -> Manifest:
+    """Write the tables and the manifest of shards that are there, with the splits in the order of
+    these names. Raises InputError if two samples have the same key."""
+    written.sort(key=lambda each: names.index(each.split))
     entries = [entry for each in written for entry in each.entries]
     refuse_repeated(
         np.concatenate([each.hashes for each in written]),
@@ -343,8 +349,8 @@ def _write_parts(
         job_folder.make_folders(NEW_FOLDER)
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
-    written = in_order(written, [name for part in parts for name in part.splits.names])
-    manifest = _finish(new, fields, written, given)
+    names = [name for part in parts for name in part.splits.names]
+    manifest = _finish(new, fields, written, names, given)
     held.check()
     publish.publish(new, target)
     return manifest

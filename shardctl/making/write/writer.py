@@ -78,11 +78,6 @@ class WrittenSplit:
     labels: Numbers
 
 
-def in_order(written: Iterable[WrittenSplit], names: Sequence[str]) -> list[WrittenSplit]:
-    """Return what was written in the order of the splits' names."""
-    return sorted(written, key=lambda each: list(names).index(each.split))
-
-
 NumberedSample = tuple[Sample, int, Splits]
 """A sample with its number, which messages name, and the splits that it may be in."""
 

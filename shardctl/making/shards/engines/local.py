@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.making.shards import WORKER
+from shardctl.making.shards.inputs import ExamineTask, Found, PrePlanTask, run_task
 from shardctl.making.shards.job import Job, Probe, RetryHints, ShardTask
 from shardctl.making.shards.marker import WorkDone
-from shardctl.making.shards.scan import ExamineTask, Found, PrePlanTask, run_task
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, OnLine, Pool, most_workers
