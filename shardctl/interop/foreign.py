@@ -45,7 +45,7 @@ def is_foreign(path: Path) -> bool:
         ):
             return False
         # 100 ms, for what is no dataset
-        from shardctl.making.convert.sample_kind import first_file
+        from shardctl.making.convert.discover import first_file
 
         found = first_file([SourceRoot(str(path))], Reading())
         return found is not None and _is_of_others(found.path, found.opened)

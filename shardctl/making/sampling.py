@@ -14,8 +14,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.format.names import Json
 from shardctl.making.convert import ConvertResult, convert
-from shardctl.making.convert.discover import Discovery
-from shardctl.making.convert.sample_kind import settle_kind
+from shardctl.making.convert.discover import Discovery, settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing

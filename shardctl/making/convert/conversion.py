@@ -23,6 +23,7 @@ from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
+from shardctl.making.convert.discover import settle_kind
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import (
     DatasetReplacedError,
@@ -30,7 +31,6 @@ from shardctl.making.convert.previous import (
     refuse_written,
     verdict_on,
 )
-from shardctl.making.convert.sample_kind import settle_kind
 from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import Labels, Options, chosen_options
 from shardctl.making.paths import check_copies_folder, check_sources, destination_of

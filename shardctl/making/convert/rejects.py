@@ -102,7 +102,7 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
         return
     failed = failures(probe.reasons)
     count, reason = sum(failed.values()), next(iter(failed))
-    example = next(each for each in probe.examples if f"{each.stage}: {each.error}" == reason)
+    example = dict(zip(probe.reasons, probe.examples, strict=True))[reason]
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
     why = example.message.partition(";")[0] if encoding else example.message

@@ -38,8 +38,6 @@ from shardctl.system.locations import is_url
 from shardctl.system.report import WARNING, in_notebook, lines_in_notebook, marked, rows_in_notebook
 from shardctl.system.text import counted, format_bytes, format_duration, printable, some
 
-NO_KEYS = np.zeros(0, np.uint64)
-
 SOME_FAILURES = 0.05
 """Share of inputs that could not be converted above which there is a warning."""
 
@@ -198,7 +196,7 @@ def warnings_of(
         reason = next(iter(reasons))
     else:
         return ()
-    example = next(each for each in examples if f"{each.stage}: {each.error}" == reason)
+    example = dict(zip(reasons, examples, strict=True))[reason]
     key, said = printable(example.key), printable(example.message)
     count = reasons[reason]
     return (notice("many-rejects", what=what, count=count, reason=reason, key=key, message=said),)
@@ -214,7 +212,10 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
         return ()
     stored = DatasetTables(folder)
     hashes = np.concatenate(
-        [NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())]
+        [
+            np.zeros(0, np.uint64),
+            *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys()),
+        ]
     )
     ordered = np.sort(hashes)
     again = ordered[1:][ordered[1:] == ordered[:-1]]

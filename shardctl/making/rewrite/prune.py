@@ -37,6 +37,7 @@ from shardctl.making.rewrite.commit import (
     with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
+from shardctl.sources.annotations.base import one_chunk
 from shardctl.system.locations import here_only
 from shardctl.system.progress import Report, counting
 from shardctl.system.text import printable, some
@@ -358,8 +359,7 @@ def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
     np.add.at(before, old.stored.plan["file"].to_numpy(), old.stored.plan["samples"].to_numpy())
     stays = pa.array((samples > 0) | (before == 0))
     for name in hidden:
-        column = files[name].combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        column = one_chunk(files[name])
         kept = column.take(pa.array(np.arange(len(column)), mask=~np.asarray(stays)))
         place = files.column_names.index(name)
         files = files.set_column(place, files.schema.field(name), pa.chunked_array([kept]))
