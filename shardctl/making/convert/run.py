@@ -166,8 +166,8 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     None. Raises the error of a refusal, DatasetReplacedError."""
     if conversion.options.explain:
         return explained(conversion, inputs)
-    root, there = conversion.folder.root, conversion.target.manifest()
-    decision, before = _decide(conversion, inputs, there)
+    root = conversion.folder.root
+    decision, before, there = _decide(conversion, inputs)
     if there is not None and not decision.job_name:
         if not conversion.options.dry_run:
             there = _completed(conversion, there)
@@ -177,12 +177,12 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
 
 
 def _decide(
-    conversion: Conversion, inputs: Inputs, there: Manifest | None
-) -> tuple[Decision, PreviousDataset | None]:
+    conversion: Conversion, inputs: Inputs
+) -> tuple[Decision, PreviousDataset | None, Manifest | None]:
     """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
-    Return also that dataset where it is followed; a damaged one is refused even if nothing has
-    changed. Raises the error of a refusal, DatasetReplacedError."""
-    options, before = conversion.options, None
+    Return also that dataset where it is followed, and its manifest; a damaged one is refused even
+    if nothing has changed. Raises the error of a refusal, DatasetReplacedError."""
+    options, before, there = conversion.options, None, conversion.target.manifest()
     moved = options.moved_from if there is not None else ()
     new = NewDataset(
         shown=conversion.folder.text,
@@ -199,7 +199,7 @@ def _decide(
     decision = decide(new, there)
     if there is not None and (options.update or options.append):
         before = conversion.before(there)
-    return decision, before
+    return decision, before, there
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
@@ -298,8 +298,7 @@ def begin_job(
     if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
         return finished(conversion, inputs, "resumed", 0, inputs.listing)
     # Once more: another converter may have finished while this one waited.
-    there = conversion.target.manifest()
-    decision, before = _decide(conversion, inputs, there)
+    decision, before, there = _decide(conversion, inputs)
     if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)
     folder = conversion.staging.path(decision.job_name)

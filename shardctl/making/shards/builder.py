@@ -27,11 +27,10 @@ from shardctl.making.shards.inputs import (
 )
 from shardctl.making.shards.job import BuildAgain, PlannedUnit
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
-from shardctl.making.shards.records import read_fitting, read_unit, sample_of, samples_of
+from shardctl.making.shards.records import fields_of, read_fitting, read_unit, sample_of, samples_of
 from shardctl.making.shards.rows import RejectedRecord, ShardInMaking, UnitOutcome, record_of_jpegs
 from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed, Unit
-from shardctl.sources.kinds import KINDS
 from shardctl.system.processes.worker_state import (
     OUT_OF_MEMORY_MESSAGE,
     TOGETHER,
@@ -420,7 +419,7 @@ class ShardBuilder:
         if lost is not None:  # its digest stays: an update must know the file again
             raise lost
         self._progress.enter("decode")
-        fields = KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.record_reading)
+        fields = fields_of(job, planned, data)
         self.maker.add_file(fields if mask is None else {**fields, MASK: mask})
 
     def _add_records(self, planned: PlannedUnit) -> None:

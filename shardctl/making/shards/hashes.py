@@ -30,10 +30,9 @@ from shardctl.making.shards.inputs import (
     take,
 )
 from shardctl.making.shards.job import Job, PlannedUnit
-from shardctl.making.shards.records import read_fitting, read_unit
+from shardctl.making.shards.records import fields_of, read_fitting, read_unit
 from shardctl.sources.files import changed
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed
-from shardctl.sources.kinds import KINDS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
@@ -154,9 +153,7 @@ class TextHashTask(PrePlanTask):
         """
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
-            fields = KINDS[job.recipe.kind].fields(
-                read_whole(job, planned), planned.file.path, job.recipe.record_reading
-            )
+            fields = fields_of(job, planned, read_whole(job, planned))
             whole = records_of_file(planned.file_number, planned.key(), fields)
             return self._compare(number, [whole], progress)
         try:

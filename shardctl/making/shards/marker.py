@@ -14,6 +14,7 @@ import pyarrow as pa
 from shardctl.format.counts import Counts, JpegRecord
 from shardctl.format.names import STAGING
 from shardctl.format.shard import ShardFacts
+from shardctl.format.tables import PLAN_SCHEMA
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import NEW_FOLDER, Job
 from shardctl.system.file_lease import PARTS
@@ -42,15 +43,9 @@ class WorkDone:
         return WorkDone(*map(neg, astuple(self)))
 
 
-MARKER_SCHEMA = pa.schema(
-    [
-        ("first_row", pa.int64()),
-        ("samples", pa.int64()),
-        ("rejected", pa.int64()),
-        ("digest", pa.uint64()),
-    ]
-)
-"""What became of each unit of a shard: its samples are among the rows from `first_row` on."""
+MARKER_SCHEMA = pa.schema([*PLAN_SCHEMA][PLAN_SCHEMA.get_field_index("first_row") :])
+"""What became of each unit of a shard: its samples are among the rows from `first_row` on, how many
+samples and rejects came of it, and its digest."""
 
 
 @dataclass(frozen=True)

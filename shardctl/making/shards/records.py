@@ -228,6 +228,11 @@ def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejectio
     return Parsed(numbers[kept], batch.filter(pa.array(kept)), sorted(rejects, key=itemgetter(0)))
 
 
+def fields_of(job: Job, planned: PlannedUnit, data: bytes) -> Sample:
+    """Return the fields of a file that is one record and has these bytes. Raises Rejection."""
+    return KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.record_reading)
+
+
 def records_of(
     job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
 ) -> Iterator[tuple[int | None, Sample]]:
@@ -236,13 +241,10 @@ def records_of(
 
     Raises Rejection.
     """
-    file = planned.file
     if (planned.number, None) in hints.lost:
         raise hints.lost[planned.number, None]
     if job.fields is None:
-        fields = KINDS[job.recipe.kind].fields(
-            read_whole(job, planned), file.path, job.recipe.record_reading
-        )
+        fields = fields_of(job, planned, read_whole(job, planned))
         mask = read_mask(job, planned)
         yield None, fields if mask is None else {**fields, MASK: mask}
         return
