@@ -50,20 +50,18 @@ from shardctl.making.repair.manifest import (
 from shardctl.making.repair.outcomes import (
     Listener,
     Lost,
+    Made,
     Outcomes,
     RepairResult,
     Unrepaired,
-    lost_samples,
-    shard_facts,
-)
-from shardctl.making.repair.repair_job import (
-    Made,
     duplicates_again,
     find_layout,
     fresh_job,
     known_lines,
     list_again,
+    lost_samples,
     recorded_job,
+    shard_facts,
 )
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
