@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -21,9 +21,9 @@ from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.list_files import (
     idle_roots,
+    inputs_of,
     is_labels_file,
     refuse_idle,
-    walked,
     why_nothing,
 )
 from shardctl.making.plan.listing import LabelRule, Listing
@@ -51,9 +51,8 @@ from shardctl.sources.formats import (
 )
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
-from shardctl.sources.kinds import KINDS, Form, SampleKind, too_large
+from shardctl.sources.kinds import KINDS, Form, too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
-from shardctl.sources.sidecars import inputs_among
 from shardctl.sources.types import Types
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.system.permutation import LazySequence, evenly_spaced
@@ -550,7 +549,7 @@ def _kind_of(
                 "none; --fields A,B keeps some fields"
             )
         return "table"
-    return detect_kind(roots, KINDS.values(), reading)
+    return detect_kind(roots, reading)
 
 
 def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
@@ -585,16 +584,16 @@ def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) 
     return Types.unpacked(answers[0]["types"]) if "types" in answers[0] else None
 
 
-def detect_kind(roots: Sequence[SourceRoot], kinds: Iterable[SampleKind], reading: Reading) -> str:
-    """Return the name of the first of the kinds of which there is an input. Raises InputError if
+def detect_kind(roots: Sequence[SourceRoot], reading: Reading) -> str:
+    """Return the name of the first kind of which there is an input. Raises InputError if
     there is none of any."""
-    candidates = list(kinds)
+    candidates = list(KINDS.values())
     present: set[str] = set()
     # of files that cannot be read: they decide only where no other file does
     possible: set[str] = set()
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
-    for file in inputs_among(walked(roots, lambda _: None), None, []):
+    for file in inputs_of(roots):
         forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
         taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
         if taker == candidates[0].name:
@@ -629,11 +628,10 @@ def first_file(
 ) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no
     labels file is."""
-    files = inputs_among(walked(roots, lambda _: None), None, [])
     return next(
         (
             each
-            for each in files
+            for each in inputs_of(roots)
             if KINDS[kind].form(each, reading) in wanted and (of_labels or not is_labels_file(each))
         ),
         None,

@@ -310,7 +310,9 @@ def join_markers(
                 else:
                     steps = add_counts(steps or [], done.steps)
                 if update is not None:
-                    update[0].add(counts_of(done))
+                    of_jpegs = done.jpegs and tuple(done.jpegs.counts().values())
+                    marked = (done.objects, done.cut_off, of_jpegs)
+                    update[0].add(ShardCounts(done.labels, done.shapes, *marked, done.steps))
                 if jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"
                     jpegs.append(done.jpegs)
@@ -395,9 +397,3 @@ def _making(job: DatasetJob, fields: Json, settings: Json) -> Making:
         parts.pop(name, None)
     layout, recipe = job.layout.to_json(), job.recipe.to_json()
     return Making(layout, fields, recipe, settings, parts, job.records_read)
-
-
-def counts_of(done: ShardMarker) -> ShardCounts:
-    """Return what was counted in a shard."""
-    jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
-    return ShardCounts(done.labels, done.shapes, done.objects, done.cut_off, jpegs, done.steps)

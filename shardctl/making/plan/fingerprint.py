@@ -122,7 +122,7 @@ def _versions(recipe: Recipe) -> list[str]:
     if recipe.random:
         names.append(f"numpy {np.__version__}")
     if recipe.record_reading.encoding == DETECT:
-        names.append(f"charset-normalizer {_installed('charset-normalizer')}")
+        names.append(f"charset-normalizer {_detector_version()}")
     if recipe.kind == "image":
         import simplejpeg  # loaded by the decoders anyway
 
@@ -134,12 +134,12 @@ def _versions(recipe: Recipe) -> list[str]:
     return names + [version for step in recipe.transform for version in step.versions()]
 
 
-def _installed(package: str) -> str:
-    """Return the version of a package that may be missing, "none" if it is."""
+def _detector_version() -> str:
+    """Return the version of the package that detects encodings, "none" if it is missing."""
     from importlib import metadata  # 20 ms to import, and most recipes name an encoding
 
     try:
-        return metadata.version(package)
+        return metadata.version("charset-normalizer")
     except metadata.PackageNotFoundError:
         return "none"
 

@@ -312,6 +312,11 @@ def walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterat
     )
 
 
+def inputs_of(roots: Sequence[SourceRoot]) -> Iterator[FoundFile]:
+    """Yield the files under the sources that may be inputs, and say nothing of the others."""
+    return inputs_among(walked(roots, lambda _: None), None, [])
+
+
 def _about_files(what: str, listing: Listing) -> UsageError:
     """Return why annotations are refused beside inputs that are records."""
     inputs = "images in tables, or frames" if listing.kind.name == "image" else listing.kind.name
@@ -478,7 +483,7 @@ def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None
     files of others."""
     ignored: Counter[str] = Counter()
     explicit = set(map(resolved, rule.files))
-    for file in inputs_among(walked([root], lambda _: None), None, []):
+    for file in inputs_of([root]):
         if (
             is_labels_file(file)
             or split_of_list(file.opened) is not None
