@@ -310,9 +310,11 @@ def join_markers(
                 else:
                     steps = add_counts(steps or [], done.steps)
                 if update is not None:
-                    of_jpegs = done.jpegs and tuple(done.jpegs.counts().values())
-                    marked = (done.objects, done.cut_off, of_jpegs)
-                    update[0].add(ShardCounts(done.labels, done.shapes, *marked, done.steps))
+                    of_jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
+                    marked = (done.objects, done.cut_off)
+                    update[0].add(
+                        ShardCounts(done.labels, done.shapes, *marked, of_jpegs, done.steps)
+                    )
                 if jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"
                     jpegs.append(done.jpegs)
