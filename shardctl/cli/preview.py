@@ -161,7 +161,7 @@ _WHILE_READING = ("recipe", "steps", "transforms", "seed")
 def _of_dataset(dst: str, given: dict[str, Any]) -> Preview:
     """Return what a loader makes of some samples of a dataset. Raises UsageError for options that
     are about a conversion."""
-    from shardctl.making.preview.of_dataset import preview_reading
+    from shardctl.making.preview import preview_reading
 
     ours = {name: each for name, each in BORROWED.items() if name not in _WHILE_READING}
     other = next(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -179,9 +179,9 @@ class Listing:
             root.name if root.is_folder else Path(name_of(root.text)).stem for root in self.roots
         ]
 
-    def opened(self, row: dict[str, object]) -> str:
+    def opened(self, row: dict[str, Any]) -> str:
         """Return the path or the URL by which a file of the table can be opened."""
-        folder, root = self._folders[int(str(row["root"]))]
+        folder, root = self._folders[row["root"]]
         return root if folder is None else f"{folder}{row['path']}"
 
     def places_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ scratch. So an input that ends its process is a reject here too.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from shardctl.errors import InputError, UsageError
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
-from shardctl.format.roles import Mask, Objects
+from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.tables import Reject
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, some_blocks
@@ -49,6 +49,8 @@ from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import KEEP_ALL
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.while_reading import recipe_while_reading
+from shardctl.transforms.values import python_value
 
 VARIANTS = 4
 """Variants that are shown of a random recipe where no number is given."""
@@ -308,3 +310,57 @@ def _records(path: Path) -> Iterator[StoredSample]:
                 if isinstance(value, np.ndarray)
             }
             yield replace(record, values={**record.values, **arrays})
+
+
+# --- some samples of a dataset, before and after the steps that a loader does in each epoch ---
+
+
+def preview_reading(
+    dst: str, inputs: int, keys: Sequence[str], epochs: int | None, given: Mapping[str, Any]
+) -> Preview:
+    """Return some samples of a dataset, each with what a loader makes of it in the first epochs.
+
+    They are those with `keys`, or else up to `inputs` from all over the dataset. `given` are the
+    arguments `recipe`, `step`, `transform` and `seed` of a loader. Raises DatasetError, UsageError,
+    InputError.
+    """
+    # which a preview of sources does not need
+    from shardctl.loader.blocks.pictures import most_pixels
+    from shardctl.loader.dataset import open_dataset
+
+    whole = ds = open_dataset(dst)
+    of_dataset = ds.manifest.recipe
+    recipe = recipe_while_reading(given, of_dataset, most_pixels(of_dataset))
+    if keys:
+        ds = ds.filter(" or ".join(f"key == {key!r}" for key in keys))
+    places = evenly_spaced(len(ds), len(ds) if keys else inputs)
+    epochs = epochs or (VARIANTS if recipe.random else 1)
+    before = _samples(ds.take(places), ds.roles, 0)
+    after = [
+        _samples(ds.take(places, **given, epoch=each), ds.roles, each) for each in range(epochs)
+    ]
+    tried = []
+    for place, source in enumerate(before):
+        samples = tuple(epoch[place] for epoch in after)
+        cut = sum(map(_objects, [source] * epochs)) - sum(map(_objects, samples))
+        tried.append(Tried(str(source.values["key"]), None, source, samples, cut, None))
+    if lost := set(keys) - {each.key for each in tried}:
+        raise InputError(f"there is no sample with the key {printable(min(lost))}")
+    return Preview(replace(recipe, store=None), epochs, tuple(tried), len(whole), ())
+
+
+def _objects(sample: StoredSample) -> int:
+    every = (sample.values.get(name) for name in sample.roles.objects)
+    return sum(len(each["bbox"]) for each in every if each is not None)
+
+
+def _samples(batch: Mapping[str, Any], roles: Roles, epoch: int) -> list[StoredSample]:
+    """Return the samples of a batch as those that are stored: objects in lists."""
+    made = []
+    for place in range(len(batch["key"])):
+        values = {name: values[place] for name, values in batch.items()}
+        values |= {name: python_value(values[name]) for name in roles.objects if name in values}
+        made.append(
+            StoredSample("", 0, place, None, None, None, {**values, "variant": epoch}, roles=roles)
+        )
+    return made

@@ -15,7 +15,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -273,12 +273,10 @@ class StoreTarget(Target):
                 continue
             shutil.rmtree(job, ignore_errors=True)
 
-    @contextmanager
-    def part_lease(self, job: Path, part: str) -> Iterator[Lease]:
+    def part_lease(self, job: Path, part: str) -> AbstractContextManager[Lease]:
         """Hold the lease of a part."""
         key = f"{state_folder(job)}{PARTS}/{file_of_part(part)}.json"
-        with store_lease.hold_if_free(self._store, key, self._parts) as held:
-            yield held
+        return store_lease.hold_if_free(self._store, key, self._parts)
 
     def parts_being_built(self) -> dict[str, str]:
         """Return who builds which part: also one that has gone a moment ago, which only time
