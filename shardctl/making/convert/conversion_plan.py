@@ -151,7 +151,7 @@ class ConversionPlan:
     planner: Planner
     job: DatasetJob
     probe: Probe
-    compared: Sequence[Compared] = ()
+    compared: Sequence[Compared]
 
     def write(self) -> None:
         """Write the tables of the job into its folder."""

@@ -31,8 +31,6 @@ from shardctl.sources.splits import (
 from shardctl.system.permutation import mix64
 from shardctl.system.text import counted, some
 
-_NAME_RULE = "the name of a split is made of letters, digits, _ and ."
-
 MODES = ("auto", "folder", "source", "column", "lists", "none")
 MOST_SPLITS = 255
 
@@ -99,8 +97,8 @@ class PlanRules:
     labels: LabelRule
     shuffle: int | None
     seed: int
-    by_key: bool = False
-    group: GroupRule | None = None
+    by_key: bool
+    group: GroupRule | None
 
     def record(self) -> Json:
         """Return the settings as a manifest has them."""
@@ -538,8 +536,8 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
     bad = [name for name in present if not is_split_name(name)]
     if bad:
         raise InputError(
-            f"--split {by}: {some(bad)} cannot name a split: {_NAME_RULE}; rename, or use --split "
-            "none"
+            f"--split {by}: {some(bad)} cannot name a split: the name of a split is made of "
+            "letters, digits, _ and .; rename, or use --split none"
         )
     if len(present) > MOST_SPLITS:
         raise InputError(

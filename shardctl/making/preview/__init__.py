@@ -25,6 +25,7 @@ from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.tables import Reject
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, some_blocks
+from shardctl.inspection.content.images import is_objects
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.columns import renamed, without_key
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
@@ -342,16 +343,20 @@ def preview_reading(
     tried = []
     for place, source in enumerate(before):
         samples = tuple(epoch[place] for epoch in after)
-        cut = sum(map(_objects, [source] * epochs)) - sum(map(_objects, samples))
+        marked = epochs * (count_objects(source) or 0)
+        cut = marked - sum(count_objects(each) or 0 for each in samples)
         tried.append(Tried(str(source.values["key"]), None, source, samples, cut, None))
     if lost := set(keys) - {each.key for each in tried}:
         raise InputError(f"there is no sample with the key {printable(min(lost))}")
     return Preview(replace(recipe, store=None), epochs, tuple(tried), len(whole), ())
 
 
-def _objects(sample: StoredSample) -> int:
-    every = (sample.values.get(name) for name in sample.roles.objects)
-    return sum(len(each["bbox"]) for each in every if each is not None)
+def count_objects(record: StoredSample) -> int | None:
+    """Return how many objects are marked in a sample; None where it has none of the columns, or was
+    not annotated."""
+    values = [record.values.get(name) for name in record.roles.objects]
+    counts = [len(value["bbox"]) for value in values if value is not None and is_objects(value)]
+    return sum(counts) if counts else None
 
 
 def _samples(batch: Mapping[str, Any], roles: Roles, epoch: int) -> list[StoredSample]:

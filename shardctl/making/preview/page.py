@@ -16,7 +16,7 @@ from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
-from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects
+from shardctl.inspection.content.images import facts_of, is_encoded_image
 from shardctl.inspection.pages.page import (
     STATIC,
     absolute,
@@ -36,7 +36,7 @@ from shardctl.inspection.pages.pictures import (
     marks,
     thumbnail,
 )
-from shardctl.making.preview import Preview, Tried
+from shardctl.making.preview import Preview, Tried, count_objects
 from shardctl.system.messages import entry_for
 from shardctl.system.options import declared_in
 from shardctl.system.report import Html, table, text
@@ -71,14 +71,6 @@ def sample_facts(record: StoredSample) -> SampleFacts:
     facts = facts_of(value["bytes"] if is_encoded_image(value) else None)
     sizes = facts["width"], facts["height"], facts["image_bytes"] or 0
     return SampleFacts(variant, *sizes, str(facts["format"] or "").lower(), objects)
-
-
-def count_objects(record: StoredSample) -> int | None:
-    """Return how many objects are marked in a sample; None where it has none of the columns, or was
-    not annotated."""
-    values = [record.values.get(name) for name in record.roles.objects]
-    counts = [len(value["bbox"]) for value in values if value is not None and is_objects(value)]
-    return sum(counts) if counts else None
 
 
 def size_in_words(facts: SampleFacts) -> str:

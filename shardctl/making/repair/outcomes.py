@@ -248,7 +248,7 @@ class Outcomes:
     def _recorded(self, shard: int, units: pa.Table) -> ShardMarker:
         """Return what became of a shard that was not built again, as the tables have it."""
         place = self._job.planned_shard(shard)
-        rejected = _sum(units, "rejected")
+        rejected = int(units["rejected"].to_numpy().sum())
         jpegs = self._jpegs(place) if self._job.keeps_sources else None
         if self._table is not None:
             entry = self._table[self._table.names.index(place.name)]
@@ -298,11 +298,9 @@ class Outcomes:
         self._lines = lines
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
         steps = () if self._counts is None else built.steps  # those of all shards, or of none
-        return replace(built, rejected=_sum(table, "rejected"), units=table, steps=steps)
-
-
-def _sum(units: pa.Table, name: str) -> int:
-    return int(pc.sum(units[name]).as_py() or 0)
+        return replace(
+            built, rejected=sum(row["rejected"] for row in rows), units=table, steps=steps
+        )
 
 
 def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:

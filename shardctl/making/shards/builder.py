@@ -21,7 +21,6 @@ from shardctl.making.shards.inputs import (
     changed,
     check_digest,
     digest_of,
-    digest_with,
     read_mask,
     read_whole,
 )
@@ -413,7 +412,10 @@ class ShardBuilder:
             raise lost
         data = read_whole(job, planned)
         mask = read_mask(job, planned)
-        digest = digest_of(data) if mask is None else digest_with(data, mask)
+        digest = digest_of(data)
+        if mask is not None:
+            of_both = (digest, digest_of(mask["bytes"]))
+            digest = digest_of(b"".join(each.to_bytes(8, "little") for each in of_both))
         self._making.outcome.digest = digest
         check_digest(job, planned, digest)
         if lost is not None:  # its digest stays: an update must know the file again

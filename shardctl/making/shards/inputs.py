@@ -429,13 +429,6 @@ def read_mask(job: Job, planned: PlannedUnit) -> dict[str, Any] | None:
     return {"bytes": read_beside(job, planned, path, where["name"], "mask"), "path": where["name"]}
 
 
-def digest_with(data: bytes, mask: dict[str, Any]) -> int:
-    """Return the digest of a unit that is an image and its mask."""
-    return digest_of(
-        digest_of(data).to_bytes(8, "little") + digest_of(mask["bytes"]).to_bytes(8, "little")
-    )
-
-
 def prefetched_units(job: Job, units: Iterable[PlannedUnit]) -> Iterable[PlannedUnit]:
     """Return the same units, each of which can be read at once when it is its turn."""
     return prefetched(units, lambda planned: requests_of(job, planned)) if job.on_store else units
