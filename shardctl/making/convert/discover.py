@@ -1,5 +1,5 @@
-"""What must be known of files before there is a plan: their units, and the types of the fields of
-their records."""
+"""What must be known of files before there is a plan: the kind of the samples, their units, and the
+types of the fields of their records."""
 
 from __future__ import annotations
 

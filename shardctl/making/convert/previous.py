@@ -1,4 +1,5 @@
-"""The dataset that is brought up to date, as it was committed last."""
+"""The dataset that is at the target, as it was committed last: how the inputs of now compare with
+its own, and what a conversion does about it."""
 
 from __future__ import annotations
 

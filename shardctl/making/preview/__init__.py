@@ -2,7 +2,8 @@
 random numbers and encoding.
 
 The samples are built by the engines of a conversion, a shard for each input, in a folder for
-scratch. So an input that ends its process is a reject here too.
+scratch. So an input that ends its process is a reject here too. Of a dataset, samples are shown beside what
+a loader makes of them.
 """
 
 from __future__ import annotations

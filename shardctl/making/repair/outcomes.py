@@ -1,4 +1,5 @@
-"""What became of every shard of a dataset that is repaired, and which of its samples are lost."""
+"""The job that makes a dataset again, what became of every shard of it, and which of its samples are
+lost."""
 
 from __future__ import annotations
 

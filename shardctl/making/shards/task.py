@@ -1,5 +1,5 @@
 """The unit of work: build one shard. The same function runs in-process, in a worker process
-(forkserver.py calls `handle`), or anywhere else."""
+(forkserver.py calls `handle`), or anywhere else. So does a probe, which only tries some records."""
 
 from __future__ import annotations
 
