@@ -94,7 +94,7 @@ class SampleRngs:
             for key, variant in zip(keys, variants, strict=True)
         )
         # xxhash writes the upper half first
-        halves = np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2).T[::-1]
+        halves = np.frombuffer(data, ">u8").reshape(-1, 2).T[::-1].astype(np.uint64, order="C")
         numbers: Floats = (_philox(halves) >> np.uint64(11)) * 2.0**-53
         return numbers
 

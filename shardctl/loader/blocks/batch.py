@@ -157,18 +157,17 @@ class BatchReader:
         mended_before = mended()
         row = self._storage.row_of(wanted) if len(wanted) == 1 else None
         sources = row or BlockSources(self._storage, wanted)
-        found: dict[str, Batch] = {}
+        found = {each.name: self._values(each, sources, memory) for each in self._named}
         if self._steps is not None and self._transforms.recipe is not None:
             from shardctl.loader.blocks.picture_steps import BatchSteps
 
-            named: Batch = {}
-            for column in self._named:
-                named |= self._values(column, sources, memory)
+            keys, variants = found["key"]["key"], found.get(VARIANT, {}).get(VARIANT)
             seed, epoch = self._transforms.recipe.seed, wanted.epoch
-            wanted.steps = BatchSteps(self._steps, seed, epoch, named["key"], named.get(VARIANT))
+            wanted.steps = BatchSteps(self._steps, seed, epoch, keys, variants)
         # images before what is marked in them, which goes where their pixels went
         for column in self._in_turn:
-            found[column.name] = self._values(column, sources, memory)
+            if column.name not in found:
+                found[column.name] = self._values(column, sources, memory)
         batch: Batch = {}
         for column in self.columns:
             batch.update(found[column.name])
