@@ -193,7 +193,10 @@ def test_advise(check, photos, monkeypatch):
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
     monkeypatch.setattr(placing, "SECONDS", 0.1)
-    given = [photos, *"--random-crop 8 --consumer-rate 1000 --inputs 8 --workers 0 --lossless".split()]
+    given = [
+        photos,
+        *"--random-crop 8 --consumer-rate 1000 --inputs 8 --workers 0 --lossless".split(),
+    ]
     check("advise", [*given, "--bandwidth", "1MB"])
 
 
