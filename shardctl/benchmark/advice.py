@@ -333,12 +333,12 @@ class _Trial:
         if best.store == "source":
             stored["store"] = "png" if self._options.lossless else "jpeg:90"
 
-        def converted(where: str, recipe: dict[str, Any]) -> tuple[Path, ConvertResult]:
-            self._doing(f"trying the random steps ({where})")
-            folder = self._scratch / f"steps-{where}"
-            return folder, self._convert(folder, recipe)
+        def converted(folder: Path, recipe: dict[str, Any]) -> ConvertResult:
+            self._doing(f"trying {folder.name}")
+            return self._convert(folder, recipe)
 
-        return placements(self._recipe, stored, rate, self._options.batch_size, converted)
+        size = self._options.batch_size
+        return placements(self._recipe, stored, rate, size, self._scratch, converted)
 
     def _tried(self, choice: Choice, result: ConvertResult) -> int:
         """Return how many inputs were tried."""

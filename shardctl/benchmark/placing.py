@@ -11,11 +11,12 @@ from typing import Any
 from shardctl.benchmark.measure.subjects import open_loader
 from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.options import BenchOptions
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.making.convert import ConvertResult
 from shardctl.system.machine import usable_cores
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.while_reading import DATASET
+from shardctl.transforms.table import samples_per_record
 
 ORIGINAL = {"store": "source", "compression": "none"}
 """How images are stored to which nothing is done."""
@@ -70,33 +71,34 @@ def placements(
     stored: dict[str, str],
     rate: float,
     batch_size: int,
-    converted: Callable[[str, dict[str, Any]], tuple[Path, ConvertResult]],
+    scratch: Path,
+    converted: Callable[[Path, dict[str, Any]], ConvertResult],
 ) -> tuple[Placement, ...]:
     """Return the ways to do the random steps of a recipe of images; none where it has no such steps.
 
     `stored` are the keys of a recipe that say how, where something is done to the images; else
     their original bytes are kept. The consumer takes `rate` samples/s. `converted` converts the
-    inputs with a recipe, into a folder of this name.
+    inputs with a recipe, into a folder, below `scratch` here.
     """
     once, random = cut(recipe)
     if not random:
         return ()
-    variants, ways = max(VARIANTS, recipe.get("variants", 1)), []
+    variants, ways = recipe.get("variants", 1), []
     for where, steps, views in (("conversion", [*once, *random], 1), ("reading", once, None)):
         how, reading = stored if steps else ORIGINAL, [] if views else random
-        way = Placement(where, how["store"], views=views)
+        way, folder = Placement(where, how["store"], views=views), scratch / f"steps-{where}"
         keys = {**recipe, **how, "transform": steps, "reading": reading, "variants": 1}
-        try:
-            folder, result = converted(where, keys)
-        except UsageError as error:
-            ways.append(replace(way, error=str(error)))
-            continue
-        run = Throughput()
         options = BenchOptions(
             batch_size=batch_size, threads=1, shuffle=True, recipe=DATASET if reading else None
         )
-        run.run(open_loader(folder, options, None, drop_last=True), SECONDS, lambda _: None)
-        size = result.bytes / max(1, result.samples)
+        run = Throughput()
+        try:
+            result = converted(folder, keys)
+            run.run(open_loader(folder, options, None, drop_last=True), SECONDS, lambda _: None)
+        except (UsageError, InputError, DatasetError) as error:
+            ways.append(replace(way, error=str(error).replace(f"{folder}/", "")))
+            continue
+        size = result.bytes / max(1, result.samples) * samples_per_record(keys)
         ways.append(
             replace(
                 way,
@@ -106,6 +108,7 @@ def placements(
             )
         )
     converting, while_reading = ways
-    size = variants * converting.input_bytes
-    of_variants = replace(converting, where="variants", input_bytes=size, views=variants)
+    views = variants if variants > 1 else VARIANTS
+    size = views * converting.input_bytes
+    of_variants = replace(converting, where="variants", input_bytes=size, views=views)
     return converting, of_variants, while_reading

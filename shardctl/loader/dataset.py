@@ -288,13 +288,11 @@ class Dataset:
             made = recipe_while_reading(given, dataset, most_pixels(dataset))
         except UsageError as error:
             raise UsageError(in_python(str(error), Dataset.loader)) from error
-        if not made.transform:
-            return transforms
-        if not self.roles.images:
+        if made.transform and not self.roles.images:
             raise UsageError(
                 f"{self._shards.shown} has no images, which steps and functions change"
             )
-        return replace(transforms, recipe=made)
+        return replace(transforms, recipe=made if made.transform else None)
 
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> BatchReader:
         chosen = None if columns is None else names("columns", columns)

@@ -200,7 +200,7 @@ class DatasetStream:
         if order.mode in ("window", "block"):
             which |= {"lanes": order.lanes, "interleave": order.interleave}
         if (recipe := self._transforms.recipe) is not None:
-            keys = ("seed", "keep_objects", "transform")
+            keys = ("transform", "keep_objects", *(("seed",) if recipe.random else ()))
             which["steps"] = {key: each for key, each in recipe.given().items() if key in keys}
         return which
 

@@ -63,7 +63,8 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos):
     assert "one size of all images" in str(by_name["raw none"].error)
 
 
-def test_it_says_where_the_random_steps_belong(cli, photos):
+@pytest.mark.thorough
+def test_it_says_where_the_random_steps_belong(cli, photos, tmp_path, monkeypatch):
     once, random = CROP["transform"][:1], [{"name": "random_crop", "size": 32}]
     random.append({"name": "color_jitter", "brightness": 0.4})
     ways = {
@@ -76,6 +77,14 @@ def test_it_says_where_the_random_steps_belong(cli, photos):
     # those that the recipe does while reading are not asked about a second time
     split = advised(photos, {"transform": once, "reading": random})
     assert [each.where for each in split.placements] == list(ways)
+    # what a loader cannot do is said, and the rest of the advice stays
+    (tmp_path / "choosing.py").write_text(
+        'def some(sample):\n    return sample if "dunes" in sample["key"] else None\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    left = advised(photos, {"transform": [{"name": "custom", "target": "choosing:some"}]})
+    assert left.keeps_up
+    assert "choosing:some left it out" in str(left.placements[-1].error)
     # nothing is done once: the original bytes stay
     found = cli("advise", photos, "--step", "random_crop size=32", *WORDS[4:], "20")
     assert re.search(r"\* +under \[\[reading\]\] +source .* a new one in each epoch", found.out)

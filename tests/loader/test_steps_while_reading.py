@@ -230,6 +230,12 @@ def test_a_state_is_refused_by_a_loader_with_other_steps(stored):
         ds.loader(2, seed=1, **options).load_state_dict(state)
 
 
+def test_a_recipe_without_steps_changes_nothing(stored):
+    _, ds = stored
+    for recipe in ({}, {"transform": []}, {"keep_objects": 0.5}):
+        expect_same(by_key(ds.loader(2, recipe=recipe)), by_key(ds.loader(2)))
+
+
 @pytest.mark.parametrize("store", ["source", "png", "raw"])
 @pytest.mark.parametrize("options", [{}, {"cache": 10**7}], ids=str)
 def test_short_forms_are_the_steps(tmp_path, store, options):
@@ -567,3 +573,17 @@ def test_long_epochs_of_steps_in_python_have_processes_unless_that_is_not_asked(
     ]
     for options, count in every:
         assert ds.loader(2, **options).options.processes == count
+
+
+def large(sample: dict[str, Any]) -> dict[str, Any] | None:
+    return None if sample["image"].shape[0] < 64 else sample
+
+
+def test_a_function_that_leaves_samples_out_fixes_no_size(tmp_path):
+    for number, side in enumerate([64, 32] * 4 + [128, 128, 64, 32]):
+        Image.fromarray(scene_pixels(side, side)).save(tmp_path / f"{number:02}.png")
+    convert(sorted(tmp_path.glob("*.png")), tmp_path / "out", {}, labels="none")
+    loader = shardctl.open(tmp_path / "out").loader(4, transform=large, on_error="skip", threads=1)
+    read = by_key(loader)
+    assert sorted(len(each["image"]) for each in read.values()) == [64] * 5 + [128] * 2
+    assert loader.stats().skipped == 5

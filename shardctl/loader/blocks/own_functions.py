@@ -70,7 +70,8 @@ class FunctionReader:
             fill = {name: value for name, value in fill.items() if name in self._known}
         steps = replace(recipe, transform=recipe.image_transforms)
         plain = Transforms(recipe=steps if steps.transform else None, fill=fill)
-        self._inner = BatchReader(shards, [*columns, *columns_of(shards, [*more])], plain, options)
+        reading = shards, [*columns, *columns_of(shards, [*more])], plain, options
+        self._inner = BatchReader(*reading)
         self._pictures = {each.name: each for each in columns if each.picture is not None}
         store = ImageEncoding.parse("raw") if IMAGE in self._pictures else None
         own = replace(recipe, transform=recipe.sample_transforms, store=store)
@@ -80,11 +81,10 @@ class FunctionReader:
         self._values: SampleColumns | None = None
         self._shapes = dict[str, Shape]()
         first = self._made(tried, np.ones(len(tried), bool), 0)
-        given = self._inner.gather(tried)[0]
         for name, column in sorted(self._pictures.items(), key=lambda each: is_marked(each[1])):
             before, after = (
-                {each.shape for each in images if each is not None}
-                for images in (given[name], [sample[name] for sample in first])
+                {pair[side][name].shape for pair in first if pair[side][name] is not None}
+                for side in (1, 0)
             )
             is_fixed = plain.picture_shape(column) is not None or (
                 isinstance(column.picture, Mask) and IMAGE in self._shapes  # of its size
@@ -95,14 +95,14 @@ class FunctionReader:
             who, left = next(iter(unmoved.values())), ", ".join(unmoved)
             said = f"{who} changes the image, and leaves {left} where they are"
             warnings.warn(said, UserWarning, caller_level())
-        new = _new_columns(first, self._known)
+        new = _new_columns([made for made, _ in first], self._known)
         self._known |= {column.name for column in new}
         self.columns = [*map(self._made_column, columns), *new]
         self._outer = BatchReader(shards, self.columns, replace(transforms, recipe=None), options)
         others = _layout([each for each in self.columns if each.picture is None], layout)
         self._values = SampleColumns(others, False, Functions(own, True, traced=False))
         self.gather(tried[:1])  # what does not fit is said now, and not while a training runs
-        self._inner.skipped = 0
+        self._inner = BatchReader(*reading)  # which has counted nothing
 
     def _made_column(self, column: Column) -> Column:
         """Return a column as the functions make it."""
@@ -129,7 +129,7 @@ class FunctionReader:
         """Return the samples with these numbers (n,), in that order, and which of them are present:
         all, unless some were skipped. Raises DatasetError."""
         there = np.ones(len(numbers), bool)
-        made = self._made(numbers, there, epoch)
+        made = [sample for sample, _ in self._made(numbers, there, epoch)]
         applied = Applied(np.flatnonzero(there).tolist(), made, [()] * len(made))
         assert self._values is not None, "functions were tried"
         values = self._values.lay_out(applied)
@@ -140,9 +140,9 @@ class FunctionReader:
         memory = memory or BatchMemory()
         return self._outer.assembled(applied.samples, values, wanted, memory), there
 
-    def _made(self, numbers: Numbers, there: Bools, epoch: int) -> list[Sample]:
-        """Return what the functions made of samples. Of those that are skipped `there` (n,) becomes
-        False. Raises DatasetError."""
+    def _made(self, numbers: Numbers, there: Bools, epoch: int) -> list[tuple[Sample, Sample]]:
+        """Return what the functions made of samples, each with what it was before. Of those that
+        are skipped `there` (n,) becomes False. Raises DatasetError."""
         batch, there[:] = self._inner.gather(numbers, epoch)
         given, prepared = dict[int, Sample](), dict[int, Prepared]()
         for row, place in enumerate(np.flatnonzero(there).tolist()):
@@ -164,7 +164,8 @@ class FunctionReader:
             try:
                 if isinstance(result, Rejection):
                     raise result
-                made.append(self._checked([each.fields for each in result], given[place]))
+                before = given[place]
+                made.append((self._checked([each.fields for each in result], before), before))
             except Rejection as rejection:
                 self._reject(numbers, place, there, rejection)
         return made

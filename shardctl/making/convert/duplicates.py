@@ -20,7 +20,7 @@ from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import Labelling, write_files_table
-from shardctl.making.plan.listing import CHUNK_ROWS, Listing
+from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import Planner, Units
 from shardctl.making.plan.splits import Splitting
 from shardctl.making.shards.engines.local import Engine
@@ -234,8 +234,7 @@ def compare_texts(
         folder = Path(tempfile.mkdtemp(prefix="texts-", dir=job.folder))
         job = replace(job, folder=folder, draw=None)
         write_files_table(folder / FILES, listing, labelling)
-        together = -(-len(units) // CHUNK_ROWS)
-        Planner(units, Splitting(("all",), None, ""), None).write(folder, [together])
+        Planner(units, Splitting(("all",), None, ""), None).write_units(folder)
         begin(job)
         return [_dropped_by(job, place, engine, comparing) for place in places]
 

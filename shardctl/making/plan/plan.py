@@ -178,6 +178,17 @@ class Planner:
                     add(pa.Table.from_batches([part]))
         write_shards(folder, rows)
 
+    def write_units(self, folder: Path) -> None:
+        """Write plan.arrow with every unit that has records as a row, in the order of the splits,
+        and no shards."""
+        with plan_table(folder, JOB_PLAN_SCHEMA) as add:
+            for split, ends in enumerate(self._ends):
+                first = 0
+                for start in range(0, len(ends), CHUNK_ROWS):
+                    end = int(ends[start : start + CHUNK_ROWS][-1])
+                    add(pa.Table.from_batches([self.rows(split, first, end)]))
+                    first = end
+
     def write_some(self, folder: Path, units: int, run: int) -> Numbers:
         """Write a plan with the first `run` records of some units all over the splits; more of each
         if there are fewer units.

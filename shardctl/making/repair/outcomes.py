@@ -384,10 +384,18 @@ class Made:
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""
+        job = self.planned_job(folder, splits, recorded)
+        begin(job)
+        return job
+
+    def planned_job(
+        self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool
+    ) -> DatasetJob:
+        """Return the job, of which nothing is written yet."""
         manifest, reading = self.manifest, RecordReading.from_json(self.manifest.records)
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
-        job = DatasetJob(
+        return DatasetJob(
             folder,
             self.roots,
             self.recipe,
@@ -398,8 +406,6 @@ class Made:
             recorded=recorded,
             parts=manifest.fingerprint_parts,
         )
-        begin(job)
-        return job
 
 
 def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> Layout:
@@ -523,7 +529,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     discovery = Discovery(
         listing, made.recipe.record_reading, made.manifest.settings["shuffle"] is not None, engine
     )
-    job = made.job(folder, (), recorded=False)
+    job = made.planned_job(folder, (), recorded=False)
     return compare_texts(job, listing, labelling, discovery.find_units(), engine)
 
 

@@ -79,6 +79,9 @@ class _File(Rows):
         _, batches = _footer(self.path, self.version)
         cuts: list[Cut] = []
         try:
+            with pa.OSFile(self.path) as file, self.reader(file) as reader:
+                if len(batches) != reader.num_record_batches:
+                    raise ValueError("the number of record batches is wrong")
             with open_ordinary(self.path) as file:
                 for offset, size in batches:
                     rows, last = _rows(file.fileno(), (offset, size)), cuts[-1] if cuts else None

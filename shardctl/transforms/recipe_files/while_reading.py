@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.errors import UsageError
+from shardctl.system.arguments import whole_number
 from shardctl.system.text import printable, some
 from shardctl.transforms.base import Filter
 from shardctl.transforms.custom import Custom
@@ -80,14 +81,16 @@ def _short_steps(given: Mapping[str, Any]) -> list[Json]:
         raise UsageError(f"a crop is from 'center' or 'random' places, not {crop_from!r}")
     if crop_from == "random" and crop is None:
         raise UsageError("crop_from='random' needs a crop; give crop= too")
-    named = {"resize": resize, "random_crop" if crop_from == "random" else "crop": crop}
-    steps = [
-        {"name": name, "size": _size(name, each)}
-        for name, each in named.items()
-        if each is not None
-    ]
-    share = 0.5 if isinstance(flip, bool | np.bool_) and flip else flip
-    return [*steps, {"name": "hflip", "p": share}] if share else steps
+    steps: list[Json] = []
+    if resize is not None:
+        steps.append({"name": "resize", "size": _size("resize", resize)})
+    if crop is not None:
+        name = "random_crop" if crop_from == "random" else "crop"
+        steps.append({"name": name, "size": _size("crop", crop)})
+    share = 0.5 * flip if isinstance(flip, bool | np.bool_) else flip
+    if not (np.isscalar(share) and share == 0):
+        steps.append({"name": "hflip", "p": share})
+    return steps
 
 
 def _size(name: str, value: Any) -> Any:
@@ -97,4 +100,5 @@ def _size(name: str, value: Any) -> Any:
         return value
     if len(value) != 2:
         raise UsageError(f"{name} takes one number or (height, width); it is {value!r}")
-    return f"{value[1]}x{value[0]}"
+    height, width = (whole_number(name, side, 1) for side in value)
+    return f"{width}x{height}"
