@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import NoReturn, TextIO
 
 import click
 
 from shardctl.cli.command import WIDTH, Group
-from shardctl.cli.output import as_typed, color_choice, complain, hint
+from shardctl.cli.output import as_typed, color_choice, complain, hint, warn
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -162,6 +163,8 @@ INTERRUPTION = "interrupted"
 def main() -> None:
     """Run the command line, and exit with the exit code of the result."""
     sys.stdout, sys.stderr = _StandardStream(sys.stdout), _StandardStream(sys.stderr)
+    # as commands say it, without a line of code
+    warnings.showwarning = lambda message, *_where, **_named: warn(str(message))
     stopped: list[int] = []
 
     def stop(number: int, _frame: object) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -453,6 +455,18 @@ def test_bench_measures_steps_and_functions_by_their_names(stored):
         progress=False,
     )
     assert {"step rand_augment", "step invert", "step functions"} <= set(found.time)
+
+
+def test_what_a_loader_warns_of_is_a_line_of_the_command(tmp_path):
+    rows = [{"image": scene_pixels(8, 8), "width": 8} for _ in range(4)]
+    shardctl.write(tmp_path / "out", rows)
+    command = "-m shardctl bench --step hflip --batch-size 2 --runs 1 --seconds 0.1".split()
+    ran = subprocess.run(
+        [sys.executable, *command, tmp_path / "out"], capture_output=True, text=True
+    )
+    assert ran.returncode == 0
+    assert ran.stderr.startswith("warning: hflip moves")
+    assert "UserWarning" not in ran.stderr
 
 
 def test_preview_shows_what_a_loader_makes_of_a_dataset(stored, cli, tmp_path):
