@@ -1,5 +1,4 @@
-"""Where the random steps of a recipe belong: into the conversion, into its variants, or into each epoch
-of a loader."""
+"""Where the random steps of a recipe belong: into the conversion, its variants, or each epoch."""
 
 from __future__ import annotations
 
@@ -54,8 +53,10 @@ class Placement:
 
 
 def cut(recipe: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Return the steps of a recipe that are done once, and those that can be done in each epoch: if
-    it does not say it, all from the first random one on, without filters."""
+    """Return the steps of a recipe that are done once, and those for each epoch.
+
+    A recipe without [[reading]] is cut before its first random step. Filters are done once.
+    """
     given, reading = recipe.get("transform", []), recipe.get("reading", [])
     if reading:
         return given, reading
@@ -74,11 +75,11 @@ def placements(
     scratch: Path,
     converted: Callable[[Path, dict[str, Any]], ConvertResult],
 ) -> tuple[Placement, ...]:
-    """Return the ways to do the random steps of a recipe of images; none where it has no such steps.
+    """Return the ways to do the random steps of a recipe of images, if it has some.
 
-    `stored` are the keys of a recipe that say how, where something is done to the images; else
-    their original bytes are kept. The consumer takes `rate` samples/s. `converted` converts the
-    inputs with a recipe, into a folder, below `scratch` here.
+    `stored` are the keys of a recipe that say how changed images are stored. Images that no step
+    changes are kept as they came. The consumer takes `rate` samples/s. `converted` converts the
+    inputs with a recipe into a folder, which is in `scratch` here.
     """
     once, random = cut(recipe)
     if not random:
