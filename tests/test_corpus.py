@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import CROP
+from dataset_files import shard_in, shards_in, tables_in
 from in_this_process import convert
 from PIL import Image
 from pyarrow import parquet
@@ -22,12 +23,12 @@ from text_to_blocks import assert_decodes_to, convert_thrice
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.backend import FORMATS
 from shardctl.images.codecs.image import decode
 from shardctl.images.codecs.jpeg import JpegDecoder
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.system.folders import LocalFolder
 
 pytestmark = pytest.mark.corpus
 
@@ -40,7 +41,7 @@ def test_all_photos_convert_verify_and_open_in_hugging_face(corpus, tmp_path, ou
     assert shardctl.verify(out).findings == ()
     ds = shardctl.open(out)
     assert {"wnid", "width", "height", "mode", "format", "label"} <= set(ds.schema.names)
-    files = sorted(str(path) for path in out.glob("train-*.arrow"))
+    files = sorted(str(path) for path in shards_in(out))
     theirs = datasets.load_dataset(
         "arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache")
     )
@@ -103,7 +104,7 @@ def test_every_text_is_converted_or_rejected_for_its_encoding(corpus, out):
     files = [path for path in (corpus / "text" / "encodings").rglob("*.txt") if path.is_file()]
     result = shardctl.convert(corpus / "text" / "encodings", out, labels="none", max_rejects="100%")
     assert result.samples + result.rejected == len(files)
-    for reject in read_rejects(LocalFolder(out)):
+    for reject in read_rejects(dataset_in(out)):
         data = (corpus / "text" / "encodings" / reject.source).read_bytes()
         if b"\0" not in data:  # UTF-16 may be valid UTF-8, with NUL bytes
             with pytest.raises(UnicodeDecodeError):
@@ -125,8 +126,8 @@ def test_hostile_images_are_converted_or_rejected_as_pillow_has_it(corpus, tmp_p
         for out in ("a", "b")
     ]
     assert results[0].rejected == results[1].rejected
-    assert (tmp_path / "a" / "SHA256SUMS").read_bytes() == (
-        tmp_path / "b" / "SHA256SUMS"
+    assert (tables_in(tmp_path / "a") / "SHA256SUMS").read_bytes() == (
+        tables_in(tmp_path / "b") / "SHA256SUMS"
     ).read_bytes()
     kept = set(
         shardctl.open(tmp_path / "a").take(range(results[0].samples), columns=["key"])["key"]
@@ -246,7 +247,7 @@ TEXTS: dict[str, dict[str, Any]] = {
 def test_texts_go_from_raw_to_blocks(corpus, tmp_path, name):
     """Twice the same bytes, whoever works, and decoded the blocks are the cleaned texts."""
     source, cleaning = corpus / "text" / name, TEXTS[name]
-    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer = tables_in(tmp_path) / "tokenizer.json"
     shardctl.train_tokenizer(
         source, tokenizer, recipe={**cleaning, "transform": []}, vocab_size=2000
     )
@@ -264,7 +265,7 @@ def test_texts_go_from_raw_to_blocks(corpus, tmp_path, name):
 
 
 def test_questions_and_answers_become_chats(corpus, tmp_path):
-    source, tokenizer = corpus / "text" / "gsm8k", str(tmp_path / "tokenizer.json")
+    source, tokenizer = corpus / "text" / "gsm8k", str(tables_in(tmp_path) / "tokenizer.json")
     shardctl.train_tokenizer(source, tokenizer, recipe={"text_field": "question"}, vocab_size=2000)
     chat = {"template": "chatml", "user": "question", "assistant": "answer", "tokenizer": tokenizer}
     pack = {"name": "pack", "length": 512, "method": "bfd"}
@@ -301,7 +302,7 @@ def converted(path: Path, out: Path) -> tuple[shardctl.Dataset, list[Any]]:
     """Convert a file as a table, and return the dataset and its rejects."""
     result = convert(path, out, {"kind": "table"}, labels="none")
     assert shardctl.verify(out).findings == ()
-    rejects = list(read_rejects(LocalFolder(out)))
+    rejects = list(read_rejects(dataset_in(out)))
     assert len(rejects) == result.rejected
     return shardctl.open(out), rejects
 
@@ -359,7 +360,7 @@ def test_recordio_of_mxnet(corpus, out):
     facts = expected_interop(corpus, "recordio")["recordio/benz_train.rec"]
     result = convert(path, out)
     assert (result.samples, result.rejected) == (facts["records"], 0)
-    first = pa.ipc.open_file(out / "train-00000.arrow").get_batch(0).slice(0, 1).to_pylist()[0]
+    first = pa.ipc.open_file(shard_in(out, "train-00000")).get_batch(0).slice(0, 1).to_pylist()[0]
     label = np.array(first["label"], "<f4")  # the boxes of an image, as MXNet has them
     header = struct.pack("<IfQQ", len(label), 0, first["id"], 0)
     stored = header + label.tobytes() + first["image"]["bytes"]

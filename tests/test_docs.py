@@ -17,7 +17,7 @@ from doc_snippets import ROOT, snippets
 import shardctl
 from shardctl.cli import cli
 from shardctl.errors import UsageError
-from shardctl.system.folders import LocalFolder
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.transforms.recipe import KEYS
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
@@ -242,8 +242,8 @@ def test_the_format_page_knows_every_key(raw_dataset):
         *SHARDS_SCHEMA.names,
     ]
     names += [
-        *open_table(LocalFolder(raw_dataset), "plan.arrow").column_names,
-        *open_table(LocalFolder(raw_dataset), "files.arrow").column_names,
+        *open_table(dataset_in(raw_dataset), "plan.arrow").column_names,
+        *open_table(dataset_in(raw_dataset), "files.arrow").column_names,
     ]
     missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
     assert missing == []
@@ -253,9 +253,9 @@ def test_the_page_on_architecture_and_its_picture_are_those_of_the_code():
     script = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_architecture_docs.py"))
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert page == script["page"](page), "run `make docs`"
-    assert (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8") == script[
-        "picture"
-    ](), "run `make docs`"
+    for name, drawn in (("rooms", script["picture"]), ("commit", script["picture_of_commits"])):
+        there = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
+        assert there == drawn(), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["architecture.md", "format.md"])

@@ -22,7 +22,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import examples
-from forged_datasets import signed
+from damage import file_of
+from dataset_files import shard_in
+from forged_datasets import write_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import command_line, export, repair
@@ -30,21 +32,21 @@ from places import place_of
 
 import shardctl
 from shardctl.errors import DatasetError, ShardctlError, StorageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head
 from shardctl.loader.remote.cache import About, Cache
-from shardctl.making.convert import Listener
 from shardctl.system import files
-from shardctl.system.folders import LocalFolder
 
 FINGERPRINT = "0123456789abcdef" * 2
 
 PRECIOUS = f"""
-a.txt sub/b.txt sub/deep/c.txt lease job.json replaced.json new/d.txt done/e.txt files/f shards/g
-tables/h dataset.json manifest.json 00001/manifest.json .unfinished/i 9.jsonl {FINGERPRINT}/j
-{FINGERPRINT}-update/k repair-01234567/l write-00ff/m x/job.json {FINGERPRINT}.01234567/n
-.00001.01234567/o x/replaced.json 0123456789abcdef/files/p
+a.txt sub/b.txt sub/deep/c.txt lease job.json data/d.txt done/e.txt files/f shards/g
+tables/h dataset.json manifest.json 00001/manifest.json 00001-01234567/manifest.json 9.jsonl
+{FINGERPRINT}/j {FINGERPRINT}-update/k repair-01234567/l write-00ff/m x/job.json
+{FINGERPRINT}.01234567/n train-00000-0123456789abcdef.arrow 0123456789abcdef/files/p
+train-00000.01234567.89abcdef.partial
 """.split()
 """What a person has: all names that shardctl gives to what it deletes, as the names alone must not
 decide."""
@@ -76,8 +78,8 @@ def here(made: Path, tmp_path: Path) -> Path:
 
 def copied(made: Path, to: Path) -> Path:
     shutil.copytree(made, to, dirs_exist_ok=True)
-    manifest = to / "out" / "manifest.json"
-    manifest.write_text(signed({**json.loads(manifest.read_text()), "sources": [str(to / "raw")]}))
+    record = json.loads((to / "out" / "manifest.json").read_text())
+    write_manifest(to / "out", {**record, "sources": [str(to / "raw")]})
     return to
 
 
@@ -131,21 +133,28 @@ COMMANDS: dict[str, Callable[[Path, Path], Any]] = {
     "export": lambda _, out: export(out, out.with_name("ex"), "mds"),
     "export again": lambda _, out: export(out, out.with_name("ex"), "files", overwrite=True),
     "open": lambda _, out: [len(batch["key"]) for batch in shardctl.open(out).loader(batch_size=7)],
-    "inspect": lambda _, out: overview(LocalFolder(out)),
+    "inspect": lambda _, out: overview(dataset_in(out)),
     "verify": lambda _, out: shardctl.verify(out),
 }
 WRITERS = ["repair", "compact", "prune", "update", "overwrite", "write"]
 
 PLACES = f"""
-out/.shardctl out/.shardctl/{FINGERPRINT} out/.shardctl/{FINGERPRINT}/new
+out/.shardctl out/.shardctl/{FINGERPRINT} out/.shardctl/{FINGERPRINT}/done
 out/.shardctl/repair-01234567 out/.shardctl/write-{FINGERPRINT}/parts out/.shardctl/mine
-out/generations out/generations/00001 out/generations/.unfinished .out.shardctl .out.shardctl.old
-out/mine ex.partial ex.partial/0123456789abcdef/files ex
+out/data out/generations out/generations/00001-* out/generations/00002-*
+out/generations/00003-01234567 out/mine ex.partial ex.partial/0123456789abcdef/files ex
 """.split()
 
 
 def call(command: str, here: Path) -> Any:
     return COMMANDS[command](here / "raw", here / "out")
+
+
+def at(here: Path, place: str) -> Path:
+    """Return a place below a folder; where its name has a *, the first one that fits."""
+    for part in place.split("/"):
+        here = min(here.glob(part), default=here / part) if "*" in part else here / part
+    return here
 
 
 def plant(path: Path, target: Path) -> None:
@@ -179,7 +188,7 @@ def check_unchanged(here: Path, place: str, commands: list[str]) -> None:
 def test_nothing_behind_a_link_is_changed(here, place):
     before = state(here / "precious")
     for command in COMMANDS:
-        plant(here / place, here / "precious")
+        plant(at(here, place), here / "precious")
         refused(command, here)
         assert state(here / "precious") == before, command
 
@@ -207,9 +216,9 @@ def test_a_lease_that_is_a_link_is_not_written_to(here):
 @pytest.mark.parametrize("command", WRITERS)
 def test_shards_that_are_links_are_replaced_and_what_they_lead_to_stays(here, command):
     """Some caches keep all files of a dataset as links to others."""
-    for path in [path for path in (here / "out").iterdir() if path.is_file()]:
-        path.rename(here / "precious" / path.name)
-        path.symlink_to(here / "precious" / path.name)
+    for number, path in enumerate([*(here / "out").rglob("*.*")]):
+        if path.is_file():
+            path.symlink_to(path.rename(here / "precious" / f"{number}-{path.name}"))
     assert len(shardctl.open(here / "out")) == 37
     check_unchanged(here, "precious", [command])
 
@@ -236,7 +245,7 @@ def test_a_dataset_may_be_named_by_any_path(here, monkeypatch, command, path):
     convert(here / "raw", here / "out", update=True, keep_generations=1)
     (here / "raw" / "0.jsonl").write_text('{"text": "new", "label": 1}\n')
     if command == "repair":
-        (here / "out" / "train-00002.arrow").unlink()
+        (shard_in(here / "out", "train-00002")).unlink()
     (here / "out").rename(here / "real" / "out")
     (here / "link").symlink_to("real/out")
     (here / "beside").symlink_to("real/sub")  # `..` behind it leads to real/
@@ -258,21 +267,20 @@ def test_a_dataset_may_be_named_by_any_path(here, monkeypatch, command, path):
     "command", ["overwrite", "repair", "compact", "update", "prune", "write", "write parts", "part"]
 )
 def test_a_persons_folders_in_a_staging_folder_stay(here, command):
-    """Also where the dataset that they are in is replaced, and one that is called as a shard of the
-    new one."""
+    """Also where the dataset that they are in is replaced, and one that is called as a shard."""
     write_lines(here / "raw" / "1.jsonl", 14)
-    shutil.copytree(here / "precious", here / "out" / ".shardctl" / "mine")
-    shutil.copytree(here / "precious", here / "out" / "train-00008.arrow")
+    places = ".shardctl/mine", f"data/train-00008-{16 * '0'}.arrow"
+    for place in places:
+        shutil.copytree(here / "precious", here / "out" / place)
     before = state(here / "precious")
     refused(command, here)
-    for place in (".shardctl/mine", "train-00008.arrow"):
+    for place in places:
         assert state(here / "out" / place) == before
 
 
-@pytest.mark.parametrize(
-    "name", [".out.shardctl", ".out.shardctl.old", "out/generations/2024", "out/generations/.git"]
-)
+@pytest.mark.parametrize("name", ["00001", "2024", ".git"])
 def test_folders_that_only_look_like_ours_stay(here, name):
+    name = f"out/generations/{name}"
     shutil.copytree(here / "precious" / "sub", here / name)
     check_unchanged(here, name, ["up to date", "repair", "compact", "update", "overwrite"])
 
@@ -285,39 +293,20 @@ def test_a_check_deletes_nothing(here):
     check_unchanged(here, "out", checks)
 
 
-@pytest.mark.parametrize("command", ["update", "dry run of an update"])
-def test_a_persons_file_with_the_name_of_a_new_shard_stays_and_is_named_before_the_work(
-    here, command
-):
+@pytest.mark.parametrize("command", [*WRITERS, "write parts"])
+def test_a_persons_files_beside_the_shards_stay(here, command):
+    """Also those that are called as shards, and have other bytes: prune names them, as they may have
+    samples."""
     write_lines(here / "raw" / "3.jsonl", 12)
-    (here / "out" / "train-00008.arrow").write_text("mine")
-    before = state(here / "out")
-    announced: list[Any] = []
-    listener = Listener(announce=announced.append)
-    with pytest.raises(StorageError, match=r"train-00008\.arrow: not of a dataset"):
-        convert(
-            *(here / "raw", here / "out"),
-            update=True,
-            dry_run=command != "update",
-            listener=listener,
-        )
-    assert not announced
-    assert state(here / "out") == before
-    (here / "out" / "train-00008.arrow").rename(here / "mine")
-    assert convert(here / "raw", here / "out", update=True).status == "updated"
-
-
-@pytest.mark.parametrize("command", ["compact", "write"])
-def test_a_file_with_the_name_of_a_new_shard_stops_other_commands_too(here, command):
-    shardctl.prune(here / "out", "label == 1")
-    (here / "out" / "train-00009.arrow").write_text("mine")
-    samples = [{"x": number} for number in range(60)]
-    if command == "write":
-        with pytest.raises(StorageError, match=r"train-00009\.arrow: not of a dataset"):
-            shardctl.write(here / "out", samples, samples_per_shard=6, overwrite=True)
-    else:
-        call(command, here)
-    assert (here / "out" / "train-00009.arrow").read_text() == "mine"
+    places = [
+        here / "out" / "data" / name
+        for name in ("notes.txt", "train-00000.arrow", f"train-00008-{16 * '0'}.arrow")
+    ]
+    for path in places:
+        path.write_text("mine")
+    said = refused(command, here)
+    assert (said is None) == (command != "prune"), said
+    assert {path.read_text() for path in places} == {"mine"}
     assert shardctl.verify(here / "out").ok
 
 
@@ -329,80 +318,29 @@ def test_files_of_a_dataset_without_its_manifest_are_not_overwritten(here):
     (here / "written" / ".shardctl" / "lease").touch()
     before = state(here / "written")
     for command in ("up to date", "dry run, up to date", "overwrite", "write"):
-        with pytest.raises(StorageError, match=r"\(SHA256SUMS\), but no manifest\.json"):
+        with pytest.raises(
+            StorageError, match=r"\(generations/00001-\w+/\), but no manifest\.json"
+        ):
             COMMANDS[command](here / "raw", here / "written")
     assert state(here / "written") == before
 
 
-@pytest.mark.parametrize("name", [".out.shardctl", ".out.shardctl.old"])
-@pytest.mark.parametrize("staging", [True, False])
-def test_a_copy_of_a_dataset_with_the_name_of_a_folder_of_ours_stays(here, name, staging):
-    """Also where it has a staging folder. What would replace the dataset says so before any work,
-    and in a dry run."""
-    shutil.copytree(here / "out", here / name)
-    if staging:
-        (here / name / ".shardctl").mkdir()
-    before, dataset = state(here / name), state(here / "out")
-    assert call("up to date", here).status == "up-to-date"
-    for command in ("dry run", "overwrite", "update", "prune", "compact", "write"):
-        if command == "update":
-            write_lines(here / "raw" / "1.jsonl", 14)
-        message = refused(command, here)
-        assert message is not None, command
-        assert f"{name}: shardctl needs this name for its own folder" in message, command
-        assert (state(here / name), state(here / "out")) == (before, dataset), command
-
-
-def test_what_lies_in_the_folder_of_a_replaced_dataset_and_is_no_part_of_it_stays(here):
-    """As if the one that deletes it had been killed, and a person had put a file there."""
-    trash = here / ".out.shardctl.old"
-    job = trash / ".shardctl" / FINGERPRINT
-    shutil.copytree(here / "out", trash)
-    shutil.rmtree(trash / "generations")
-    job.mkdir(parents=True)
-    names = sorted(path.name for path in trash.iterdir() if path.is_file())
-    digest = hashlib.sha256((trash / "manifest.json").read_bytes()).hexdigest()
-    (job / "replaced.json").write_text(
-        json.dumps({"replaced": names, "old": digest, "new": "0" * 64})
-    )
-    (trash / "mine.txt").write_text("mine")
-    check_unchanged(here, trash.name, ["up to date", "repair", "overwrite"])
-    with pytest.raises(StorageError, match=r"old/mine\.txt: .* the replaced dataset"):
-        call("repair", here)
-    (trash / "mine.txt").rename(here / "mine.txt")
-    call("repair", here)
-    assert not trash.exists()
-
-
-@pytest.mark.parametrize("record", ["[]", '{"replaced": [], "old": "", "new": ""}'])
-@pytest.mark.parametrize("manifest", [True, False])
-def test_a_job_that_only_looks_as_if_it_took_its_place_replaces_nothing(here, record, manifest):
-    job = here / "out" / ".shardctl" / FINGERPRINT
-    (job / "new").mkdir(parents=True)
-    (job / "job.json").write_text("{}")
-    (job / "replaced.json").write_text(record)
-    (job / "new" / "notes.txt").write_text("evil")
-    (here / "out" / "notes.txt").write_text("mine")
-    if not manifest:
-        (here / "out" / "manifest.json").rename(here / "manifest.json")
-    check_unchanged(here, "out", ["up to date", "overwrite", "repair", "write"])
-
-
 def test_a_kept_generation_with_a_damaged_manifest_stays(here):
-    kept = here / "out" / "generations" / "00001"
+    kept = at(here, "out/generations/00001-*")
     (kept / "manifest.json").write_text((kept / "manifest.json").read_text()[:-40])
     before = state(kept)
     write_lines(here / "raw" / "1.jsonl", 14)
     assert convert(here / "raw", here / "out", update=True, keep_generations=2).status == "updated"
-    assert sorted(os.listdir(here / "out" / "generations")) == ["00001", "00002"]
+    folders = sorted(os.listdir(here / "out" / "generations"))
+    assert [name[:5] for name in folders] == ["00001", "00002", "00003"]
     assert state(kept) == before
     shardctl.prune(here / "out", "label == 1")  # they may have the samples that go
-    assert not (here / "out" / "generations").exists()
+    assert [name[:5] for name in os.listdir(here / "out" / "generations")] == ["00004"]
 
 
 @pytest.mark.parametrize("command", ["update", "prune"])
 def test_a_persons_file_in_a_kept_generation_stays_when_that_goes(here, command):
-    kept = here / "out" / "generations" / "00001"
+    kept = at(here, "out/generations/00001-*")
     (kept / "notes").mkdir()
     for name in ("notes.txt", "notes/more.txt"):
         (kept / name).write_text("mine")
@@ -441,13 +379,12 @@ def without_rights() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root as Linux does")
-@pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl"])
-def test_a_check_goes_on_where_another_user_works(here, where):
+def test_a_check_goes_on_where_another_user_works(here):
     """A dataset that is shared, and may only be read: what another user has begun is not known, and
     changes nothing."""
-    (here / where / ".shardctl").mkdir(parents=True)
+    (here / "out" / ".shardctl").mkdir()
     before = state(here / "out")
-    (here / where).chmod(0)
+    (here / "out" / ".shardctl").chmod(0)
     (here / "out").chmod(0o555)
     here.chmod(0o555)
     try:
@@ -463,7 +400,7 @@ def test_a_check_goes_on_where_another_user_works(here, where):
     finally:
         here.chmod(0o755)
         (here / "out").chmod(0o755)
-        (here / where).chmod(0o755)
+        (here / "out" / ".shardctl").chmod(0o755)
     assert ran.returncode == 0, ran.stderr
     assert state(here / "out") == before
 
@@ -564,30 +501,31 @@ READING = "open,inspect,verify,export,up to date,update,compact,prune,snapshot,m
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name", ["train-00000.arrow", "manifest.json", "files.arrow", "SHA256SUMS", "rejects.jsonl"]
+    "name", ["train-00000", "manifest.json", "files.arrow", "SHA256SUMS", "rejects.jsonl"]
 )
 def test_a_pipe_in_the_place_of_a_file_of_a_dataset_holds_nothing_up(here, name):
-    (here / "out" / name).unlink()
-    os.mkfifo(here / "out" / name)
+    path = file_of(here / "out", name)
+    path.unlink()
+    os.mkfifo(path)
     said = run_commands(here, READING)
-    if name == "train-00000.arrow":
-        assert f"{name}: not a readable Arrow file (not an ordinary file)" in said
+    if name == "train-00000":
+        assert f"{path.name}: not a readable Arrow file (not an ordinary file)" in said
         assert repair(here / "out").repaired == (name,)
 
 
 def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here, monkeypatch):
-    shard = here / "out" / "train-00000.arrow"
+    shard = shard_in(here / "out", "train-00000")
     monkeypatch.chdir(shard.parent)
     shard.unlink()
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
         server.bind(shard.name)
-        with pytest.raises(DatasetError, match=r"train-00000\.arrow"):
+        with pytest.raises(DatasetError, match=r"train-00000-\w+\.arrow"):
             call("open", here)
     shard.unlink()
     shard.symlink_to("/dev/zero")
     with pytest.raises(
         DatasetError,
-        match=r"train-00000\.arrow: not a readable Arrow file \(not an ordinary file\)",
+        match=r"train-00000-\w+\.arrow: not a readable Arrow file \(not an ordinary file\)",
     ):
         call("open", here)
 
@@ -596,7 +534,7 @@ def test_sockets_and_devices_in_the_place_of_a_shard_are_refused(here, monkeypat
 def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here):
     job = here / "out" / ".shardctl" / FINGERPRINT
     (job / "done").mkdir(parents=True)
-    for name in ("job.json", "replaced.json", "done/0000000.arrow"):
+    for name in ("job.json", "done/0000000.arrow"):
         os.mkfifo(job / name)
         said = run_commands(here, ["dry run", "repair", "overwrite", "part", "write", "snapshot"])
         assert said.count(f"{job / name}: neither a file nor a folder") >= 4
@@ -604,12 +542,13 @@ def test_a_pipe_in_a_staging_folder_is_refused_by_its_name(here):
 
 
 def test_a_shard_that_is_a_pipe_is_not_measured(cli, here):
-    (here / "out" / "train-00000.arrow").unlink()
-    os.mkfifo(here / "out" / "train-00000.arrow")
+    shard = shard_in(here / "out")
+    shard.unlink()
+    os.mkfifo(shard)
     for how in ((), ("--cold",)):
         ran = cli("bench", here / "out", "--seconds", 1, *how)
         assert ran.code == 3
-        assert "train-00000.arrow: not a readable Arrow file (not an ordinary file)" in ran.err
+        assert f"{shard.name}: not a readable Arrow file (not an ordinary file)" in ran.err
 
 
 NAMED = {
@@ -668,9 +607,10 @@ def _no_longer_than(seconds: int) -> Iterator[None]:
 
 
 NAMES = f"""
-manifest.json shards.arrow plan.arrow SHA256SUMS train-00000.arrow generations/00002
-generations/00001/train-00000.arrow .shardctl/lease .shardctl/{FINGERPRINT}/job.json
-.shardctl/{FINGERPRINT}/done/0000000.arrow .shardctl/{FINGERPRINT}/new/train-00000.arrow
+manifest.json generations/00002-*/manifest.json generations/00002-*/shards.arrow
+generations/00002-*/plan.arrow generations/00002-*/SHA256SUMS generations/00001-*/shards.arrow
+data/train-00000-* data/train-00008-0123456789abcdef.arrow .shardctl/lease
+.shardctl/{FINGERPRINT}/job.json .shardctl/{FINGERPRINT}/done/0000000.arrow
 .shardctl/{FINGERPRINT}/plan.arrow
 """.split()
 PLANTED = st.tuples(
@@ -689,11 +629,12 @@ def test_whatever_is_planted_anywhere_no_command_changes_what_is_outside(made, p
         before = state(here / "precious"), state(here / "raw")
         for place, kind in planted:
             with contextlib.suppress(NotADirectoryError, FileExistsError):  # behind another one
-                if not any(parent.is_symlink() for parent in (here / place).parents):
-                    plant(here / place, here / "precious" / ("a.txt" if kind == "file" else ""))
+                path = at(here, place)
+                if not any(parent.is_symlink() for parent in path.parents):
+                    plant(path, here / "precious" / ("a.txt" if kind == "file" else ""))
                     if kind == "pipe":
-                        (here / place).unlink()
-                        os.mkfifo(here / place)
+                        path.unlink()
+                        os.mkfifo(path)
         for command in commands:
             with _no_longer_than(60):
                 refused(command, here)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from damage import flip
+from dataset_files import shards_in
 
 import shardctl
 
@@ -100,7 +101,7 @@ def test_a_dataset_is_shown_with_its_first_samples_and_small_pictures(hostile):
 
 def test_a_dataset_that_is_damaged_is_shown_all_the_same(dataset):
     ds = shardctl.open(dataset)
-    for shard in dataset.glob("train-*.arrow"):
+    for shard in shards_in(dataset):
         os.truncate(shard, 100)
     found = shown(ds)
     assert "60 samples" in found.text
@@ -113,7 +114,7 @@ RESULTS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("59 image samples", "(6 classes)", "sunset", "rejected: 1 of 60 inputs", HOSTILE),
     ),
     "inspect a shard": (
-        lambda out: shardctl.inspect(next(out.glob("train-*.arrow")), stats=True),
+        lambda out: shardctl.inspect(next(iter(shards_in(out))), stats=True),
         ("blocks", "holds"),
     ),
     "verify": (lambda out: shardctl.verify(out), ("whole", "59 samples", "no findings")),
@@ -161,7 +162,7 @@ def test_a_result_is_shown_with_its_figures(name, made):
 
 
 def test_findings_are_a_table_with_the_severity_of_each(dataset):
-    flip(next(dataset.glob("train-*.arrow")))
+    flip(next(iter(shards_in(dataset))))
     (dataset / f"{HOSTILE}.txt").touch()
     result = shardctl.verify(dataset)
     found = shown(result)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
-from forged_datasets import read_table, replace_column, signed, write_table
+from damage import file_of
+from dataset_facts import tree
+from dataset_files import shard_in, tables_in
+from forged_datasets import read_table, replace_column, signed, write_manifest, write_table
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
 from places import file_at
 
 import shardctl
-from shardctl.errors import DatasetError, ShardctlError
+from shardctl.errors import DatasetError, ShardctlError, StorageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import ShardTable, open_checked_table, read_checksums, read_rejects
 from shardctl.system.folders import LocalFolder
 
-SHARD = "train-00000.arrow"
+SHARD = "train-00000"
 
 
 def read_shard(path: Path) -> None:
@@ -90,14 +95,14 @@ Edits = st.lists(
 @examples(75)
 @given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
 def test_only_named_errors_come_out_of_a_damaged_file(whole, tmp_path, name, edits, near_end, cut):
-    data = bytearray((whole / name).read_bytes())
+    data = bytearray(file_of(whole, name).read_bytes())
     start = max(0, len(data) - 2048) if near_end else 0
     for place, bit in edits:
         data[start + int(place * (len(data) - start))] ^= 1 << bit
     if cut is not None:
         data = data[: int(cut * len(data))]
     for table in ("manifest.json", "shards.arrow", "files.arrow", "plan.arrow"):
-        shutil.copy(whole / table, tmp_path / table)
+        shutil.copy(file_of(whole, table), tmp_path / table)
     victim = tmp_path / name
     victim.write_bytes(data)
     try:
@@ -111,10 +116,10 @@ def test_only_named_errors_come_out_of_a_damaged_file(whole, tmp_path, name, edi
 @pytest.mark.parametrize("type_", [pa.duration("us"), pa.timestamp("us")])
 def test_times_are_in_no_plan(whole, tmp_path, type_):
     """One wrong bit in a schema makes times of numbers that are too large for them."""
-    plan = open_checked_table(LocalFolder(whole), "plan.arrow")
+    plan = open_checked_table(dataset_in(whole), "plan.arrow")
     large = pa.array([2**62] * len(plan)).cast(type_)
     changed = plan.set_column(plan.column_names.index("digest"), "digest", large)
-    write_table(tmp_path / "plan.arrow", changed)
+    write_table(tables_in(tmp_path) / "plan.arrow", changed)
     with pytest.raises(ShardctlError, match="not the columns that `shardctl help format` gives"):
         open_checked_table(LocalFolder(tmp_path), "plan.arrow")
 
@@ -160,9 +165,9 @@ def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole, tmp_pa
     ],
 )
 def test_a_table_of_shards_that_leads_astray_is_refused(dataset, column, first):
-    table = read_table(dataset / "shards.arrow")
+    table = read_table(tables_in(dataset) / "shards.arrow")
     values = [first, *table[column].to_pylist()[1:]]
-    write_table(dataset / "shards.arrow", replace_column(table, column, values))
+    write_table(tables_in(dataset) / "shards.arrow", replace_column(table, column, values))
     with pytest.raises(
         DatasetError, match=r"outside of the dataset's folder|do not add up|values are missing"
     ):
@@ -170,19 +175,33 @@ def test_a_table_of_shards_that_leads_astray_is_refused(dataset, column, first):
     assert not shardctl.verify(dataset, "quick").ok
 
 
-@pytest.mark.parametrize(
-    "names", ['["../victim.txt"]', '["{folder}/victim.txt"]', '"plan.arrow"', "no json"]
-)
-def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(dataset, tmp_path, names):
+@pytest.mark.parametrize("path", ["../victim.txt", "{folder}/victim.txt", "data/../../victim.txt"])
+def test_a_table_of_a_generation_that_is_swept_deletes_nothing_outside_of_the_dataset(
+    dataset, tmp_path, path
+):
     (tmp_path / "victim.txt").write_text("mine")
-    (dataset / "manifest.json").unlink()
-    (dataset / ".shardctl" / "repair-00").mkdir(parents=True)
-    (dataset / ".shardctl" / "repair-00" / "replaced.json").write_text(
-        names.replace("{folder}", str(tmp_path))
-    )
-    with pytest.raises(DatasetError, match=r"replaced.json: not written by shardctl"):
-        shardctl.repair(dataset)
+    left = dataset / "generations" / "00002-0123abcd"
+    shutil.copytree(tables_in(dataset), left)
+    table = read_table(left / "shards.arrow")
+    paths = [path.replace("{folder}", str(tmp_path)), *table["path"].to_pylist()[1:]]
+    write_table(left / "shards.arrow", replace_column(table, "path", paths))
+    assert shardctl.repair(dataset).status == "whole"
+    assert not left.exists()
     assert (tmp_path / "victim.txt").read_text() == "mine"
+    assert shardctl.verify(dataset).ok
+
+
+@pytest.mark.parametrize("where", ["out/.shardctl", ".out.shardctl/.shardctl"])
+def test_what_an_older_version_was_replacing_is_left_to_it(dataset, where):
+    job = dataset.parent / where / "repair-00"
+    job.mkdir(parents=True)
+    (job / "replaced.json").write_text('["plan.arrow"]')
+    for command in (shardctl.repair, lambda out: shardctl.write(out, [{"x": 1}], overwrite=True)):
+        with pytest.raises(
+            StorageError, match=r"shardctl 1\.0\.0rc1 was stopped while .* took its place"
+        ):
+            command(dataset)
+    assert shardctl.verify(dataset).ok
 
 
 def change_json(path: Path, **changed: Any) -> None:
@@ -212,9 +231,8 @@ SPLIT = {"records": 6, "expected": 6, "shards": 3}
     [
         {"splits": [{**SPLIT, "name": "../../../../victim/train"}]},
         {"splits": [{**SPLIT, "name": "{here}/victim/train"}]},
-        {"base": "../../../../victim/"},
-        {"url": "s3://bucket/out", "base": "0123456789ab/"},
-        {"url": "s3://bucket/out", "base": "../victim/"},
+        {"id": "../../../../victim/"},
+        {"url": "s3://bucket/out"},
     ],
 )
 def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
@@ -222,8 +240,6 @@ def test_a_job_that_leads_out_of_the_dataset_writes_and_deletes_nothing_there(
 ):
     said = json.loads(json.dumps(changed).replace("{here}", str(tmp_path)))
     change_json(left / "job.json", **said)
-    for number in range(3):
-        (left / "new" / f"train-{number:05d}.arrow").unlink(missing_ok=True)
     for command in (
         lambda: shardctl.finish(out),
         lambda: convert(tmp_path / "raw.jsonl", out, samples_per_shard=2, part="1/1"),
@@ -267,24 +283,37 @@ def samples_of_part(part: int) -> Iterator[dict[str, int]]:
 def test_a_fingerprint_that_is_a_path_is_refused(dataset):
     """It names a folder that is deleted when it is left over."""
     record = json.loads((dataset / "manifest.json").read_text())
-    (dataset / "manifest.json").write_text(signed({**record, "fingerprint": "../../victim"}))
+    write_manifest(dataset, {**record, "fingerprint": "../../victim"})
     with pytest.raises(DatasetError, match="plain names"):
         shardctl.open(dataset)
 
 
-def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset):
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            {"format_version": 4, "shardctl_version": "3.1.0"},
+            r"format version 4; .* use the version .*, 3\.1\.0",
+        ),
+        ({"needs": ["columns"]}, "needs columns, which shardctl .* does not know"),
+    ],
+)
+def test_a_dataset_of_a_later_version_says_so_and_is_not_changed(dataset, said, message):
+    """Its last generation could be read, and is not taken for it."""
     record = json.loads((dataset / "manifest.json").read_text())
-    (dataset / "manifest.json").write_text(
-        signed({**record, "format_version": 3, "shardctl_version": "3.1.0"})
-    )
-    with pytest.raises(DatasetError, match=r"format version 3; .* use the version .*, 3\.1\.0"):
-        shardctl.open(dataset)
+    (dataset / "manifest.json").write_text(signed({**record, **said}))
+    before = tree(dataset)
+    overwrite = partial(shardctl.write, samples=[{"x": 1}], overwrite=True)
+    for use in (shardctl.open, shardctl.repair, shardctl.compact, overwrite):
+        with pytest.raises(DatasetError, match=message):
+            use(dataset)
+        assert tree(dataset) == before
 
 
 def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole, tmp_path):
     """The name of a child of the image column, in the footer, where readers take the schema
     from."""
-    data = bytearray((whole / SHARD).read_bytes())
+    data = bytearray(shard_in(whole).read_bytes())
     place = data.rindex(b"path\0\0\0\0")
     data[place + 1] = 0xF4
     (tmp_path / "bad.arrow").write_bytes(data)

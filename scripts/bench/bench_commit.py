@@ -81,6 +81,7 @@ def in_a_process(case: str) -> dict[str, Any]:
 def measure(shards: int, units: int) -> dict[str, Any]:
     """Convert tiny texts, and return what the commit took and wrote."""
     import shardctl
+    from shardctl.format.dataset_folder import dataset_in
     from shardctl.making.convert import table_writer
 
     found: dict[str, Any] = {"shards": shards, "units": shards * units}
@@ -105,8 +106,9 @@ def measure(shards: int, units: int) -> dict[str, Any]:
             source, out, recipe={"kind": "text"}, samples_per_shard=units, workers=2
         )
         assert made.shards == shards
+        tables = dataset_in(out)
         for name in TABLES:
-            found[name] = (out / name).stat().st_size
+            found[name] = tables.path(name).stat().st_size
     return found
 
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import done, in_turn, options_of, save, scratch, seconds, warm
+from harness import done, in_turn, options_of, save, scratch, seconds, shards_of, warm
 
 import shardctl
 import shardctl.loader.dataset  # now: how long the import takes is another question
@@ -67,7 +67,7 @@ def main() -> None:
 
         def read(name: str) -> list[float]:
             if options.cold:
-                drop(shards_of(folder))
+                drop(shards_of(folder / "dataset"))
                 back_memory()
             given = ("--contender", name, folder, "--epochs", epochs)
             rates: list[float] = json.loads(done(sys.executable, __file__, *given))
@@ -107,10 +107,6 @@ def make(folder: Path, count: int) -> None:
     os.sync()
 
 
-def shards_of(folder: Path) -> list[Path]:
-    return sorted((folder / "dataset").glob("*-*.arrow"))
-
-
 def back_memory() -> None:
     """Have the host of a virtual machine back as much free memory as a contender takes."""
     memory = mmap.mmap(-1, 5 << 29, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -123,7 +119,7 @@ def back_memory() -> None:
 
 def cat(folder: Path) -> Epoch:
     """Read the shards in two processes that do nothing else."""
-    shards = shards_of(folder)
+    shards = shards_of(folder / "dataset")
     count = sum(path.stat().st_size for path in shards) // IMAGE_BYTES
 
     def epoch() -> int:

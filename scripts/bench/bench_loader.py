@@ -35,6 +35,7 @@ from harness import (
     save,
     scratch,
     seconds,
+    shards_of,
     warm,
 )
 
@@ -190,10 +191,7 @@ class Bench:
     def bare_decompression(self, path: Path) -> float:
         """Have Arrow decompress every block, in no order."""
         given = pa.ipc.IpcReadOptions(use_threads=False, included_fields=[1])
-        readers = [
-            pa.ipc.open_file(str(shard), options=given)
-            for shard in sorted(path.glob("train-*.arrow"))
-        ]
+        readers = [pa.ipc.open_file(str(shard), options=given) for shard in shards_of(path)]
         blocks = EPOCHS * [
             (reader, number) for reader in readers for number in range(reader.num_record_batches)
         ]

@@ -185,7 +185,7 @@ import glob, io, sys, time
 import pyarrow.ipc
 path, name, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
 datas = []
-for file in sorted(glob.glob(path + "/*.arrow")):
+for file in sorted(glob.glob(path + "/data/*.arrow")):
     with pyarrow.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             block = reader.get_batch(number)

@@ -20,10 +20,18 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from harness import SHARDCTL, WALK, done, options_of, save, scratch, seconds, tell, tiny_files
-
-from shardctl.format.tables import ShardTable
-from shardctl.system.folders import LocalFolder
+from harness import (
+    SHARDCTL,
+    WALK,
+    done,
+    options_of,
+    save,
+    scratch,
+    seconds,
+    shards_of,
+    tell,
+    tiny_files,
+)
 
 
 def main() -> None:
@@ -64,7 +72,7 @@ def measure(corpus: Path, count: int, runs: int, folder: Path) -> dict[str, list
         for file, data in held.items():
             file.write_bytes(data)
         timed("update, 1 % added all over", *convert, "--update")
-        shards = [out / name for name in ShardTable(LocalFolder(out)).names]
+        shards = shards_of(out)
         copies.mkdir()
         timed("cp of all shards", "cp", *shards, copies)
         timed("sha256sum of all shards", "sha256sum", *shards)

@@ -22,14 +22,13 @@ from harness import (
     save,
     scratch,
     seconds,
+    shards_of,
     tell,
     tiny_files,
     warm,
 )
 
 from shardctl.benchmark.measure.machine import evict
-from shardctl.format.tables import ShardTable
-from shardctl.system.folders import LocalFolder
 
 HASH = """
 import hashlib, os, sys
@@ -59,7 +58,7 @@ def main() -> None:
         tiny_files(options.corpus, int(options.gib * 2**30) // (96 * 96 * 3), folder / "in")
         dataset = folder / "out"
         done(*SHARDCTL, "convert", folder / "in", dataset, *RAW)
-        shards = [dataset / name for name in ShardTable(LocalFolder(dataset)).names]
+        shards = shards_of(dataset)
         verify = (*SHARDCTL, "verify", dataset, "--level")
         commands = {
             "cat": ("sh", "-c", 'cat "$@" > /dev/null', "cat", *shards),

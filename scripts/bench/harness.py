@@ -42,6 +42,15 @@ def options_of(doc: str | None, corpus: bool = False, **numbers: float) -> argpa
     return parser
 
 
+def shards_of(dataset: Path) -> list[Path]:
+    """Return the files of the shards of a dataset, in their order."""
+    from shardctl.format.dataset_folder import dataset_in
+    from shardctl.format.tables import ShardTable
+
+    folder = dataset_in(dataset)
+    return [folder.path(path) for path in ShardTable(folder).paths]
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """Yield a folder on the disk of the project, which is gone afterwards."""

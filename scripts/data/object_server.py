@@ -219,7 +219,8 @@ class Request:
         self.target = f"{self.path}?{self.query}" if self.query else self.path
         self.verb, self.headers, self.body = verb, headers, body
         self.bucket, _, self.key = unquote(path).lstrip("/").partition("/")
-        self.method = self._method(parse_qs(self.query, keep_blank_values=True))
+        query = parse_qs(self.query, keep_blank_values=True)
+        self.method, self.prefix = self._method(query), "".join(query.get("prefix", []))
 
     def _method(self, query: Mapping[str, list[str]]) -> str:
         if not self.key:
@@ -375,6 +376,7 @@ class Handler(BaseHTTPRequestHandler):
             "method": request.method,
             "bucket": request.bucket,
             "key": request.key,
+            "prefix": request.prefix,
             "range": request.headers.get("range"),
             "size": len(request.body),
             "authorization": request.headers.get("authorization"),
@@ -626,7 +628,7 @@ class ObjectServer:
         self._call("POST", f"{CONTROL}clear")
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None:
+        """Return the requests so far: method (LIST, PART … too), bucket, key, of a LIST its prefix, range, status (None:
         not answered), the fault that befell them ("": none), and when they were done, by the
         monotonic clock."""
         requests: list[dict[str, Any]] = json.loads(self._call("GET", f"{CONTROL}log"))

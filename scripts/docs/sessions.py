@@ -38,6 +38,7 @@ _UNITS = (
 _MASKS = (
     (re.compile(r"\s+"), " "),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "HASH"),
+    (re.compile(r"(?<=generations/)\d{5}-[0-9a-f]{8}\b"), "GENERATION"),
     (
         re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?)?"),
         "DATE",

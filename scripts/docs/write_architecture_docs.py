@@ -1,5 +1,5 @@
-"""Write what docs/architecture.md takes from the code: the table of the rooms, and their picture in
-docs/images/rooms.svg.
+"""Write what docs/architecture.md takes from the code: the table of the rooms, their picture in
+docs/images/rooms.svg, and that of the commands and their commit in docs/images/commit.svg.
 
 The picture has a floor for each room, from the ground up. A line goes down from each room, with a
 dot on the floor of each room that it imports: small up to 9 import statements, large from 50.
@@ -17,6 +17,15 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "shardctl"
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
+COMMITS = ROOT / "docs" / "images" / "commit.svg"
+
+COMMANDS = {
+    "convert": ("convert", "finish", "snapshot"),
+    "repair": ("repair --drop-lost",),
+    "rewrite": ("compact", "prune"),
+    "write": ("shardctl.write",),
+}
+"""What commits, by the folder of making/ that has it."""
 
 ROOMS = ("errors", "system", "format", "images", "sources", "transforms", "loader", "inspection")
 ROOMS += ("making", "interop", "benchmark", "cli")
@@ -31,6 +40,7 @@ LANE = 13
 
 def main() -> None:
     PICTURE.write_text(picture(), encoding="utf-8")
+    COMMITS.write_text(picture_of_commits(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -91,14 +101,7 @@ def picture() -> str:
     floor_of = {room: height - 10 - (number + 1) * FLOOR for number, room in enumerate(ROOMS)}
     parts = []
     for room in ROOMS:
-        top = floor_of[room]
-        parts.append(
-            f'<rect x="{LEFT}" y="{top + 5}" width="{WIDTH}" height="{FLOOR - 10}" rx="5" '
-            'class="room"/>'
-        )
-        parts.append(
-            f'<text x="{LEFT + 12}" y="{top + FLOOR / 2 + 5:g}">{html.escape(room)}</text>'
-        )
+        parts.append(_box(LEFT, floor_of[room] + FLOOR / 2, room))
     for lane, room in enumerate(room for room in ROOMS if found[room]):
         x, middle = LEFT + WIDTH + 14 + lane * LANE, floor_of[room] + FLOOR / 2
         lowest = max(floor_of[other] for other in found[room]) + FLOOR / 2
@@ -117,6 +120,48 @@ def picture() -> str:
             f'<path d="M{LEFT + WIDTH} {y:g}H{LEFT + WIDTH + 14 + len(ROOMS) * LANE}" '
             'class="floor"/>',
         )
+    width = LEFT + WIDTH + 30 + len(ROOMS) * LANE
+    return drawn("The rooms of shardctl, and which imports which", width, height, parts)
+
+
+def picture_of_commits() -> str:
+    """Return the commands as SVG, with an arrow from each to the one commit. Raises ValueError for
+    code that commits and is of no command."""
+    making = PACKAGE / "making"
+    found = {
+        path.relative_to(making).parts[0]
+        for path in making.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == "commit"
+    } - {"commit"}
+    if found != {*COMMANDS}:
+        raise ValueError(f"COMMANDS has not what commits: {found ^ {*COMMANDS}}")
+    commands = [name for folder in sorted(found) for name in COMMANDS[folder]]
+    height, end = len(commands) * FLOOR + 20, LEFT + WIDTH + 100
+    parts = []
+    for number, name in enumerate(commands):
+        middle = 10 + (number + 0.5) * FLOOR
+        parts += [
+            _box(LEFT, middle, name),
+            f'<path d="M{LEFT + WIDTH} {middle:g}L{end - 6} {height / 2:g}" class="line"/>',
+        ]
+    parts += [
+        f'<circle cx="{end - 5}" cy="{height / 2:g}" r="4" class="dot"/>',
+        _box(end, height / 2, "making/commit/commit.py"),
+    ]
+    return drawn("Each command makes its dataset by one commit", end + WIDTH + 16, height, parts)
+
+
+def _box(x: int, middle: float, text: str) -> str:
+    return (
+        f'<rect x="{x}" y="{middle + 5 - FLOOR / 2:g}" width="{WIDTH}" height="{FLOOR - 10}" '
+        f'rx="5" class="room"/>\n<text x="{x + 12}" y="{middle + 5:g}">{html.escape(text)}</text>'
+    )
+
+
+def drawn(title: str, width: int, height: int, parts: list[str]) -> str:
+    """Return a picture as SVG."""
     style = (
         ".room{fill:#eef3f8;stroke:#5b7a99}text{font:15px sans-serif;fill:#1b2733}"
         ".line{fill:none;stroke:#5b7a99;stroke-width:1.5}"
@@ -124,13 +169,11 @@ def picture() -> str:
         "@media(prefers-color-scheme:dark){.room{fill:#22303d;stroke:#86a3bf}text{fill:#e6edf3}.line{stroke:#86a3bf}"
         ".floor{stroke:#3c4a57}}"
     )
-    width = LEFT + WIDTH + 30 + len(ROOMS) * LANE
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 '
         f'{width} {height}">\n'
-        "<title>The rooms of shardctl, and which imports "
-        f"which</title>\n<style>{style}</style>\n{body}\n</svg>\n"
+        f"<title>{title}</title>\n<style>{style}</style>\n{body}\n</svg>\n"
     )
 
 

@@ -102,7 +102,7 @@ error is `{"error": SENTENCE, "exit_code": CODE}`.
 
 - The destination is the last argument: `shardctl convert SRC... DST`. There is no `--output`.
 - To change an option of a finished dataset, add `--overwrite`. To follow changed sources, use `--update`.
-- Read `rejected` and `warnings` in the JSON, also if the exit code is 0. `DST/rejects.jsonl` lists each rejected input.
+- Read `rejected` and `warnings` in the JSON, also if the exit code is 0. `rejects.jsonl` (`shardctl inspect DST --files` has its path) lists each rejected input.
 - Stored pixels are 0 to 255. Give `normalize` mean and std on that scale.
 - COCO, YOLO and VOC files are not found by themselves: `--labels coco:FILE`.
 - A tokenizer is a file: `--tokenizer tokenizer.json`. shardctl downloads nothing.

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+from harness import shards_of
 from processes import descendants, run
+
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, DATA, GENERATIONS, MANIFEST
+from shardctl.system.folders import LocalFolder
+
+__all__ = ["descendants", "run", "shards_of"]
 
 SHARDCTL = [sys.executable, "-m", "shardctl"]
 CONVERT = [*SHARDCTL, "convert"]
@@ -23,8 +30,10 @@ STOPPED = (130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes of a process that was stopped. The last two: it was before shardctl had set up what it
 does then."""
 
-NEW = ".shardctl/*/new/"
-"""Where a conversion writes, below the dataset."""
+SHARD_BEGUN = "data/*.partial"
+TABLES_DONE = "generations/*/manifest.json"
+"""What a conversion writes, below the dataset: before its first shard is done, and right before its
+commit."""
 
 
 class CommandFailed(Exception):
@@ -40,13 +49,27 @@ def done(command: list[str | Path], folder: Path | None = None) -> str:
 
 
 def content(root: Path) -> dict[str, bytes]:
-    """Return every file of a dataset but its manifest, which has a date, and anything that was left
-    lying about."""
+    """Return every file of the present generation but its manifest, which has a date, and anything
+    that was left lying about."""
+    manifest = Manifest.load(LocalFolder(root))
+    own, kept = manifest.generation.path, set[str]()
+    for each in manifest.kept:
+        kept |= {f"{DATA}/{Path(path).name}" for path in sums_in(root / each.path)}
+        kept |= {f"{each.path}{path.name}" for path in (root / each.path).iterdir()}
+    kept -= {f"{DATA}/{Path(path).name}" for path in sums_in(root / own)}
+    names = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()} - kept
     return {
-        str(p.relative_to(root)): p.read_bytes()
-        for p in root.rglob("*")
-        if p.is_file() and p.name != "manifest.json"
+        name.replace(own, f"{GENERATIONS}/"): (root / name).read_bytes()
+        for name in names
+        if Path(name).name != MANIFEST
     }
+
+
+def sums_in(tables: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files of a generation, by their paths from the folder of its
+    tables."""
+    lines = (tables / CHECKSUMS).read_text().splitlines()
+    return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
 
 
 def stop(process: subprocess.Popen[bytes], how: str) -> bool:

@@ -18,7 +18,7 @@ full disks, many converters.
     python scripts/torture/torture.py overwriters DATA [--times 60]
         two and three --overwrite at once, some of them killed
     python scripts/torture/torture.py droplost DATA [--times 200]
-        repair --drop-lost stopped at random moments, both ways to replace
+        repair --drop-lost stopped at random moments
     python scripts/torture/torture.py shrinks DATA [--times 50]
         a shard is cut short while a loader reads at full speed
     python scripts/torture/torture.py reshrinks DATA [--times 20]
@@ -27,6 +27,12 @@ full disks, many converters.
         a training with steps in each epoch is killed and goes on: always the same images
     python scripts/torture/torture.py updates DATA [--times 200]
         sources that change, and --update that is killed: always as fresh
+    python scripts/torture/torture.py commits DATA [--times 1000]
+        writers are killed at each change of a commit, also without links, and on a store
+    python scripts/torture/torture.py generations DATA [--times 50]
+        readers beside many commits, all of which are kept, or one
+    python scripts/torture/torture.py parts DATA [--times 20]
+        two parts of a conversion, and other writers that come between them
     python scripts/torture/torture.py store [DATA] [--times 40] [--seed 0]
         writers and readers of a store with faults are killed
 
@@ -58,9 +64,10 @@ from pathlib import Path
 import pyarrow as pa
 from killing import (
     CONVERT,
-    NEW,
+    SHARD_BEGUN,
     SHARDCTL,
     STOPPED,
+    TABLES_DONE,
     CommandFailed,
     await_file,
     await_time,
@@ -70,31 +77,24 @@ from killing import (
     done,
     killing,
     run,
+    shards_of,
     stop,
 )
+from torture_commits import commits, generations, parts
 from torture_sources import SOURCES, Expected, Source, small_photos
 from torture_store import store
 from torture_updates import updates
 
 import shardctl
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_folder import dataset_in
+from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, REJECTS, SHARDS
 from shardctl.format.tables import read_rejects
 from shardctl.images.codecs.backend import FORMATS
-from shardctl.system.folders import LocalFolder
 
 OPTIONS = SOURCES["photos"].options
-TABLES = (
-    "manifest.json",
-    "plan.arrow",
-    "files.arrow",
-    "shards.arrow",
-    "SHA256SUMS",
-    "rejects.jsonl",
-)
-
-
-def shards_of(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("*.arrow") if path.name not in TABLES)
+TABLES = (PLAN, FILES, SHARDS)
+LISTS = (CHECKSUMS, REJECTS)
 
 
 def made(out: Path, source: Path, *options: str) -> tuple[dict[str, bytes], float]:
@@ -186,21 +186,21 @@ def faults(data: Path, times: int, scratch: Path, source: Source) -> str:
 
 def damage(out: Path, rng: random.Random) -> str:
     """Do one random piece of damage, and make sure that it is one."""
-    tables = [name for name in TABLES if (out / name).exists()]
-    names = [path.name for path in shards_of(out)]
-    name = rng.choice(tables[:-2] if rng.random() < 0.5 else [*names, *tables[-2:]])
-    path = out / name
+    folder = dataset_in(out)
+    manifests = [out / MANIFEST, folder.path(MANIFEST)]
+    tables, lists = ([folder.path(name) for name in names] for names in (TABLES, LISTS))
+    shards = shards_of(out)
+    path = rng.choice([*manifests, *tables] if rng.random() < 0.5 else [*shards, *lists])
     data = bytearray(path.read_bytes())
     # A list of rejects may be empty. A shard that has the name of the manifest may be the only copy:
     # repair refuses it.
     kinds = ["flip", "flips", "cut", "zero"] if data else []
-    kind = rng.choice([*kinds, "delete"] if name == TABLES[0] else [*kinds, "swap", "delete"])
+    kind = rng.choice([*kinds, "delete", *(["swap"] if path not in manifests else [])])
     if kind == "delete":
         path.unlink()
     elif kind == "swap":
-        other = out / rng.choice(
-            [n for n in [*names, *tables[1:]] if n != name and (out / n).read_bytes() != data]
-        )
+        others = [path for path in (*shards, *tables, *lists) if path.read_bytes() != data]
+        other = rng.choice(others)
         path.write_bytes(other.read_bytes())
         other.write_bytes(data)
     else:
@@ -208,7 +208,7 @@ def damage(out: Path, rng: random.Random) -> str:
         while changed == data:
             changed = changed_bytes(data, kind, rng)
         path.write_bytes(changed)
-    return f"{kind} {name}"
+    return f"{kind} {path.relative_to(out)}"
 
 
 def changed_bytes(data: bytearray, kind: str, rng: random.Random) -> bytearray:
@@ -253,9 +253,7 @@ def hostile_photos(data: Path, scratch: Path) -> str:
         for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]
     ]
     kept = set(keys(scratch / "a"))
-    rejected = {
-        reject.source: reject.message for reject in read_rejects(LocalFolder(scratch / "a"))
-    }
+    rejected = {reject.source: reject.message for reject in read_rejects(dataset_in(scratch / "a"))}
     wanted = [path for path, form, _, _, outcome, *_ in rows if outcome == "ok" and form in FORMATS]
     missed = [
         f"  {path}: {rejected.get(path, 'left alone')}" for path in wanted if path not in kept
@@ -284,7 +282,7 @@ def hostile_records(source: Source, make: Callable[[Path], Expected], scratch: P
     ds = shardctl.open(scratch / "a")
     batch = ds.take(range(len(ds)), columns=["key", "text"])
     kept = {str(key): text for key, text in zip(batch["key"], batch["text"], strict=True)}
-    rejects = {reject.key: reject for reject in read_rejects(LocalFolder(scratch / "a"))}
+    rejects = {reject.key: reject for reject in read_rejects(dataset_in(scratch / "a"))}
     problems = []
     for key, text in expected.kept.items():
         if key in rejects:
@@ -454,9 +452,7 @@ def stalls(data: Path, times: int, scratch: Path) -> str:
                     [*CONVERT, source, out, *options], stderr=subprocess.PIPE, text=True
                 ) as parent,
             ):
-                await_file(
-                    parent, out, f"{NEW}*.partial"
-                )  # it has listed the inputs, and tried some
+                await_file(parent, out, SHARD_BEGUN)  # it has listed the inputs, and tried some
                 for process in descendants(parent.pid):
                     (group / "cgroup.procs").write_text(str(process))
                 _, error = parent.communicate(timeout=120)
@@ -468,7 +464,7 @@ def stalls(data: Path, times: int, scratch: Path) -> str:
             out = disk / f"out{turn}"
             command = [*CONVERT, data / "photos", out, *options]
             with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
-                await_file(parent, out, f"{NEW}*.partial")
+                await_file(parent, out, SHARD_BEGUN)
                 done(["fsfreeze", "-f", disk])
                 time.sleep(5)
                 done(["fsfreeze", "-u", disk])
@@ -554,8 +550,7 @@ def overwriters(data: Path, times: int, scratch: Path) -> str:
 
 
 def droplost(data: Path, times: int, scratch: Path) -> str:
-    """Stop `repair --drop-lost` at random moments, half of them while the new dataset takes its
-    place."""
+    """Stop `repair --drop-lost` at random moments, half of them near its commit."""
     small, place = small_photos(data, scratch), scratch / "place"
     damaged, dropped, out = scratch / "damaged", scratch / "dropped", place / "out"
     made(damaged, small, *OPTIONS)
@@ -574,12 +569,10 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
         rng = random.Random(trial)
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(damaged, out)
-        # The folder that a process stands in is not exchanged: its files are replaced one by one.
-        stand, given = (out, ".") if trial % 2 else (place, "out")
         for _ in range(rng.randint(1, 3)):
             with subprocess.Popen(
-                [*command, given],
-                cwd=stand,
+                [*command, "out"],
+                cwd=place,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             ) as process:
@@ -588,14 +581,10 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
                 said, _ = process.communicate(timeout=120)
             if process.returncode not in (0, *STOPPED):
                 problems.append(f"trial {trial}: exit code {process.returncode}: {said.decode()}")
-            there = (out / "manifest.json").exists()
-            found = {
-                name: data
-                for name, data in content(out).items()
-                if not name.startswith(".shardctl")
-            }
-            state = "old" if found == old else "new" if found == new else "neither"
-            ends[state if there else "in transit"] += 1
+            found = content(out).items()
+            ends[
+                "old" if found >= old.items() else "new" if found >= new.items() else "neither"
+            ] += 1
         last = run([*command, "out"], folder=place)
         left = [path.name for path in place.iterdir()]
         if last.failure or content(out) != new or left != ["out"]:
@@ -614,7 +603,7 @@ def await_moment(
     if rng.random() < 0.5:
         await_time(process, rng, seconds)
         return
-    await_file(process, out, f"{NEW}manifest.json")
+    await_file(process, out, TABLES_DONE)
     time.sleep(rng.uniform(0, 0.02))
 
 
@@ -815,6 +804,9 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "reshrinks": (reshrinks, 20),
     "resumes": (resumes, 500),
     "updates": (follow, 200),
+    "commits": (commits, 1000),
+    "generations": (generations, 50),
+    "parts": (parts, 20),
 }
 
 

@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -74,9 +73,9 @@ FAULTS: dict[str, dict[str, Any]] = {
 RUN = """
 import faulthandler, signal
 faulthandler.register(signal.SIGUSR1)
-from shardctl.making.convert.targets import store
+from shardctl.making.commit import store_target
 from shardctl.system.store_lease import LeaseTiming
-store.PACE = LeaseTiming(heartbeat=0.2, stale=2, ask=0.1)
+store_target.PACE = LeaseTiming(heartbeat=0.2, stale=2, ask=0.1)
 from shardctl.cli import main
 main()
 """
@@ -115,8 +114,6 @@ STOPS = (
 
 OVERTAKEN = ("stood still for so long", "another dataset was put there meanwhile")
 """What a writer may say whose work another one has done meanwhile: run again, it ends well."""
-
-DATASET = re.compile(r"[0-9a-f]{12}(-[0-9a-f]+)?")
 
 
 def make_photos(folder: Path) -> list[Path]:
@@ -487,18 +484,15 @@ class History:
         if left:
             raise WrongError(f"left over: {left}")
         manifest = json.loads(store.get(MANIFEST).to_pybytes())
-        folders = {key.split("/")[0] for key in there if "/" in key}
-        if len(folders) > 2 or not all(map(DATASET.fullmatch, folders)):
-            raise WrongError(
-                f"there are {len(folders)} folders: {sorted(folders)}, the dataset is in "
-                f"{manifest['base']}"
-            )
+        folders = [each["path"] for each in manifest["history"] if "path" in each]
+        if len(folders) > 2:
+            raise WrongError(f"there are {len(folders)} generations: {folders}")
         belong = {MANIFEST}
         for folder in folders:
             belong |= self.whole(store, folder)
         if belong != set(there):
             raise WrongError(f"belongs to nothing, or is missing: {sorted(belong ^ set(there))}")
-        sums = store.get(f"{manifest['base']}{CHECKSUMS}").to_pybytes()
+        sums = store.get(f"{folders[-1]}{CHECKSUMS}").to_pybytes()
         if not self.is_updated and sums != expected.sums:
             raise WrongError(
                 f"{CHECKSUMS} is not that of a local "
@@ -510,23 +504,22 @@ class History:
         self.check_uploads()
 
     def whole(self, store: Any, folder: str) -> set[str]:
-        """Return the keys of a dataset, having hashed every one."""
+        """Return the keys of a generation, having hashed every one."""
         try:
-            sums = store.get(f"{folder}/{CHECKSUMS}").to_pybytes().decode()
+            sums = store.get(f"{folder}{CHECKSUMS}").to_pybytes().decode()
+            update = json.loads(store.get(f"{folder}{MANIFEST}").to_pybytes())["update"]
             digests = {
-                name: digest for digest, name in (line.split("  ", 1) for line in sums.splitlines())
+                f"{folder}{UPDATE}": update["sha256"],
+                f"{folder}{CHECKSUMS}": hashlib.sha256(sums.encode()).hexdigest(),
             }
-            update = json.loads(store.get(f"{folder}/{MANIFEST}").to_pybytes())["update"]
-            digests |= {
-                UPDATE: update["sha256"],
-                CHECKSUMS: hashlib.sha256(sums.encode()).hexdigest(),
-            }
-            for name, digest in digests.items():
-                if hashlib.sha256(store.get(f"{folder}/{name}")).hexdigest() != digest:
-                    raise WrongError(f"{folder}/{name} is not what {CHECKSUMS} says")
+            for digest, name in (line.split("  ", 1) for line in sums.splitlines()):
+                digests[os.path.normpath(f"{folder}{name}")] = digest
+            for key, digest in digests.items():
+                if hashlib.sha256(store.get(key)).hexdigest() != digest:
+                    raise WrongError(f"{key} is not what {CHECKSUMS} says")
         except ShardctlError as error:
             raise WrongError(f"{folder} is not whole: {error}") from error
-        return {f"{folder}/{name}" for name in (*digests, MANIFEST)}
+        return {*digests, f"{folder}{MANIFEST}"}
 
     def check_uploads(self) -> None:
         """Make sure that nobody has left an upload in parts who could know of it."""

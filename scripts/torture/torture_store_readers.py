@@ -27,6 +27,7 @@ import numpy as np
 
 import shardctl
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.names import CHECKSUMS
 
 MAKING: list[tuple[int, int | None]] = [(1, None), (3, None)] * 4 + [(2, 2)]
@@ -76,9 +77,8 @@ class State:
     def of(cls, recipe: str, root: Path) -> State:
         ds = shardctl.open(root)
         splits = {split.name: split.samples for split in ds.manifest.splits}
-        return cls(
-            recipe, (root / CHECKSUMS).read_bytes(), samples_of(ds.loader(16, threads=1)), splits
-        )
+        sums = dataset_in(root).path(CHECKSUMS).read_bytes()
+        return cls(recipe, sums, samples_of(ds.loader(16, threads=1)), splits)
 
 
 # --- a reader, as a process
@@ -99,7 +99,7 @@ def read(url: str, cache: str, limit: str, seed: int, stop: Path) -> None:
         try:
             ds = shardctl.open(url, **options)
             is_open = True
-            say(event="opened", base=ds.manifest.base)
+            say(event="opened", base=ds.manifest.generation.path)
             threads, processes = rng.choice(MAKING)
             epoch = ds.loader(
                 rng.choice([3, 8]),

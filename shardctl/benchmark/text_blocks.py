@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from shardctl.benchmark.measure.subjects import BYTES_PER_TOKEN
 from shardctl.format.arrays import Numbers
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.packing import METHODS
 from shardctl.format.roles import Roles
@@ -27,7 +28,6 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.inspection.content.blocks import some_blocks
-from shardctl.system.folders import LocalFolder
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
 
@@ -76,7 +76,7 @@ def block_advice(root: Path) -> BlockAdvice | None:
     DatasetError."""
     parts = [
         _lengths(block.data, block.shard.roles)
-        for block in some_blocks(DatasetLocation(LocalFolder(root)), None)
+        for block in some_blocks(DatasetLocation(dataset_in(root)), None)
     ]
     known = [lengths for lengths, _ in parts if len(lengths)]
     if not known:
@@ -118,7 +118,9 @@ def _choice(lengths: Numbers, size: int, method: str) -> BlockChoice:
 def decode_mb_per_s(root: Path) -> float:
     """Return how fast one core decompresses the blocks of a dataset, in 10^6 uncompressed bytes per
     second."""
-    files = [BlockFile.at(root / entry.path, load_file) for entry in ShardTable(LocalFolder(root))]
+    dataset = dataset_in(root)
+    paths = map(dataset.path, ShardTable(dataset).paths)
+    files = [BlockFile.at(path, load_file) for path in paths]
     size, began = 0, time.perf_counter()
     while time.perf_counter() - began < DECODE_SECONDS:
         size += sum(block.nbytes for block in _decoded(files))

@@ -78,7 +78,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     files and tables may be compressed (.gz .bz2 .xz .zst). `shardctl help inputs` explains how each
     is read.
 
-    Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is
+    Inputs that cannot be converted are listed in rejects.jsonl with the reason. The dataset is
     complete when DST/manifest.json exists. Run the same command again to resume a stopped
     conversion; a complete one is up to date.
     """

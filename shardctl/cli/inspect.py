@@ -34,9 +34,8 @@ from shardctl.cli.show import (
     without_texts,
 )
 from shardctl.errors import UsageError
-from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import quick_imports
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, lacks, printable
 
 if TYPE_CHECKING:
     from shardctl.format.dataset_location import DatasetLocation
@@ -66,7 +65,7 @@ PICTURES = 64
         ("shardctl inspect out --head 5 --columns key,label", ""),
         ("shardctl inspect out --split val", "one split"),
         ("shardctl inspect out --shard 3 --block 0 --row 12", "a sample by its position"),
-        ("shardctl inspect out/train-00003.arrow", "a single shard"),
+        ("shardctl inspect out --files --split train", "paths, for other tools"),
         ("shardctl inspect out --where 'width > 500' --save big", "samples as ordinary files"),
         ("shardctl inspect out --diff out2", "compare two datasets"),
         ("shardctl inspect out --history", "what each update changed"),
@@ -87,7 +86,7 @@ PICTURES = 64
     "--shard",
     heading=CHOICE,
     metavar="NAME|N",
-    help="One shard of the dataset, by its file name or its number.",
+    help="One shard of the dataset, such as train-00003, or by its number.",
 )
 @option(
     "--block",
@@ -177,6 +176,21 @@ PICTURES = 64
     help="The generations of the dataset: when each was made, what changed, and its digest.",
 )
 @option(
+    "--generation",
+    heading=CHOICE,
+    brief="an earlier generation",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="An earlier generation that was kept, by its number.",
+)
+@option(
+    "--files",
+    heading=CONTENT,
+    brief="the paths of its files",
+    is_flag=True,
+    help="The paths of all files, one on a line, manifest.json last. With --split, of its shards.",
+)
+@option(
     "--diff",
     heading=CONTENT,
     type=click.Path(),
@@ -206,7 +220,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     given["columns"] = given["columns"].split(",") if given["columns"] else None
     if is_foreign(path):
         return _show_foreign(path, given, output)
-    with open_location(target, "blocks") as place:
+    with open_location(target, "blocks", generation=given["generation"]) as place:
         return _show(place, given, output)
 
 
@@ -216,6 +230,9 @@ def _show(place: DatasetLocation, given: dict[str, Any], output: Output) -> int:
 
     refuse_part_of_dataset(place)
     _check_options(place, given)
+    if given["files"]:
+        _show_files(place, given["split"], output.as_json)
+        return 0
     if given["history"]:
         _show_history(place, output.as_json)
         return 0
@@ -270,6 +287,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
 def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion
     makes of them."""
+    from shardctl.format.dataset_folder import dataset_in
     from shardctl.format.dataset_location import DatasetLocation
     from shardctl.making.sampling import convert_some
     from shardctl.system.scratch import scratch_folder
@@ -277,7 +295,7 @@ def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
     with scratch_folder() as scratch:
         root, records, made = convert_some(path, MOST_OF_OTHERS, scratch)
         origin = f"{made.samples:,} of the {counted(records, 'record')} of {path}"
-        _write_files(DatasetLocation(LocalFolder(root)), {**given, "origin": origin}, as_json)
+        _write_files(DatasetLocation(dataset_in(root)), {**given, "origin": origin}, as_json)
 
 
 MOST_OF_OTHERS = 500
@@ -294,7 +312,10 @@ def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is
     silently ignored."""
     lone = bool(place.lone)
-    of_datasets = ("shard", "key", "split", "html", "open", "diff", "history")
+    of_datasets = (
+        *("shard", "key", "split", "html", "open"),
+        *("diff", "history", "files", "generation"),
+    )
     whole = [_option(name) for name in of_datasets if given[name] not in (None, False)]
     if lone and whole:
         raise UsageError(
@@ -310,7 +331,7 @@ def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
     there = [name for name, value in given.items() if value is not None and value is not False]
     chosen = next((name for name in _BESIDE if name in there), "lone" if lone else "whole")
-    used = {chosen, *_BESIDE[chosen].split()}
+    used = {chosen, "generation", *_BESIDE[chosen].split()}
     if given["shard"] is not None:  # it is of one split
         used.discard("split")
     if given["images"] is not None and given["save"] is None:
@@ -328,6 +349,7 @@ def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
 _BESIDE = {
     "diff": "",
     "history": "",
+    "files": "split",
     "html": "open images split",
     "open": "html images split",
     "key": "save images columns",
@@ -363,15 +385,37 @@ DIGITS = 12
 """Digits of a digest that are printed."""
 
 
-def _show_history(place: DatasetLocation, as_json: bool) -> None:
-    from shardctl.format.manifest import Manifest, kept_generations
+def _show_files(place: DatasetLocation, split: str | None, as_json: bool) -> None:
+    from shardctl.format.manifest import Manifest
+    from shardctl.format.names import MANIFEST, UPDATE
+    from shardctl.format.tables import ShardTable
 
-    manifest, here = Manifest.load(place.folder), place.folder.local
-    present, kept = manifest.generation, [] if here is None else kept_generations(here)
+    manifest, table = Manifest.load(place.folder), ShardTable(place.folder)
+    splits = [each.name for each in manifest.splits]
+    if split is not None and split not in splits:
+        raise UsageError(f"{place.shown}: {lacks('split', split, splits)}")
+    names = [each.path for each in table if split in (None, each.split)]
+    if split is None:
+        own = [*manifest.files, *([UPDATE] if manifest.update else [])]
+        copy = [MANIFEST] if manifest.places.tables else []
+        names += [*sorted(own), *copy]
+    paths = [manifest.places.of(name) for name in names] + [MANIFEST] * (split is None)
+    if as_json:
+        print_json({"files": paths})
+        return
+    for path in paths:
+        click.echo(printable(path))
+
+
+def _show_history(place: DatasetLocation, as_json: bool) -> None:
+    from shardctl.format.manifest import Manifest
+
+    manifest = Manifest.load(place.folder)
+    present, kept = manifest.generation, [each.number for each in manifest.kept]
     generations = manifest.history or (present,)
     if as_json:
         there = [*kept, present.number]
-        listed = [{**asdict(each), "there": each.number in there} for each in generations]
+        listed = [{**each.to_json(), "there": each.number in there} for each in generations]
         print_json({"generations": listed})
         return
     names = ("number", "created", "command", "added", "removed", "changed", "samples", "shards")

@@ -66,7 +66,7 @@ def prune(
     """Remove samples from a dataset for good, for instance after a takedown request.
 
     No byte of these samples stays in any file of the dataset. Kept earlier generations are deleted,
-    because they have the samples too. DST/rejects.jsonl lists the records, and a later --update
+    because they have the samples too. rejects.jsonl lists the records, and a later --update
     does not bring samples with these keys back. The sources are not touched.
     """
     with quick_imports():

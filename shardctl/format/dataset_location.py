@@ -15,24 +15,26 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, NoSuchKeyError
-from shardctl.format.manifest import Manifest
+from shardctl.format.dataset_folder import DatasetFolder, dataset_in, generation_in
+from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
+    GENERATIONS,
     MANIFEST,
     MANIFEST_LIMIT,
-    PLAN,
-    SHARDS,
+    REBUILT_FROM,
     STAGING,
     TABLES,
     Json,
+    Places,
     is_file_name,
-    is_shard_name,
+    is_shard_of_format_2,
+    job_of_generation,
 )
 from shardctl.format.on_store import DatasetOnStore, Form, write_listing
 from shardctl.format.stretches import MAGIC
 from shardctl.system.files import is_file, naming_the_path, ordinary, write_atomically
-from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients
@@ -48,7 +50,7 @@ LIMIT_BYTES = "4GiB"
 next."""
 
 
-DatasetFolder: TypeAlias = LocalFolder | DatasetOnStore
+AnyDataset: TypeAlias = DatasetFolder | DatasetOnStore
 """The folder of a dataset that a command reads, and perhaps changes."""
 
 
@@ -56,7 +58,7 @@ class DatasetLocation(NamedTuple):
     """The folder of a dataset; or that of one shard, by its name, which is read without the
     dataset."""
 
-    folder: DatasetFolder
+    folder: AnyDataset
     lone: str = ""
 
     @property
@@ -65,7 +67,7 @@ class DatasetLocation(NamedTuple):
         return self.folder.shown(self.lone)
 
     @property
-    def whole(self) -> DatasetFolder:
+    def whole(self) -> AnyDataset:
         """The folder of the dataset. Raises DatasetError if it is one shard."""
         if self.lone:
             raise DatasetError(
@@ -77,19 +79,24 @@ class DatasetLocation(NamedTuple):
 
 @contextlib.contextmanager
 def open_location(
-    place: str | Path, form: Form = "whole", listed: bool = False
+    place: str | Path, form: Form = "whole", listed: bool = False, generation: int | None = None
 ) -> Iterator[DatasetLocation]:
     """Yield where a dataset is, or a shard. What is on a store can be read while the block runs.
 
     `form` says how shards of a store are fetched (DatasetOnStore). `listed` asks for the list of
-    all files, as checks need it. Raises DatasetError if there is no dataset, StoreError,
+    all files, as checks need it. `generation` is the number of one, None for that which the place
+    names. Raises DatasetError if there is no dataset, StoreError,
     InstallError, UsageError.
     """
     if not is_url(place):
         path = Path(place)
         _refuse_other_file(path)
-        root, shard = (path.parent, path.name) if is_file(path) else (path, "")
-        yield DatasetLocation(LocalFolder(root), shard)
+        if is_file(path):
+            yield DatasetLocation(DatasetFolder(path.parent), path.name)
+        elif generation is None:
+            yield DatasetLocation(dataset_in(path))
+        else:
+            yield DatasetLocation(generation_in(path, generation))
         return
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
@@ -101,7 +108,10 @@ def open_location(
             if lone:
                 dataset = open_shard_on_store(client_of(above), scratch, limit, name)
             else:
-                dataset = open_on_store(client_of(url), scratch, form, limit, listed)
+                at, folder = generation_of(url)
+                if generation is not None:
+                    folder = _generation_on_store(client_of(at), generation)
+                dataset = open_on_store(client_of(at), scratch, form, limit, listed, folder)
         stack.callback(dataset.close)
         yield DatasetLocation(dataset, name if lone else "")
 
@@ -134,51 +144,74 @@ def refuse_part_of_dataset(place: DatasetLocation) -> None:
         )
 
 
-def check_unchanged(folder: DatasetFolder) -> None:
+def check_unchanged(folder: AnyDataset) -> None:
     """Raise DatasetError if the dataset is on a store, and another one is there by now."""
-    if not isinstance(folder, LocalFolder):
+    if isinstance(folder, DatasetOnStore):
         folder.check_unchanged()
 
 
-def to_json(folder: DatasetFolder) -> Json:
+def to_json(folder: AnyDataset) -> Json:
     """Return what another process of the same command makes the same folder of."""
-    if isinstance(folder, LocalFolder):
-        return {"local": str(folder.root)}
+    if isinstance(folder, DatasetFolder):
+        return {"local": str(folder.root), "places": folder.places}
     return {"on_store": asdict(folder)}
 
 
-def from_json(record: Json) -> DatasetFolder:
+def from_json(record: Json) -> AnyDataset:
     """Return the folder that `to_json` was given."""
     if "local" in record:
-        return LocalFolder(Path(record["local"]))
-    return DatasetOnStore(**{**record["on_store"], "kept": tuple(record["on_store"]["kept"])})
+        return DatasetFolder(Path(record["local"]), "", Places(*record["places"]))
+    given = record["on_store"]
+    return DatasetOnStore(
+        **{**given, "kept": tuple(given["kept"]), "places": Places(*given["places"])}
+    )
 
 
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 
 
+def generation_of(url: str) -> tuple[str, str]:
+    """Return the URL of the dataset that a URL is of, and the folder of the generation that it
+    names; "" for the present one."""
+    dataset, _, name = url.rpartition(f"/{GENERATIONS}/")
+    folder = f"{GENERATIONS}/{name}/"
+    return (dataset, folder) if dataset and job_of_generation(folder) else (url, "")
+
+
+def _generation_on_store(store: Store, number: int) -> str:
+    """Return the folder of a generation, "" for the present one. Raises DatasetError if it is not
+    there."""
+    found = read_manifest(store)
+    if found is None:
+        raise missing_dataset(store.url)
+    manifest = Manifest.parse(pa.py_buffer(found[0]), f"{printable(store.url)}/{MANIFEST}")
+    places = places_of(manifest, number, printable(store.url))
+    return "" if places == manifest.places else places.tables
+
+
 def open_on_store(
-    store: Store, folder: Path, form: Form, limit: int, listed: bool
+    store: Store, folder: Path, form: Form, limit: int, listed: bool, generation: str = ""
 ) -> DatasetOnStore:
     """Return the dataset of a store, of which this command has files in `folder`, an empty one.
 
-    `listed` asks for the list of all files. Raises DatasetError, StoreError.
+    `listed` asks for the list of all files. `generation` is the folder of an earlier one. Raises
+    DatasetError, StoreError.
     """
-    data, version = read_manifest(store) or (None, "")
+    data, version = read_manifest(store, generation) or (None, "")
     record = _record_of(data)
     own = _own_files(record)
     kept = (*sorted(BESIDE_SHARDS), *own)
-    dataset = DatasetOnStore(
-        store.url, _base_of(store, data, record), form, str(folder), limit, version, kept, listed
-    )
+    places = Places(generation) if generation else _places_of(store, data, record)
+    at = "" if generation else version  # an earlier one never changes
+    dataset = DatasetOnStore(store.url, places, form, str(folder), limit, at, kept, listed)
     dataset.work.mkdir()
     if data is None:
-        _check_that_it_was_one(store)
+        _check_that_it_was_one(store, places)
     else:
         write_atomically(dataset.work / MANIFEST, data)
     if listed:
-        write_listing(folder, store, dataset.base)
-    wanted = [PLAN, SHARDS, CHECKSUMS] if data is None else []
+        write_listing(folder, store)
+    wanted = list(REBUILT_FROM) if data is None else []
     with contextlib.ExitStack() as stack:
         stack.callback(dataset.close)
         for each in [*wanted, *own] if form != "ends" else wanted:
@@ -194,13 +227,12 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
 
     Raises DatasetError if there is no such shard, StoreError.
     """
-    base = ""
+    places = Places()
     if store.stat(name) is None:
         data, _ = read_manifest(store) or (None, "")
-        base = _base_of(store, data, _record_of(data))
-    dataset = DatasetOnStore(
-        store.url, base, "whole", str(folder), limit, "", tuple(sorted(BESIDE_SHARDS)), listed=False
-    )
+        places = _places_of(store, data, _record_of(data))
+    kept = tuple(sorted(BESIDE_SHARDS))
+    dataset = DatasetOnStore(store.url, places, "whole", str(folder), limit, "", kept, listed=False)
     dataset.work.mkdir()
     try:
         dataset.path(name)
@@ -228,13 +260,28 @@ def _own_files(record: Json) -> list[str]:
     return sorted(
         name
         for name in names
-        if is_file_name(name) and name not in BESIDE_SHARDS and not is_shard_name(name)
+        if is_file_name(name) and name not in BESIDE_SHARDS and not is_shard_of_format_2(name)
     )
 
 
+def _places_of(store: Store, data: bytes | None, record: Json) -> Places:
+    """Return where the files of a dataset lie. Where its manifest is damaged or lost, what is left
+    may tell it."""
+    with contextlib.suppress(KeyError, TypeError, IndexError):
+        path = record["history"][-1]["path"]
+        if job_of_generation(path):
+            return Places(path)
+    if not record:
+        names = store.children(GENERATIONS)[0]
+        folders = sorted(filter(job_of_generation, (f"{GENERATIONS}/{each}/" for each in names)))
+        if whole := [each for each in folders if store.stat(f"{each}{CHECKSUMS}") is not None]:
+            return Places(whole[-1])
+    base = _base_of(store, data, record)
+    return Places(base, base)
+
+
 def _base_of(store: Store, data: bytes | None, record: Json) -> str:
-    """Return the folder of all files but the manifest, with a / at its end. Of a damaged manifest
-    what is left may tell it."""
+    """Return the folder of all files but the manifest in format 2, with a / at its end."""
     if record:
         base = record.get("base", "")
         return (
@@ -252,39 +299,39 @@ def _base_of(store: Store, data: bytes | None, record: Json) -> str:
     return whole[0] if len(whole) == 1 else ""
 
 
-def _check_that_it_was_one(store: Store) -> None:
+def _check_that_it_was_one(store: Store, places: Places) -> None:
     """Raise DatasetError unless the tables of a dataset that lost its manifest are there."""
-    folders, objects = store.children()
-    shown = printable(store.url)
-    if {PLAN, SHARDS, CHECKSUMS} <= {found.name for found in objects}:
+    folders, objects = store.children(places.tables.rstrip("/"))
+    if {f"{places.tables}{name}" for name in REBUILT_FROM} <= {found.name for found in objects}:
         return
-    if STAGING in folders:
+    if STAGING in (folders if not places.tables else store.children()[0]):
+        shown = printable(store.url)
         raise DatasetError(f"{shown}: an unfinished conversion; run the same command again")
     raise missing_dataset(store.url)
 
 
-def read_manifest(store: Store) -> tuple[bytes, str] | None:
-    """Return the manifest and its version, None if there is none. One that cannot be read is asked
-    for once more.
+def read_manifest(store: Store, generation: str = "") -> tuple[bytes, str] | None:
+    """Return the manifest, or that of an earlier generation by its folder, and its version; None if
+    there is none. One that cannot be read is asked for once more.
 
     Raises DatasetError if it is too large, StoreError.
     """
-    found = _fetched(store)
+    found = _fetched(store, f"{generation}{MANIFEST}")
     if found is not None:
         with contextlib.suppress(DatasetError):
             Manifest.parse(pa.py_buffer(found[0]), "")
             return found
-    return _fetched(store)
+    return _fetched(store, f"{generation}{MANIFEST}")
 
 
-def _fetched(store: Store) -> tuple[bytes, str] | None:
-    found = store.stat(MANIFEST)
+def _fetched(store: Store, key: str) -> tuple[bytes, str] | None:
+    found = store.stat(key)
     if found is None:
         return None
     if found.size > MANIFEST_LIMIT:
-        raise DatasetError(f"{printable(store.url)}/{MANIFEST}: too large to be a manifest")
+        raise DatasetError(f"{printable(store.url)}/{key}: too large to be a manifest")
     try:
-        return store.get(MANIFEST, version=found.version or None).to_pybytes(), found.version
+        return store.get(key, version=found.version or None).to_pybytes(), found.version
     except NoSuchKeyError:
         return None
 

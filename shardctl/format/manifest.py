@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
@@ -17,31 +15,44 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.counts import Counts, are_jpeg_counts, are_step_counts
+from shardctl.format.generations import why_no_manifest
 from shardctl.format.layout import Layout
 from shardctl.format.names import (
-    BESIDE_SHARDS,
     CHECKSUMS,
-    GENERATIONS,
     MANIFEST,
     MANIFEST_LIMIT,
-    REBUILT_FROM,
-    REPLACED,
-    STAGING,
     TABLES,
     Json,
+    Places,
     are_file_names,
+    generation_folder,
     is_duplicates_table,
     is_file_name,
+    job_of_generation,
 )
 from shardctl.format.roles import Names, Roles
-from shardctl.format.shard import FORMAT_VERSION, refuse_other_version
+from shardctl.format.shard import refuse_other_version
 from shardctl.format.tables import MADE_BY, REPAIR_ADVICE, expect, is_written, write_checksums
-from shardctl.system.files import FileFacts, exists, is_file, near_path, sha256_of
+from shardctl.system.files import FileFacts, exists, is_file, sha256_of
 from shardctl.system.folders import Folder
 from shardctl.system.locations import is_url
-from shardctl.system.stores import refuse_half_url
 from shardctl.system.stores.base import WRONG_ADVICE
 from shardctl.system.text import counted, printable
+from shardctl.version import __version__
+
+FORMAT_VERSION = 3
+"""The version of manifests that are written. Raised when a reader of the old version could misread
+the new one."""
+
+FORMAT_2 = 2
+"""The version before, which is read: docs/format.md, section 7."""
+
+KNOWN_NEEDS = frozenset[str]()
+"""Words under `needs` that this version of shardctl knows: what a reader and a writer must know of a
+dataset."""
+
+KEPT_HISTORY = 1000
+"""Generations in a manifest, at most: each rank of a training reads it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,8 @@ class Generation:
 
     `added`, `removed` and `changed` count the inputs in which it differs from the one before:
     files, and for commands that take samples away, samples. `digest` is the SHA-256 of its
-    SHA256SUMS, and so stands for every byte of its samples.
+    SHA256SUMS, and so stands for every byte of its samples. `path` is the folder of its tables,
+    with a / at its end; "" where it is no longer there.
     """
 
     number: int
@@ -63,10 +75,11 @@ class Generation:
     samples: int
     shards: int
     digest: str
+    path: str = ""
 
     def to_json(self) -> Json:
         """Return everything as plain data."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "path" or value}
 
 
 def generations_of(record: Any) -> tuple[Generation, ...]:
@@ -74,10 +87,16 @@ def generations_of(record: Any) -> tuple[Generation, ...]:
     fit."""
     if not isinstance(record, list):
         raise TypeError("the history is a list")
-    history = tuple(Generation(**each) for each in record)
+    known = Generation.__dataclass_fields__
+    history = tuple(
+        Generation(**{name: value for name, value in each.items() if name in known})
+        for each in record
+    )
     expect_fields(*history)
     numbers = [each.number for each in history]
     expect(numbers == sorted(set(numbers)), "generations are in order")
+    folders = (each.path for each in history if each.path)
+    expect(all(map(job_of_generation, folders)), "generations lie in folders of their own")
     return history
 
 
@@ -93,46 +112,6 @@ def expect_fields(*records: Any) -> None:
         for each in fields(record):
             fits = each.type not in kinds or kinds[each.type](getattr(record, each.name))
             expect(fits, f"{each.name} is a value of {each.type}")
-
-
-def folder_of(root: Path, number: int) -> Path:
-    """Return where a generation of a dataset is that was kept: the folder of a dataset of its
-    own."""
-    return root / GENERATIONS / f"{number:05d}"
-
-
-def kept_generations(root: Path) -> list[int]:
-    """Return the numbers of the generations before the present one that were kept, in order. Raises
-    OSError."""
-    names = os.listdir(root / GENERATIONS) if (root / GENERATIONS).is_dir() else []
-    return sorted(
-        int(name)
-        for name in names
-        if name.isdecimal() and (root / GENERATIONS / name / MANIFEST).exists()
-    )
-
-
-def beside(root: Path) -> Path:
-    """Return where the dataset before lies while it gives way to the one at `root`: in
-    making/commit/publish.py."""
-    return root.parent / f".{root.name}{STAGING}"
-
-
-def root_of(root: Path, number: int, present: int) -> Path:
-    """Return the folder of a generation of a dataset, whose present one has the number `present`.
-
-    Raises DatasetError if it was not kept.
-    """
-    if number == present:
-        return root
-    kept = kept_generations(root)
-    if number not in kept:
-        there = ", ".join(map(str, [*kept, present]))
-        raise DatasetError(
-            f"{printable(root)}: generation {number} is not there, only {there}; `shardctl "
-            "convert --update --keep-generations N` keeps earlier ones"
-        )
-    return folder_of(root, number)
 
 
 @dataclass(frozen=True)
@@ -159,11 +138,12 @@ class Manifest:
     are kept, and those of them that take longer to decode (counts.py); None if there are none,
     or it was not recorded. `steps` counts what became of the records in each step of text and
     tables (counts.py); None if there are none, or it was not recorded. `update` are the facts
-    of update.arrows, None if there is none. `history` has all generations, this one last; empty if
-    it was not recorded. `keep` of the generations before this one are to be kept. `base` is the
-    folder of everything else, with a / at its end, of a dataset on an object store
-    (docs/stores.md); empty where all lies beside the manifest. `replaced` is that of the dataset
-    before, which stays for its readers.
+    of update.arrows, None if there is none. `history` has the generations, this one last; empty if
+    it was not recorded. `keep` of the generations before this one are to be kept. `job` is the id
+    of the job that has made it, "" in format 2. `needs` has words that a reader must know.
+
+    `base` and `replaced` are of format 2 on an object store: the folder of everything but the
+    manifest, with a / at its end, and that of the dataset before.
     """
 
     kind: str
@@ -193,7 +173,9 @@ class Manifest:
     steps: list[Counts] | None = None
     update: FileFacts | None = None
     history: tuple[Generation, ...] = ()
-    keep: int = 0
+    keep: int = 1
+    job: str = ""
+    needs: tuple[str, ...] = ()
     base: str = ""
     replaced: str = ""
 
@@ -201,12 +183,18 @@ class Manifest:
         """Return the file's bytes, digest included."""
         record = asdict(self)
         # many datasets have none
-        for name in ("jpeg", "steps", "update", "history", "keep", "base", "replaced"):
+        for name in ("jpeg", "steps", "update", "history", "base", "replaced"):
             if not record[name]:
                 del record[name]
+        if not self.job:  # format 2
+            for name in ("job", "needs", *(["keep"] if not self.keep else [])):
+                del record[name]
+        if self.history:
+            record["history"] = [each.to_json() for each in self.history]
         record["schema"] = [{"name": name, "type": type_} for name, type_ in self.schema]
-        record = {"format": "shardctl", "format_version": FORMAT_VERSION, **record}
-        record["digest"] = _digest(record)
+        version = FORMAT_VERSION if self.job else FORMAT_2
+        record = {"format": "shardctl", "format_version": version, **record}
+        record["digest"] = digest_of(record)
         return json.dumps(record, indent=1) + "\n"
 
     def strange_sources(self) -> Names:
@@ -228,7 +216,7 @@ class Manifest:
                 raise DatasetError(f"{shown}: too large to be a manifest")
             data = folder.read(MANIFEST)
         except FileNotFoundError:
-            raise DatasetError(_why_no_manifest(folder)) from None
+            raise DatasetError(why_no_manifest(folder)) from None
         except NotADirectoryError:
             here, instead = folder.local, ""
             if here is not None and exists(here.parent / MANIFEST):
@@ -266,8 +254,16 @@ class Manifest:
         DatasetError."""
         if not isinstance(record, dict) or record.get("format") != "shardctl":
             raise DatasetError(f"{shown}: not the manifest of a shardctl dataset")
-        refuse_other_version(record.get("format_version"), record.get("shardctl_version"), shown)
-        if record.pop("digest", None) != _digest(record):
+        said = record.get("format_version"), record.get("shardctl_version")
+        refuse_other_version(*said, shown, (FORMAT_2, FORMAT_VERSION))
+        needs = record.get("needs")
+        unknown = [word for word in needs if word not in KNOWN_NEEDS] if type(needs) is list else []
+        if unknown:
+            raise DatasetError(
+                f"{shown}: needs {', '.join(map(printable, unknown))}, which shardctl "
+                f"{__version__} does not know; use a later version"
+            )
+        if record.pop("digest", None) != digest_of(record):
             raise DatasetError(
                 f"{shown}: damaged, its content does not match its digest; {REPAIR_ADVICE}"
             )
@@ -288,10 +284,13 @@ class Manifest:
     @classmethod
     def _checked(cls, record: Json) -> Manifest:
         """Build the manifest from an untrusted record."""
+        is_format_2 = record["format_version"] == FORMAT_2
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         made = cls(
             **{
+                "keep": 0,  # what format 2 leaves out
                 **known,
+                "needs": () if is_format_2 else tuple(record["needs"]),
                 "splits": tuple(SplitFacts(**split) for split in record["splits"]),
                 "schema": tuple((column["name"], column["type"]) for column in record["schema"]),
                 "sources": tuple(record["sources"]),
@@ -302,9 +301,16 @@ class Manifest:
         )
         expect_fields(made, *made.splits, *made.files.values(), *filter(None, [made.update]))
         texts = [*made.sources, *made.fingerprint_parts.values(), *chain(*made.schema)]
-        expect(all(type(text) is str for text in texts), "names and digests are strings")
-        for folder in filter(None, (made.base, made.replaced)):
-            expect(is_file_name(folder[:-1]) and folder[-1] == "/", "its folder is beside it")
+        expect(all(type(text) is str for text in (*texts, *made.needs)), "names are strings")
+        if is_format_2:
+            expect(not made.job, "format 2 knows no jobs")
+            for folder in filter(None, (made.base, made.replaced)):
+                expect(is_file_name(folder[:-1]) and folder[-1] == "/", "its folder is beside it")
+        else:
+            expect(bool(made.history), "the generations are listed")
+            folder = generation_folder(made.generation.number, made.job)
+            expect(made.generation.path == folder, "its tables are in the folder of its job")
+            expect(not made.base + made.replaced, "its files are named by the tables")
         for value, are_such in (
             (made.environment, are_versions),
             (made.objects, are_object_counts),
@@ -330,15 +336,43 @@ class Manifest:
         command = MADE_BY if is_written(self.settings) else "convert"
         return self._as_generation(1, command, self.inputs, 0, 0)
 
+    @property
+    def places(self) -> Places:
+        """Where its files lie, below the folder of the dataset."""
+        return Places(self.generation.path) if self.job else Places(self.base, self.base)
+
+    @property
+    def kept(self) -> tuple[Generation, ...]:
+        """The generations before this one that are there."""
+        return tuple(each for each in self.history[:-1] if each.path)
+
     def with_generation(
-        self, before: Manifest | None, command: str, added: int, removed: int, changed: int
+        self,
+        before: Manifest | None,
+        command: str,
+        added: int,
+        removed: int,
+        changed: int,
+        keep: int | None = None,
     ) -> Manifest:
-        """Return the same as the next generation after the manifest `before`: None: as the first
-        one of a dataset."""
+        """Return the same as the next generation after the manifest `before`, None for none. As many
+        of the generations before are there as `keep` says, if they were; None: as before says."""
+        if keep is None:
+            keep = 1 if before is None else before.keep
         number = before.generation.number + 1 if before is not None else 1
         last = self._as_generation(number, command, added, removed, changed)
+        last = replace(last, path=generation_folder(number, self.job))
         earlier = () if before is None else before.history or (before.generation,)
-        return replace(self, history=(*earlier, last))
+        return replace(self, history=(*earlier, last)[-KEPT_HISTORY:]).keeping(keep)
+
+    def keeping(self, keep: int) -> Manifest:
+        """Return the same, with no more generations before it than these."""
+        first = len(self.history) - 1 - keep
+        history = (
+            each if place >= first else replace(each, path="")
+            for place, each in enumerate(self.history)
+        )
+        return replace(self, keep=keep, history=tuple(history))
 
     def _as_generation(self, number: int, command: str, *changes: int) -> Generation:
         digest = self.files[CHECKSUMS].sha256
@@ -438,7 +472,7 @@ def is_absolute_place(source: str) -> bool:
     return Path(source).is_absolute() and ".." not in Path(source).parts and "\0" not in source
 
 
-def _digest(record: Json) -> str:
+def digest_of(record: Json) -> str:
     """Return the SHA-256 of the record as compact JSON with sorted keys and without its own
     digest."""
     text = json.dumps(
@@ -447,28 +481,14 @@ def _digest(record: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _why_no_manifest(folder: Folder) -> str:
-    shown, here = folder.shown(), folder.local
-    nothing = f"{shown}: not a dataset (it has no {MANIFEST})"
-    if here is None:
-        return nothing
-    if not exists(here):
-        refuse_half_url(str(here))
-        if exists(here.parent / MANIFEST):
-            return f"{shown}: no such dataset or shard; {printable(here.parent)} is a dataset"
-        return f"{shown}: no such dataset{near_path(here)}"
-    if any((here / STAGING).glob(f"*/{REPLACED}")):
-        return (
-            f"{shown}: its files are being replaced; if no shardctl runs, `shardctl repair` "
-            "completes it"
-        )
-    if (here / STAGING).exists():
-        return f"{shown}: an unfinished conversion; run the same command or script again"
-    if any(exists(here / name) for name in BESIDE_SHARDS):
-        lost = [name for name in REBUILT_FROM if not exists(here / name)]
-        cure = "convert it again" if lost else f"`shardctl repair {shown}` rebuilds it"
-        return f"{shown}: lacks {', '.join((MANIFEST, *lost))}; {cure}"
-    with contextlib.suppress(OSError):
-        for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
-            return f"{nothing}; did you mean {printable(inside)}?"
-    return f"{nothing}; `shardctl convert {shown} out` makes one"
+def places_of(manifest: Manifest, number: int, shown: str) -> Places:
+    """Return where the files of a generation lie. Raises DatasetError if it is not there."""
+    if number == manifest.generation.number:
+        return manifest.places
+    for each in manifest.kept:
+        if each.number == number:
+            return Places(each.path)
+    there = ", ".join(str(each.number) for each in (*manifest.kept, manifest.generation))
+    raise DatasetError(
+        f"{shown}: generation {number} is not there, only {there}; --keep-generations N keeps more"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 """An object of JSON."""
@@ -23,19 +23,18 @@ UPDATE = "update.arrows"
 """What `convert --update` must know (update_state.py). As it has times, SHA256SUMS does not list
 it; the manifest does."""
 
+DATA = "data"
+"""The folder inside a dataset's folder that has the shards of all generations."""
+
 GENERATIONS = "generations"
-"""The folder inside a dataset's folder that has earlier generations of it, each a dataset of its
-own."""
+"""The folder inside a dataset's folder that has a folder for each generation: its tables, and a copy
+of its manifest."""
 
 STAGING = ".shardctl"
 """The folder inside a dataset's folder that holds everything until the commit."""
 
 LEASE_KEY = f"{STAGING}/lease.json"
 """The lease of a dataset on a store, below its URL."""
-
-REPLACED = "replaced.json"
-"""In the folder of a job whose dataset is taking its place: the names of the files that it
-replaces."""
 
 TABLES = (FILES, PLAN, SHARDS, REJECTS)
 """The files of every dataset that are neither shards, nor the manifest, nor the list of checksums,
@@ -48,9 +47,76 @@ REBUILT_FROM = (PLAN, SHARDS, CHECKSUMS)
 """The files without which `repair` cannot make the manifest."""
 
 
-def shard_name(split: str, shard: int) -> str:
-    """Return the file name of a shard, numbered within its split: train-00000.arrow."""
-    return f"{split}-{shard:05d}.arrow"
+def shard_name(split: str, number: int) -> str:
+    """Return what a shard is called, by its number within its split: train-00000."""
+    return f"{split}-{number:05d}"
+
+
+def path_of_shard(split: str, number: int, sha256: str) -> str:
+    """Return where a shard lies in the folder of a dataset. The name stands for its bytes."""
+    return f"{DATA}/{shard_name(split, number)}-{sha256[:CONTENT_DIGITS]}.arrow"
+
+
+CONTENT_DIGITS = 16
+"""Hex digits of its SHA-256 in the name of a shard."""
+
+_CONTENT = re.compile(rf"(.+-[0-9]{{5,}})-([0-9a-f]{{{CONTENT_DIGITS}}})\.arrow")
+
+
+def content_digits(name: str) -> str:
+    """Return the digits of a SHA-256 that the file name of a shard has, "" where it is not called as
+    one."""
+    found = _CONTENT.fullmatch(name)
+    return found[2] if found else ""
+
+
+def name_of_path(path: str) -> str:
+    """Return what the shard at a path is called."""
+    return _CONTENT.sub(r"\1", path.rpartition("/")[2]).removesuffix(".arrow")
+
+
+def is_shard_path(path: str) -> bool:
+    """Return whether a file inside a dataset's folder is called as a shard, of any version."""
+    name = path.rpartition("/")[2]
+    return are_paths_inside([path]) and bool(content_digits(name) or is_shard_of_format_2(name))
+
+
+class NamedShard(NamedTuple):
+    """A shard as its path says it: its split, and its number within that."""
+
+    split: str
+    number: int
+    path: str
+
+    @property
+    def name(self) -> str:
+        """What the shard is called."""
+        return shard_name(self.split, self.number)
+
+    @classmethod
+    def of(cls, path: str, splits: Iterable[str]) -> NamedShard | None:
+        """Return the shard of one of these splits that has this path, None for any other file."""
+        digits = rf"([0-9]{{5,}})(?:-[0-9a-f]{{{CONTENT_DIGITS}}})?\.arrow"
+        for split in splits:
+            found = re.fullmatch(rf"(?:{DATA}/|[^/]+/)?{re.escape(split)}-{digits}", path)
+            if found is not None:
+                return cls(split, int(found[1]), path)
+        return None
+
+
+def generation_folder(number: int, job: str) -> str:
+    """Return the folder of a generation in that of the dataset, with a / at its end. `job` is the id
+    of the job that has made it."""
+    return f"{GENERATIONS}/{number:05d}-{job}/"
+
+
+_GENERATION = re.compile(rf"{GENERATIONS}/[0-9]{{5,}}-([0-9a-f]{{8}})/")
+
+
+def job_of_generation(folder: str) -> str:
+    """Return the id of the job that the folder of a generation is of; "" for any other folder."""
+    found = _GENERATION.fullmatch(folder)
+    return found[1] if found else ""
 
 
 PLANNED = "planned_shards"
@@ -58,21 +124,42 @@ PLANNED = "planned_shards"
 split was divided into."""
 
 
-def number_of_shard(name: str) -> int:
-    """Return the number of a shard within its split, from its file name."""
-    return int(name.removesuffix(".arrow").rpartition("-")[2])
+_FORMAT_2 = re.compile(r"(.+)-([0-9]{5,})\.arrow")
 
 
-def is_shard_name(name: str) -> bool:
-    """Return whether a file of a dataset is called as a shard is."""
-    stem, _, number = name.removesuffix(".arrow").rpartition("-")
-    return (
-        name.endswith(".arrow")
-        and bool(stem)
-        and number.isascii()
-        and number.isdecimal()
-        and len(number) >= 5
-    )
+def is_shard_of_format_2(name: str) -> bool:
+    """Return whether a file has the name that a shard had before format 3, beside the tables."""
+    return _FORMAT_2.fullmatch(name) is not None
+
+
+def number_in_format_2(name: str) -> int:
+    """Return the number of such a shard within its split."""
+    found = _FORMAT_2.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} is not the name of a shard")
+    return int(found[2])
+
+
+class Places(NamedTuple):
+    """Where the files of a generation lie, below the folder of its dataset: the shards by their
+    paths, all others in the folder `tables`, with a / at its end.
+
+    In format 2 there is no such folder on this machine (""), and on a store `shards` is the same
+    folder.
+    """
+
+    tables: str = ""
+    shards: str = ""
+
+    def of(self, name: str) -> str:
+        """Return the path of a file by the name that the tables and the manifest give it."""
+        if "/" in name:
+            return name
+        return (self.shards if is_shard_of_format_2(name) else self.tables) + name
+
+
+BESIDE = Places()
+"""Where the files lie in format 2: all beside the manifest."""
 
 
 DUPLICATES = "duplicates-"
@@ -82,7 +169,7 @@ compared comes after it."""
 
 def is_duplicates_table(name: str) -> bool:
     """Return whether a file of a dataset is called as a table of duplicates is."""
-    return name.startswith(DUPLICATES) and not is_shard_name(name)
+    return name.startswith(DUPLICATES) and not is_shard_of_format_2(name)
 
 
 def is_file_name(name: Any) -> bool:
@@ -96,6 +183,12 @@ def are_file_names(names: Iterable[str]) -> bool:
     folder. Fast for many."""
     together = set(names)
     return together.isdisjoint(("", ".", "..")) and not set("/\\\0").intersection("".join(together))
+
+
+def are_paths_inside(paths: Iterable[str]) -> bool:
+    """Return whether all of these are paths of files inside the dataset's folder, with / between
+    their parts. Fast for many."""
+    return are_file_names({part for path in paths for part in path.split("/")})
 
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f%\\]")

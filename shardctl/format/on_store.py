@@ -9,10 +9,11 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,16 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShardctlError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import BESIDE_SHARDS, CHECKSUMS, MANIFEST, SHARDS, is_file_name
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    CHECKSUMS,
+    DATA,
+    MANIFEST,
+    SHARDS,
+    STAGING,
+    Places,
+    are_paths_inside,
+)
 from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.system.files import naming_the_path, sha256_of
 from shardctl.system.folders import LocalFolder, Note, StoreFolder
@@ -71,8 +81,7 @@ class DatasetOnStore:
     """The dataset at a URL, while a command reads it. Files of the dataset come into `folder`, a
     scratch folder of the command.
 
-    `base` is the folder below the URL that has the files, with a / at its end; the manifest is
-    right below the URL. `form` says how shards are fetched. Up to `limit` bytes may be on the disk,
+    Its files lie at their `places` below the URL; the manifest is right below it. `form` says how shards are fetched. Up to `limit` bytes may be on the disk,
     without the files of the `kept` names. `version` is the one of the manifest, "" if there is no
     manifest. `listed` says whether all files were listed. A file in `work` counts instead of the
     file on the store: a repair changes the dataset there, and puts the files on the store in the
@@ -80,7 +89,7 @@ class DatasetOnStore:
     """
 
     url: str
-    base: str
+    places: Places
     form: Form
     folder: str
     limit: int
@@ -110,7 +119,7 @@ class DatasetOnStore:
 
     def key_of(self, name: str) -> str:
         """Return the key of a file of the dataset, below its URL."""
-        return name if name == MANIFEST else self.base + name
+        return name if name == MANIFEST else self.places.of(name)
 
     def stat(self, name: str) -> Entry | None:
         """Return what is known of a file: by the list if there is one, else by a request."""
@@ -123,7 +132,8 @@ class DatasetOnStore:
 
     def names(self) -> list[str]:
         """Return the names in the dataset's folder, those of changed files too."""
-        return sorted({*os.listdir(self.work), *_state_of(self).names()})
+        here = (path.relative_to(self.work) for path in self.work.rglob("*") if path.is_file())
+        return sorted({*(path.as_posix() for path in here), *_state_of(self).names()})
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
         """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are
@@ -273,21 +283,33 @@ class _State:
             return self._listing
 
     def names(self) -> list[str]:
-        """Return the names in the folder of the dataset. Raises StoreError."""
+        """Return the names of what is right below the URL, among the shards, and beside the tables.
+        Raises StoreError."""
+        places, names = self._dataset.places, set[str]()
         if self._dataset.listed:
-            return list(self.listing)
-        base = self._dataset.base
-        folders, objects = self.store.store.children(base.rstrip("/"))
-        return [*folders, *(found.name[len(base) :] for found in objects)]
+            keys: Iterable[str] = self.listing
+        else:
+            folders = {"", places.tables, f"{DATA}/"}
+            keys = chain.from_iterable(map(self._keys_in, sorted(folders)))
+        for key in keys:
+            if places.tables and key.startswith(places.tables):
+                names.add(key[len(places.tables) :].partition("/")[0])
+            else:
+                folder, _, name = key.partition("/")
+                is_beside = folder == DATA and name
+                names.add(f"{DATA}/{name.partition('/')[0]}" if is_beside else folder)
+        return sorted(names)
+
+    def _keys_in(self, folder: str) -> Iterator[str]:
+        folders, objects = self.store.store.children(folder.rstrip("/"))
+        yield from (f"{folder}{name}" for name in folders)
+        yield from (found.name for found in objects)
 
     def find(self, name: str) -> Entry | None:
         """Return what the store has under a name, None for nothing. Its name is that below the
         URL."""
-        key = self._dataset.base + name
-        if not self._dataset.listed:
-            return self.store.stat(key)
-        found = self.listing.find(name)
-        return None if found is None else found._replace(name=key)
+        key = self._dataset.key_of(name)
+        return self.listing.find(key) if self._dataset.listed else self.store.stat(key)
 
     def found(self, name: str) -> Entry:
         """Return what the store has under a name, as `find` does. Raises FileNotFoundError for
@@ -440,29 +462,20 @@ LISTING = "listing.arrow"
 _SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("version", pa.string())])
 
 
-def write_listing(files: Path, store: Store, base: str) -> None:
-    """List the objects below `base`, a folder with a / at its end or nothing, into a file. Raises
-    StoreError."""
+def write_listing(files: Path, store: Store) -> None:
+    """List the objects of a dataset into a file, but for those of jobs. Raises StoreError."""
     with pa.OSFile(str(files / LISTING), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
-        last = ""
-        for page in store.pages(base):
-            rows = []
-            for found in page:
-                name, inside, _ = found.name[len(base) :].partition("/")
-                if is_file_name(name) and (not inside or name != last):  # a folder is one name
-                    rows.append(
-                        {
-                            "name": name,
-                            "size": -1 if inside else found.size,
-                            "version": found.version,
-                        }
-                    )
-                last = name if inside else last
+        for page in store.pages():
+            rows = [
+                {"name": found.name, "size": found.size, "version": found.version}
+                for found in page
+                if are_paths_inside([found.name]) and not found.name.startswith(f"{STAGING}/")
+            ]
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
 
 
 class Listing:
-    """The list in a file. Names are in the order of the store; a folder has the size -1."""
+    """The list in a file."""
 
     def __init__(self, files: Path) -> None:
         table = (
@@ -485,8 +498,7 @@ class Listing:
         return iter(self._names.to_pylist())
 
     def find(self, name: str) -> Entry | None:
-        """Return the size and version of an object, None if there is none. Its name is that within
-        the folder."""
+        """Return the size and version of an object, None if there is none."""
         place = bisect_left(
             range(len(self._names)), name, key=lambda number: self._names[number].as_py()
         )
@@ -495,4 +507,4 @@ class Listing:
         found, size, version = (
             column[place].as_py() for column in (self._names, self._sizes, self._versions)
         )
-        return Entry(name, size, version) if found == name and size >= 0 else None
+        return Entry(name, size, version) if found == name else None

@@ -36,19 +36,23 @@ Fields = tuple[int, ...] | None
 StoredBlock = tuple[pa.RecordBatch, dict[bytes, bytes]]
 """A block with its metadata."""
 
-FORMAT_VERSION = 2
-"""Raised when a reader of the old version could misread the new one."""
+SHARD_VERSION = 2
+"""The version of the form of shards. Raised when a reader of the old version could misread the new
+one."""
 
 
-def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
-    """Raise DatasetError for a file of another format version, saying which shardctl reads it."""
-    if version == FORMAT_VERSION and not isinstance(version, bool):
+def refuse_other_version(
+    version: Any, writer: Any, shown: str, known: Sequence[int] = (SHARD_VERSION,)
+) -> None:
+    """Raise DatasetError for a file of another version than these, saying which shardctl reads
+    it."""
+    if version in known and not isinstance(version, bool):
         return
     by = f", {printable(writer)}," if isinstance(writer, str) else ""
     raise DatasetError(
         f"{shown}: format version {version!r}; shardctl {__version__} reads version "
-        f"{FORMAT_VERSION}; use the version that wrote it{by} or a later one, or convert the "
-        "sources again"
+        f"{' and '.join(map(str, known))}; use the version that wrote it{by} or a later one, or "
+        "convert the sources again"
     )
 
 
@@ -109,7 +113,7 @@ class Compression:
 def shard_schema(layout: Layout, split: str, shard: int) -> pa.Schema:
     """Return the Arrow schema of one shard, with the metadata that makes it readable on its own."""
     info = {
-        "format_version": FORMAT_VERSION,
+        "format_version": SHARD_VERSION,
         "kind": layout.kind,
         "split": split,
         "shard": shard,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
+from shardctl.format.names import DATA, path_of_shard, shard_name
 from shardctl.format.shard import (
     Compression,
     ShardFacts,
@@ -47,25 +48,32 @@ class Run:
 
 @dataclass
 class Copied:
-    """A shard that was made of rows of others: its facts, its samples by class, and how many
-    objects are marked in it."""
+    """A shard that was made of rows of others: its path below the folder of the dataset, its facts,
+    its samples by class, and how many objects are marked in it."""
 
+    path: str
     facts: ShardFacts
     labels: Counter[int] = field(default_factory=Counter)
     objects: int = 0
 
 
 def copy_shard(
-    path: Path,
+    root: Path,
+    job: str,
     layout: Layout,
     split: str,
     number: int,
     compression: Compression,
     runs: Sequence[Run],
 ) -> Copied:
-    """Write a shard of these rows, in this order. Raises DatasetError if a block of them is
-    damaged."""
-    with replacing(path, StreamedFile) as sink:
+    """Write a shard of these rows, in this order, into the dataset at `root`. `job` is the id of what
+    does so. Raises DatasetError if a block of them is damaged."""
+
+    def path_of(sha256: str) -> str:
+        return path_of_shard(split, number, sha256)
+
+    unfinished = root / DATA / f"{shard_name(split, number)}.{job}"
+    with replacing(unfinished, StreamedFile, lambda sha256: root / path_of(sha256)) as sink:
         writer = _Blocks(
             ShardWriter(sink, shard_schema(layout, split, number), compression), compression, layout
         )
@@ -75,7 +83,7 @@ def copy_shard(
                 writer.add(rows, whole)
         blocks = writer.finish()
     facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
-    return Copied(facts, writer.labels, writer.objects)
+    return Copied(path_of(facts.sha256), facts, writer.labels, writer.objects)
 
 
 class _Blocks:

@@ -19,7 +19,16 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, Numbers
 from shardctl.format.counts import JpegRecord
-from shardctl.format.names import CHECKSUMS, PLAN, REJECTS, SHARDS, Json, are_file_names
+from shardctl.format.names import (
+    CHECKSUMS,
+    PLAN,
+    REJECTS,
+    SHARDS,
+    Json,
+    are_paths_inside,
+    number_in_format_2,
+    shard_name,
+)
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.folders import FolderHere
@@ -54,6 +63,7 @@ kept."""
 SHARDS_SCHEMA = pa.schema(
     [
         ("split", pa.string()),
+        ("number", pa.int32()),
         ("path", pa.string()),
         ("units", pa.int64()),
         ("inputs", pa.int64()),
@@ -65,6 +75,9 @@ SHARDS_SCHEMA = pa.schema(
         ("block_rows", pa.list_(pa.int32())),
     ]
 )
+
+_FORMAT_2 = pa.schema([field for field in SHARDS_SCHEMA if field.name != "number"])
+"""Before format 3, the number of a shard was in its name alone."""
 
 UNIT_FIELDS = (
     ("file", pa.int32()),
@@ -99,11 +112,12 @@ class ShardEntry:
     """One row of shards.arrow, and where it begins: `first` is the index of its first sample in the
     dataset, `first_unit` its first row of plan.arrow.
 
-    It has `units` rows of the plan. Of `inputs` records, `rejected` became no sample; `rows`
-    samples were made.
+    `number` is that within its split, `path` that of its file (Places). It has `units` rows of the
+    plan. Of `inputs` records, `rejected` became no sample; `rows` samples were made.
     """
 
     split: str
+    number: int
     path: str
     units: int
     inputs: int
@@ -117,10 +131,15 @@ class ShardEntry:
     first_unit: int = 0
 
     @classmethod
-    def of_written(cls, split: str, path: str, facts: ShardFacts) -> ShardEntry:
+    def of_written(cls, split: str, number: int, path: str, facts: ShardFacts) -> ShardEntry:
         """Return the entry of a shard whose samples had no source: it has no units, and each of its
         rows counts as a record."""
-        return cls(split, path, units=0, inputs=facts.rows, rejected=0, **vars(facts))
+        return cls(split, number, path, units=0, inputs=facts.rows, rejected=0, **vars(facts))
+
+    @property
+    def name(self) -> str:
+        """What the shard is called: train-00000."""
+        return shard_name(self.split, self.number)
 
     def row(self) -> Json:
         """Return the row of shards.arrow."""
@@ -205,9 +224,10 @@ class ShardSpool:
             yield from pa.ipc.open_stream(pa.PythonFile(self._file, mode="r"))
 
     def sums(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the SHA-256 of every shard."""
+        """Yield the path of every shard, as SHA256SUMS has it, and its SHA-256."""
         for batch in self.batches():
-            yield from zip(batch["path"].to_pylist(), batch["sha256"].to_pylist(), strict=True)
+            paths = (f"{UP}{path}" for path in batch["path"].to_pylist())
+            yield from zip(paths, batch["sha256"].to_pylist(), strict=True)
 
     def write_table(self, path: Path, making: Making, jpegs: JpegRecord | None = None) -> None:
         """Write shards.arrow."""
@@ -238,9 +258,8 @@ class ShardTable:
     """
 
     def __init__(self, folder: FolderHere, unfinished: pa.Table | None = None) -> None:
-        """`unfinished` has the rows of shards of a dataset that is not complete; their names are
-        paths."""
-        self._table = unfinished or open_table(folder, SHARDS, SHARDS_SCHEMA)
+        """`unfinished` has the rows of shards of a dataset that is not complete."""
+        self._table = unfinished or _shards_of(folder)
         shown = folder.shown(SHARDS)
         _validate(self._table, shown)
         blocks = self._table["block_rows"].combine_chunks()
@@ -256,7 +275,7 @@ class ShardTable:
         self.raw_sizes: Numbers = self._numbers("raw_bytes")
         self.block_rows: Array = np.from_dlpack(flat)
         self.block_counts: Numbers = np.diff(offsets).astype(np.int64)
-        if unfinished is None and not are_file_names(self.names):
+        if not are_paths_inside(self.paths):
             raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
         if not len(self) or not self._is_consistent():
             raise DatasetError(
@@ -272,7 +291,7 @@ class ShardTable:
 
     def _is_consistent(self) -> bool:
         numbers = (self.rows, self.inputs, self.units, self.sizes, self.raw_sizes)
-        for column in (*numbers, self._numbers("rejected")):
+        for column in (*numbers, self._numbers("rejected"), self._numbers("number")):
             if column.min() < 0 or column.max() > 2**62:
                 return False
         if self.block_rows.min(initial=1) <= 0:
@@ -338,17 +357,46 @@ class ShardTable:
             return None
 
     @cached_property
-    def names(self) -> list[str]:
-        """The file names of all shards."""
+    def paths(self) -> list[str]:
+        """The paths of all shards."""
         return list(self._table["path"].to_pylist())
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What all shards are called."""
+        each = (self._table[name].to_pylist() for name in ("split", "number"))
+        return list(map(shard_name, *each))
 
     def digests(self, shards: slice) -> list[str]:
         """Return the SHA-256 of these shards."""
         return list(self._table["sha256"][shards].to_pylist())
 
     def index_of(self, name: str) -> int | None:
-        """Return the number of the shard with this file name, None if there is none."""
-        return self.names.index(name) if name in self.names else None
+        """Return the place of the shard that is called so, or has this path; None if there is
+        none."""
+        for names in (self.names, self.paths):
+            if name in names:
+                return names.index(name)
+        return None
+
+
+def _shards_of(folder: FolderHere) -> pa.Table:
+    """Memory-map shards.arrow, with the columns of format 3. Raises DatasetError."""
+    table = open_table(folder, SHARDS)
+    if "number" not in table.column_names:
+        table = _known(table, _FORMAT_2, folder.shown(SHARDS))
+        try:
+            numbers = pa.array(map(number_in_format_2, table["path"].to_pylist()), pa.int32())
+        except (TypeError, ValueError, pa.ArrowException) as error:
+            raise DatasetError(
+                f"{folder.shown(SHARDS)}: holds values that cannot be; {REPAIR_ADVICE}"
+            ) from error
+        table = table.add_column(1, SHARDS_SCHEMA.field("number"), numbers)
+    return _known(table, SHARDS_SCHEMA, folder.shown(SHARDS))
+
+
+UP = "../../"
+"""The way from the folder of a generation to that of its dataset, where SHA256SUMS is."""
 
 
 def _refuse_pipes(folder: FolderHere, name: str) -> None:
@@ -376,14 +424,24 @@ def open_table(
         table = pa.ipc.open_file(pa.memory_map(str(folder.path(name)))).read_all()
         table = table if columns is None else table.select(columns)
         table.validate()
-        names = field_names(table.schema)
+        field_names(table.schema)  # raises for one that is no text
     except FileNotFoundError:
         raise DatasetError(f"{shown}: missing; {REPAIR_ADVICE}") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
     except KeyError as error:
         raise _other_columns(shown) from error
-    if schema is not None and (names != schema.names or not table.schema.equals(schema)):
+    return table if schema is None else _known(table, schema, shown)
+
+
+def _known(table: pa.Table, schema: pa.Schema, shown: str) -> pa.Table:
+    """Return the columns of a schema: there may be others, of a later version. Raises
+    DatasetError."""
+    try:
+        table = table.select(schema.names)
+    except (KeyError, pa.ArrowException, ValueError) as error:
+        raise _other_columns(shown) from error
+    if not table.schema.equals(schema):
         raise _other_columns(shown)
     return table
 
@@ -437,11 +495,13 @@ def write_checksums(
 
 
 def read_checksums(folder: FolderHere) -> dict[str, str]:
-    """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
+    """Read SHA256SUMS: the SHA-256 of each file, by its name or the path of a shard. Raises
+    DatasetError."""
     _refuse_pipes(folder, CHECKSUMS)
     try:
         lines = folder.read(CHECKSUMS).to_pybytes().decode().splitlines()
-        return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
+        pairs = (line.split("  ", 1) for line in lines)
+        return {name.removeprefix(UP): sha256 for sha256, name in pairs}
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"{folder.shown(CHECKSUMS)}: cannot be read as a list of checksums ({error})"

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.format.arrays import Numbers
-from shardctl.format.manifest import Generation, Manifest, root_of
+from shardctl.format.dataset_folder import generation_in
+from shardctl.format.manifest import Generation, Manifest
 from shardctl.format.roles import Image, Objects, Roles, Sample
 from shardctl.format.token_columns import columns_of_blocks
 from shardctl.loader.blocks.batch import BatchReader, columns_of
@@ -96,13 +97,10 @@ def open_dataset(
         return Dataset(Selection(remote_shards(str(path), split, generation, cache, cache_limit)))
     root = Path(path)
     refuse_half_url(str(path))
-    if generation is not None:
-        root = root_of(
-            root,
-            whole_number("generation", generation),
-            Manifest.load(LocalFolder(root)).generation.number,
-        )
-    return Dataset(Selection(open_shards(lambda: root, split)))
+    if generation is None:
+        return Dataset(Selection(open_shards(root, split)))
+    folder = generation_in(root, whole_number("generation", generation))
+    return Dataset(Selection(Shards(folder, split)))
 
 
 class Dataset:

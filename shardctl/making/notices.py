@@ -85,6 +85,9 @@ _SENTENCES = {
     "without-label": "{missing:,} of {samples} without a label",
     # a crop
     "objects-cut-off": "{cut:,} of {objects} were cut off ({rule})",
+    # a commit leaves much for readers of earlier generations
+    "earlier-generations": "{size} of earlier generations stay on the disk for their readers; "
+    "--keep-generations 0 frees them",
     # up to date, but for the versions
     "other-versions": "the dataset was made by other versions ({changes}); --overwrite converts it "
     "again with these",

@@ -368,9 +368,8 @@ class Options:
     keep_generations: int | None = option(
         Whole(),
         None,
-        "With --update or --append, keep the N generations before the new one, in "
-        "DST/generations. Shared shards are stored once. Default: as last time; 0 for a new "
-        "dataset.",
+        "Keep the N generations before the new one for their readers. 0: delete at once what "
+        "only they have. Shared shards are stored once. Default: as last time; 1 for a new dataset.",
         metavar="N",
         heading=TARGET,
         limit=at_least(0, "{} generations cannot be kept; give 0 or more"),

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
+from shardctl.format.dataset_location import generation_of
+from shardctl.format.generations import generation_folders, unfinished_commit
 from shardctl.format.names import (
     BESIDE_SHARDS,
     GENERATIONS,
     MANIFEST,
-    REPLACED,
     STAGING,
-    is_shard_name,
+    job_of_generation,
 )
 from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
 from shardctl.system.files import naming_the_path, near_path, refuse_links
+from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url, normal, path_below
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
@@ -80,12 +82,17 @@ def check_copies_folder(folder: Path, destination: str | Path, roots: Sequence[S
         )
 
 
-def refuse_generation(target: Path) -> None:
-    """Raise DatasetError for a generation of a dataset that is kept: it stays what it was."""
-    if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
-        dataset = printable(target.parent.parent)
+def refuse_generation(place: str | Path) -> None:
+    """Raise DatasetError for a generation of a dataset: it stays what it is. A path is absolute."""
+    if isinstance(place, Path):
+        dataset: str | Path = place.parent.parent
+        is_one = place.parent.name == GENERATIONS and (place.parent.parent / MANIFEST).exists()
+    else:
+        dataset, folder = generation_of(place.rstrip("/"))
+        is_one = folder != ""
+    if is_one:
         raise DatasetError(
-            f"{printable(target)}: a kept generation never changes; give {dataset}, or "
+            f"{printable(place)}: a kept generation never changes; give {printable(dataset)}, or "
             "another destination"
         )
 
@@ -97,6 +104,7 @@ def destination_of(dst: str | Path, roots: Sequence[SourceRoot]) -> str | Path:
         raise UsageError(f"the destination is a path; it is {dst!r}")
     if not is_url(dst):
         return check_destination(dst, roots)
+    refuse_generation(str(dst))
     place, shown = normal(str(dst)), printable(dst)
     for source in (root.text for root in roots if root.is_stored):
         if path_below(place, source) is not None:
@@ -129,6 +137,8 @@ def check_destination(dst: str | Path, roots: Sequence[SourceRoot]) -> Path:
     with naming_the_path(target):
         if resolved.is_symlink():
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
+        if why := unfinished_commit(resolved):
+            raise StorageError(f"{shown}: {why}")
         _refuse_what_is_there(target, shown)
     refuse_generation(resolved)
     return resolved
@@ -154,10 +164,12 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
             f"{shown}: holds something else ({listed}); the destination, the last argument, must "
             "be new, empty or a dataset"
         )
-    of_dataset = sorted(name for name in names if name in BESIDE_SHARDS or is_shard_name(name))
-    if of_dataset and MANIFEST not in names and not any((target / STAGING).glob(f"*/{REPLACED}")):
+    jobs = {JobFolder(job).id for job in (target / STAGING).glob("*")}
+    folders = (each for each in generation_folders(target) if job_of_generation(each) not in jobs)
+    lost = next(folders, next((name for name in sorted(names) if name in BESIDE_SHARDS), None))
+    if lost and MANIFEST not in names:
         raise StorageError(
-            f"{shown}: has files of a dataset ({printable(of_dataset[0])}), but no {MANIFEST}; "
+            f"{shown}: has files of a dataset ({printable(lost)}), but no {MANIFEST}; "
             "bring it back, move them away, or give another destination"
         )
 

@@ -123,12 +123,7 @@ def overtaken(shown: str, owner: object) -> BusyError:
 
 
 class Lease:
-    """The right to write one dataset, as long as its heartbeat continues.
-
-    The file may get a second name, in a folder that takes the place of this one
-    (making/commit/publish.py): lock and heartbeat belong to the file, so that they hold for the path
-    all the time.
-    """
+    """The right to write one dataset, as long as its heartbeat continues."""
 
     def __init__(self, path: Path, descriptor: int, owner: Owner, shown: str) -> None:
         self._path, self._descriptor, self._owner, self._shown = path, descriptor, owner, shown

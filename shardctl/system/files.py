@@ -149,10 +149,12 @@ PARTIAL = ".partial"
 
 @contextlib.contextmanager
 def replacing(
-    path: Path, opener: Callable[[Path], HashingFile] = HashingFile
+    path: Path,
+    opener: Callable[[Path], HashingFile] = HashingFile,
+    named: Callable[[str], Path] | None = None,
 ) -> Iterator[HashingFile]:
     """Yield a file that appears at `path` only when the block ends without an error, synced and by
-    rename.
+    rename; or at the path that `named` returns for its SHA-256.
 
     Every writer has a temporary name of its own: two that were told to write the same file cannot
     mix their bytes.
@@ -164,7 +166,7 @@ def replacing(
             yield sink
             sink.sync()
             sink.close()
-            partial.replace(path)
+            partial.replace(path if named is None else named(sink.sha256))
         except BaseException:
             sink.close()
             with contextlib.suppress(OSError):  # the fault above is the one to tell of

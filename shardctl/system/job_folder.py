@@ -10,10 +10,11 @@ file appears whole, by rename. A file that a killed process has begun has a name
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ class JobFolder:
     def is_begun(self) -> bool:
         """Return whether the job has a record: one without is none to go on with."""
         return self.record_path.exists()
+
+    @property
+    def id(self) -> str:
+        """What the record says that stands for the job, "" for nothing."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(self.record()["id"])
+        return ""
 
     def record(self) -> Any:
         """Return what the record says, unchecked. Raises OSError, ValueError."""
@@ -89,31 +97,29 @@ class JobFolder:
         """
         return [name for name in os.listdir(self.path / DONE_FOLDER) if not name.endswith(PARTIAL)]
 
-    def delete_partial_files(self, made: str, is_wanted: Callable[[str], bool]) -> None:
-        """Delete the incomplete files of killed processes, among the markers and in the folder for
-        what the job makes.
+    def delete_partial_files(self, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+        """Delete the incomplete files of killed processes in a folder that the job writes to.
 
         Only those go that were to get a wanted name. Raises StorageError.
         """
         with naming_the_path(self.path):
-            for name in (made, DONE_FOLDER):
-                for left in (self.path / name).glob(f"*{PARTIAL}"):
-                    if is_wanted(left.name.rsplit(".", 2)[0]):
-                        left.unlink(missing_ok=True)
+            for left in folder.glob(f"*{PARTIAL}"):
+                if is_wanted(left.name.rsplit(".", 2)[0]):
+                    left.unlink(missing_ok=True)
 
-    def discard(self, below: Path, marks: Iterable[str]) -> None:
+    def discard(self, below: Path) -> None:
         """Take the folder away. The record goes first: half of a folder is none to go on from.
 
         It is renamed before it is deleted: a worker whose parent was killed may still write files
-        by the old path. Right after that the files `marks` go, which would tell other processes
-        that something is to be done. Raises OSError, and StorageError if the folder is a link, or
-        one between it and the folder `below`.
+        by the old path. Raises OSError, and StorageError if the folder is a link, or one between it
+        and the folder `below`.
         """
         refuse_link(self.path.parent)
         refuse_link(self.path)
         self.record_path.unlink(missing_ok=True)
         discarded = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
-        self.path.rename(discarded)
-        for name in marks:
-            (discarded / name).unlink(missing_ok=True)
+        try:
+            self.path.rename(discarded)
+        except OSError:  # not every file system renames folders
+            discarded = self.path
         remove_tree(discarded, below)

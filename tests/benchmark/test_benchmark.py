@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CROP, examples
+from dataset_files import shard_in, shards_in
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert
@@ -37,7 +38,7 @@ def test_a_measurement_counts_what_was_read(raw_dataset, shuffle):
     spread = (max(runs) - min(runs)) / rate
     assert result.spread == pytest.approx(spread, rel=0.01, abs=1e-4)
     assert 32 * 32 * 3 < result.mb_per_s * 1e6 / rate < 32 * 32 * 3 + 60
-    stored = sum(path.stat().st_size for path in raw_dataset.glob("*-0*.arrow")) / 60
+    stored = sum(path.stat().st_size for path in shards_in(raw_dataset)) / 60
     assert result.stored_mb_per_s * 1e6 / rate == pytest.approx(stored, rel=0.1)
     assert 0 < result.batch_ms_p50 <= result.batch_ms_p99
     for milliseconds, run in zip(result.by_run["batch_ms_mean"], runs, strict=True):
@@ -172,7 +173,7 @@ def test_impossible_measurements_are_refused(options, message):
 
 
 def test_damage_in_the_middle_of_a_measurement_is_named(cli, dataset):
-    shard = dataset / "train-00003.arrow"
+    shard = shard_in(dataset, "train-00003")
     shard.write_bytes(shard.read_bytes()[:-100])
     found = cli("bench", dataset, "--runs", 1)
     assert (found.code, shard.name in found.err) == (3, True)

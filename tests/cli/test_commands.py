@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dataset_facts import sums
+from dataset_files import shard_in
 from in_this_process import command_line
 from pyarrow import parquet
 
@@ -47,10 +48,10 @@ def test_the_whole_way(cli, tmp_path, out):
 
 
 def test_verify_says_what_is_wrong_and_exits_with_1(cli, dataset):
-    (dataset / "train-00001.arrow").unlink()
+    (shard_in(dataset, "train-00001")).unlink()
     found = cli("verify", dataset)
     assert found.code == 1
-    assert "error: train-00001.arrow: missing-shard" in found.out
+    assert "error: train-00001: missing-shard" in found.out
     assert "is DAMAGED" in found.out
     found = cli("verify", dataset, "--json", "--level", "quick")
     assert found.code == 1
@@ -69,17 +70,17 @@ def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(cli, 
 def test_repair_says_what_it_mended_and_what_is_lost(cli, photos, tmp_path, out):
     shutil.copytree(photos, tmp_path / "in")
     assert cli("convert", tmp_path / "in", out, "--workers", 0).code == 0
-    (out / "train-00001.arrow").unlink()
+    (shard_in(out, "train-00001")).unlink()
     mended = cli("repair", out)
-    assert (mended.code, mended.out.splitlines()[0]) == (0, "repaired: train-00001.arrow")
+    assert (mended.code, mended.out.splitlines()[0]) == (0, "repaired: train-00001")
     assert "is whole again: 1 file repaired" in mended.out
     assert "is whole; nothing was done" in cli("repair", out).out
-    (out / "train-00001.arrow").unlink()
+    (shard_in(out, "train-00001")).unlink()
     shutil.rmtree(tmp_path / "in")
     failed = cli("repair", out, "--workers", 0)
     assert failed.code == 1
     assert "lost: key " in failed.out
-    assert "not repaired: train-00001.arrow: 9 of its samples cannot be made again" in failed.out
+    assert "not repaired: train-00001: 9 of its samples cannot be made again" in failed.out
     assert cli("repair", out, "--json", "--workers", 0).json["status"] == "damaged"
     dropped = cli("repair", out, "--drop-lost", "--workers", 0)
     assert dropped.code == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from dataset_files import shard_in
 from in_this_process import convert
 from remote_datasets import upload
 from token_samples import packed_blocks, write_packed
@@ -125,7 +126,7 @@ def test_convert(check, source, tmp_path, out):
 
 def test_verify_and_repair(check, source, out):
     convert(source, out)
-    next(iter(out.glob("train-*"))).unlink()
+    shard_in(out).unlink()
     check("verify", [out])
     shutil.rmtree(source)
     check("repair", [out, "--workers", 0])
@@ -147,7 +148,14 @@ def test_inspect(check, source, tmp_path):
     tokens = write_packed(
         tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"})
     )
-    ways = ["--stats", "--shard 0 --block 0", "--shard 0 --row 0", "--history", "--split val"]
+    ways = [
+        "--stats",
+        "--shard 0 --block 0",
+        "--shard 0 --row 0",
+        "--history",
+        "--split val",
+        "--files",
+    ]
     written = [out, "--head", 1, "--save", tmp_path / "saved", "--images", tmp_path / "sheet.png"]
     check(
         "inspect",

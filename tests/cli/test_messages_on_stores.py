@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from damage import file_of
 from object_server import ObjectServer
 
 import shardctl
@@ -19,7 +20,7 @@ from shardctl.system.stores import open_store
 
 LINES = b"".join(b'{"text": "%d"}\n' % number for number in range(8))
 
-SHARD = "train-00001.arrow"
+SHARD = "train-00001"
 
 COPIES = ("shardctl-sources-", "shardctl-scratch-")
 """How the folders begin in which local copies are: no message speaks of them."""
@@ -47,6 +48,10 @@ class World:
     built: Path
     folder: Path
     patch: pytest.MonkeyPatch
+
+    def key(self, name: str) -> str:
+        """Return the key of a file of the dataset by what it is called."""
+        return file_of(self.built / "out", name).relative_to(self.built).as_posix()
 
     def put(self, key: str, data: bytes) -> None:
         open_store(self.bucket).put(key, data)
@@ -124,23 +129,25 @@ CASES: list[tuple[int, str, Change]] = [
     (3, WRITE, lambda w: w.put("new/notes.txt", b"mine")),
     (3, WRITE.replace("new", "out"), nothing),
     (3, "verify BUCKET/none", nothing),
-    (3, VERIFY, lambda w: w.refuse("expired", "GET", f"*{SHARD}")),
-    (1, VERIFY, lambda w: w.delete(f"out/{SHARD}")),
-    (1, VERIFY, lambda w: w.cut(f"out/{SHARD}")),
-    (1, VERIFY, lambda w: w.put("out/shards.arrow", b"junk")),
+    (3, VERIFY, lambda w: w.refuse("expired", "GET", f"*{SHARD}*")),
+    (1, VERIFY, lambda w: w.delete(w.key(SHARD))),
+    (1, VERIFY, lambda w: w.cut(w.key(SHARD))),
+    (1, VERIFY, lambda w: w.put(w.key("shards.arrow"), b"junk")),
     (1, VERIFY, lambda w: w.put("out/manifest.json", b"{}")),
     (0, VERIFY, lambda w: w.put("out/notes.txt", b"mine")),
     (2, VERIFY, lambda w: w.patch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")),
-    (1, f"verify BUCKET/out/{SHARD}", lambda w: w.cut(f"out/{SHARD}")),
+    (1, "verify BUCKET/SHARD", lambda w: w.cut(w.key(SHARD))),
     (3, "verify BUCKET/out/train-00077.arrow", nothing),
-    (3, "inspect BUCKET/out", lambda w: w.put("out/shards.arrow", b"junk")),
-    (3, "inspect BUCKET/out --shard 1 --head 2", lambda w: w.delete(f"out/{SHARD}")),
-    (3, EXPORT, lambda w: w.delete(f"out/{SHARD}")),
+    (3, "inspect BUCKET/out", lambda w: w.put(w.key("shards.arrow"), b"junk")),
+    (3, "inspect BUCKET/out --shard 1 --head 2", lambda w: w.delete(w.key(SHARD))),
+    (3, EXPORT, lambda w: w.delete(w.key(SHARD))),
     (2, "export BUCKET/out BUCKET/tars --to webdataset", nothing),
-    (0, "repair BUCKET/out --workers 0", lambda w: w.put("out/plan.arrow", b"junk")),
+    (0, "repair BUCKET/out --workers 0", lambda w: w.put(w.key("plan.arrow"), b"junk")),
     (2, "repair BUCKET/out --drop-lost", nothing),
-    (2, "compact BUCKET/out", nothing),
-    (3, "bench BUCKET/out --json", lambda w: w.put("out/shards.arrow", b"another table")),
+    (0, "compact BUCKET/out", nothing),
+    (3, "compact BUCKET/out", lambda w: w.refuse("403", "PUT")),
+    (3, "prune BUCKET/out --key a.jsonl#1", lambda w: w.refuse("403", "DELETE")),
+    (3, "bench BUCKET/out --json", lambda w: w.put(w.key("shards.arrow"), b"another table")),
 ]
 """The exit code, the command, and what befalls the store before."""
 
@@ -150,6 +157,7 @@ CASES: list[tuple[int, str, Change]] = [
 def test_what_is_said(world, cli, code, command, change):
     (world.folder / "lines.jsonl").write_bytes(LINES)
     change(world)
+    command = command.replace("SHARD", world.key(SHARD))
     command = command.replace("BUCKET", world.bucket).replace("FOLDER", str(world.folder))
     ran = cli(*command.split())
     assert ran.code == code

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import shardctl
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.manifest import Manifest
-from shardctl.system.folders import LocalFolder
 
 RECIPE = """\
 store = "png"
@@ -112,7 +112,7 @@ def test_an_option_wins_over_the_file(cli, recipe, photos, out):
     options = "--resize 48 --flip 1 --crop 16x8 --kind auto --store jpeg:70 --seed 9 --workers 0"
     steps = ("--step", "vflip p=1", "--step", "random_rotation degrees=5")
     assert cli("convert", photos, out, "--recipe", recipe, *options.split(), *steps).code == 0
-    made = Manifest.load(LocalFolder(out)).recipe
+    made = Manifest.load(dataset_in(out)).recipe
     assert (made["kind"], made["store"], made["seed"]) == ("image", "jpeg:70", 9)
     *steps, rotation = made["transform"]
     assert steps == [

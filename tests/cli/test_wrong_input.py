@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dataset_facts import tree
+from dataset_files import shard_in
 
 import shardctl
 from shardctl.errors import InputError, UsageError
@@ -35,7 +36,7 @@ def here(
     (tmp_path / "text" / "a.xml").write_text("x")
     (tmp_path / "full" / "thesis.doc").write_text("years of work")
     (tmp_path / "file").write_text("a file")
-    shutil.copy(whole_dataset / "train-00000.arrow", tmp_path / "shard.arrow")
+    shutil.copy(shard_in(whole_dataset, "train-00000"), tmp_path / "shard.arrow")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     shutil.copytree(whole_dataset, tmp_path / "ready")

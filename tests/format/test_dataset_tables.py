@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dataset_files import shard_in, tables_in
 from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 from guarded_memory import astray
 from in_this_process import convert
@@ -18,13 +19,13 @@ from places import place_of
 
 import shardctl
 from shardctl.errors import DatasetError, InputError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.verify.check import Provenance
 from shardctl.inspection.verify.shard_checks import first_wrong_key, number_at_end
-from shardctl.system.folders import LocalFolder
 
 FILES, LINES = 6, 40
 BLANK, BROKEN = 5, 9
@@ -71,13 +72,13 @@ def test_every_key_is_found_where_it_stands_with_its_source(lines):
     assert len(ds) == FILES * (LINES - 2)
     for index in range(0, len(ds), 11):
         key = ds[index]["key"]
-        (record,) = samples_of_key(LocalFolder(lines), key)
+        (record,) = samples_of_key(dataset_in(lines), key)
         assert (record.index, record.values["key"]) == (index, key)
         assert record.source == str(lines.parent / "in" / key.partition("#")[0])
 
 
 def test_the_units_of_a_row_are_those_of_its_file(lines):
-    stored = DatasetTables(LocalFolder(lines))
+    stored = DatasetTables(dataset_in(lines))
     ds = shardctl.open(lines)
     for shard, entry in enumerate(stored.shards):
         units = stored.units(shard)
@@ -90,7 +91,7 @@ def test_the_units_of_a_row_are_those_of_its_file(lines):
 
 
 def test_lines_that_are_no_samples_tell_why(lines):
-    folder = LocalFolder(lines)
+    folder = dataset_in(lines)
     with pytest.raises(DatasetError, match=r"f2\.jsonl#9: was rejected .*JSON"):
         samples_of_key(folder, f"f2.jsonl#{BROKEN}")
     for key, said in (
@@ -132,8 +133,8 @@ def exchange_keys(shard: Path) -> None:
     ],
 )
 def test_a_key_that_the_plan_does_not_give_is_found(lines, wrong):
-    stored = DatasetTables(LocalFolder(lines))
-    (block,) = read_table(lines / stored.shards.names[0]).combine_chunks().to_batches()
+    stored = DatasetTables(dataset_in(lines))
+    (block,) = read_table(lines / stored.shards.paths[0]).combine_chunks().to_batches()
     keys = block["key"].to_pylist()
     path, _, number = keys[-1].partition("#")
     changed = wrong and wrong.format(path=path, number=number, key=keys[-1], before=keys[-2])
@@ -147,7 +148,7 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines, wrong):
 
 def test_records_in_another_order_are_found_where_order_is_promised(tmp_path, out):
     convert(write_lines(tmp_path / "in"), out)
-    exchange_keys(out / "train-00000.arrow")
+    exchange_keys(shard_in(out, "train-00000"))
     sign(out)
     (finding,) = shardctl.verify(out).findings
     assert (finding.kind, finding.row) == ("keys-differ", 4)
@@ -155,7 +156,7 @@ def test_records_in_another_order_are_found_where_order_is_promised(tmp_path, ou
 
 def test_units_that_share_records_are_found(tmp_path, out):
     convert(write_lines(tmp_path / "in"), out, samples_per_shard=30)
-    firsts = read_table(out / "plan.arrow")["first"].to_pylist()
+    firsts = read_table(tables_in(out) / "plan.arrow")["first"].to_pylist()
     edit_unit(out, next(unit for unit, first in enumerate(firsts) if first > 1), first=2)
     sign(out)
     found = {(finding.kind, finding.key) for finding in shardctl.verify(out).findings}
@@ -166,7 +167,7 @@ def test_a_damaged_block_names_the_file_and_its_records_where_none_was_left_out(
     source = tmp_path / "a.jsonl"
     source.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(30)))
     convert(source, out, recipe={"compression": "none"}, samples_per_shard=30)
-    shard = out / "train-00000.arrow"
+    shard = shard_in(out, "train-00000")
     data = bytearray(shard.read_bytes())
     data[data.index(b"a.jsonl#17")] ^= 1
     shard.write_bytes(data)
@@ -199,18 +200,18 @@ def test_a_diff_of_lines_in_another_order_finds_the_line_that_changed(tmp_path):
 @pytest.mark.parametrize("name", ["file", "samples", "first_row", "shard", "size", "records"])
 def test_a_plan_that_leads_astray_is_refused(lines, out, name):
     shutil.copytree(lines, out)
-    shard = DatasetTables(LocalFolder(out)).shard_of_unit(1)
+    shard = DatasetTables(dataset_in(out)).shard_of_unit(1)
     edit_unit(out, 1, **{name: {"size": -1, "file": 99, "shard": 7}.get(name, 2**62)})
     with pytest.raises(DatasetError, match=r"contradicts itself|values that cannot be"):
-        DatasetTables(LocalFolder(out)).units(shard)
+        DatasetTables(dataset_in(out)).units(shard)
 
 
 def test_a_path_that_leads_out_of_the_source_is_not_followed(dataset):
-    files = read_table(dataset / "files.arrow")
+    files = read_table(tables_in(dataset) / "files.arrow")
     paths = ["../../etc/passwd", *files["path"].to_pylist()[1:]]
-    write_table(dataset / "files.arrow", replace_column(files, "path", paths))
+    write_table(tables_in(dataset) / "files.arrow", replace_column(files, "path", paths))
     with pytest.raises(DatasetError, match="values that cannot be"):
-        samples_of_key(LocalFolder(dataset), "../../etc/passwd")
+        samples_of_key(dataset_in(dataset), "../../etc/passwd")
 
 
 def test_what_labels_say_is_looked_at_before_it_is_compared(photos, tmp_path):
@@ -220,11 +221,13 @@ def test_what_labels_say_is_looked_at_before_it_is_compared(photos, tmp_path):
         rows = [f"{name},what {out} has on {name}\n" for name in images]
         (tmp_path / f"{out}.csv").write_text("".join(["file,caption\n", *rows]))
         convert(photos, tmp_path / out, labels=tmp_path / f"{out}.csv")
-    files = read_table(tmp_path / "a" / "files.arrow").combine_chunks()
+    files = read_table(tables_in(tmp_path / "a") / "files.arrow").combine_chunks()
     said = files["columns"].chunk(0)
     place = files.schema.get_field_index("columns")
     wrong = pa.StructArray.from_arrays([astray(said.field("caption"), 3)], ["caption"])
-    write_table(tmp_path / "a" / "files.arrow", files.set_column(place, "columns", wrong))
+    write_table(
+        tables_in(tmp_path / "a") / "files.arrow", files.set_column(place, "columns", wrong)
+    )
     with pytest.raises(DatasetError, match="holds values that cannot be"):
         differences(place_of(tmp_path / "a"), place_of(tmp_path / "b"))
 
@@ -239,8 +242,8 @@ def test_numbers_are_read_from_the_ends_of_keys():
 
 def test_a_dataset_that_has_no_files_is_searched_by_its_shards(out):
     shardctl.write(out, [{"key": f"sample-{number}", "n": number} for number in range(50)])
-    (record,) = samples_of_key(LocalFolder(out), "sample-7")
+    (record,) = samples_of_key(dataset_in(out), "sample-7")
     assert (record.index, record.values["n"], record.source) == (7, 7, None)
     with pytest.raises(InputError, match=r"no key 'sample-77'; did you mean sample-7"):
-        samples_of_key(LocalFolder(out), "sample-77")
+        samples_of_key(dataset_in(out), "sample-77")
     assert shardctl.verify(out, "deep").findings == ()

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataset_facts import expect_whole, keys, tree
+from dataset_files import shard_in, shards_in, tables_in
+from followed_sources import write
 from PIL import Image
 
 import shardctl
@@ -21,7 +24,7 @@ from shardctl.images.codecs import backend
 EARLIER = Path(__file__).parent / "earlier"
 
 REFUSED = ("eb0362ab", "cd8e6d4f")
-OPENED = ("e7c2c638", "8884cb86", "277d4520")
+OPENED = ("e7c2c638", "8884cb86", "277d4520", "7ea9dfe6")
 WITH_UPDATES = OPENED[1:]
 
 
@@ -81,7 +84,7 @@ def test_version_2_opens_whole_with_the_values_of_its_sources(unpacked):
 @pytest.mark.parametrize("unpacked", OPENED, indirect=True)
 def test_damage_in_version_2_is_found_and_repaired_from_its_sources(unpacked):
     dataset = unpacked / "raw"
-    shard = dataset / "train-00000.arrow"
+    shard = shard_in(dataset, "train-00000")
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert not shardctl.verify(dataset).ok
@@ -89,9 +92,24 @@ def test_damage_in_version_2_is_found_and_repaired_from_its_sources(unpacked):
     assert shard.read_bytes() == whole
 
 
+def inodes(shards: list[Path]) -> dict[Path, int]:
+    return {shard: shard.stat().st_ino for shard in shards}
+
+
+def expect_version_3(dataset: Path, before: dict[Path, int]) -> None:
+    """Expect tables of version 3 alone, and no shard of before but in its place."""
+    assert json.loads((dataset / "manifest.json").read_text())["format_version"] == 3
+    assert tables_in(dataset).parent == dataset / "generations"
+    left = {path for path in dataset.iterdir() if path.is_file()} - {dataset / "manifest.json"}
+    assert inodes(sorted(left)).items() <= before.items()
+    assert not (dataset / ".shardctl").exists()
+    expect_whole(dataset, "deep")
+
+
 @pytest.mark.parametrize("unpacked", WITH_UPDATES, indirect=True)
 def test_version_2_follows_its_sources(unpacked):
     dataset, photos = unpacked / "raw", unpacked / "sources" / "photos"
+    before, old_keys = inodes(shards_in(dataset)), keys(dataset)
     manifest = json.loads((dataset / "manifest.json").read_text())
     shutil.copy(photos / "cats" / "0.png", photos / "cats" / "9.png")
 
@@ -105,7 +123,51 @@ def test_version_2_follows_its_sources(unpacked):
     if (made_by["imaging"], made_by["libraries"]) == (backend.require_one(), libraries):
         result = update()
         assert (result.status, result.samples) == ("updated", 7)
+        expect_version_3(dataset, before)
+        assert [each["key"] for each in shardctl.open(dataset, generation=1)] == old_keys
+        assert inodes(list(before)) == before, "shards are not copied"
     else:
         with pytest.raises(DatasetError, match="other versions made it"):
             update()
     assert shardctl.verify(dataset).ok
+
+
+@pytest.mark.parametrize("unpacked", OPENED, indirect=True)
+def test_version_2_is_compacted_and_pruned(unpacked):
+    """Where a generation was kept, that opens by its path until it is pruned, too."""
+    dataset, photo = unpacked / "source", unpacked / "sources" / "photos" / "cats" / "0.png"
+    before, old_keys = inodes(shards_in(dataset)), keys(dataset)
+    kept = dataset / "generations" / "00001"
+    shutil.copytree(dataset, kept, ignore=lambda *_: ["generations"])
+    shardctl.compact(dataset)
+    expect_version_3(dataset, before)
+    assert inodes(shards_in(dataset)) == before, "shards are not copied"
+    assert keys(kept) == old_keys
+    assert shardctl.prune(dataset, keys=["cats/0.png"]).removed == 1
+    expect_version_3(dataset, before)
+    assert keys(dataset) == [key for key in old_keys if key != "cats/0.png"]
+    assert not any(photo.read_bytes() in data for data in tree(dataset).values())
+
+
+@pytest.mark.parametrize("unpacked", OPENED[-1:], indirect=True)
+@pytest.mark.parametrize("beside", ["raw", ".raw.shardctl", ".raw.shardctl.old"])
+def test_an_unfinished_commit_of_version_2_is_refused_by_name(beside, unpacked, cli):
+    dataset, photos = unpacked / "raw", unpacked / "sources" / "photos"
+    write(unpacked / beside / ".shardctl" / ("0" * 32) / "replaced.json", "{}")
+    before = tree(unpacked)
+    for command in (
+        ("convert", photos, dataset),
+        ("convert", photos, dataset, "--update"),
+        ("finish", dataset),
+        ("repair", dataset),
+        ("compact", dataset),
+        ("prune", dataset, "--key", "cats/0.png"),
+    ):
+        ran = cli(*command)
+        assert ran.code == 3
+        assert "shardctl 1.0.0rc1 was stopped" in ran.err
+        assert "complete it with that version" in ran.err
+    assert tree(unpacked) == before
+    (dataset / "manifest.json").unlink()
+    with pytest.raises(DatasetError, match=r"1\.0\.0rc1 was stopped"):
+        shardctl.open(dataset)

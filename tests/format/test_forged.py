@@ -11,20 +11,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_files import shard_in, tables_in
 from forged_datasets import edit_unit, read_table, replace_column, sign, write_table
 
 import shardctl
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 
-SHARD = "train-00002.arrow"
+SHARD = "train-00002"
 
 
 def rewrite_shard(out: Path, change: Callable[[pa.Table], pa.Table], rows: int = 100) -> None:
     """Write a shard with other content, in blocks of so many rows, each with the checksum that fits
     it."""
-    table = change(read_table(out / SHARD)).combine_chunks()
-    with pa.ipc.new_file(out / SHARD, table.schema) as writer:
+    shard = shard_in(out, SHARD)
+    table = change(read_table(shard)).combine_chunks()
+    with pa.ipc.new_file(shard, table.schema) as writer:
         for batch in table.to_batches(max_chunksize=rows):
             whole = pa.record_batch(
                 [pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema
@@ -40,14 +42,15 @@ def swap_keys(table: pa.Table) -> pa.Table:
 
 
 def edit_plan(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    write_table(out / "plan.arrow", change(read_table(out / "plan.arrow")))
+    write_table(tables_in(out) / "plan.arrow", change(read_table(tables_in(out) / "plan.arrow")))
 
 
 def edit_files(out: Path, column: str, value: Any) -> None:
     """Give the first file another value."""
-    files = read_table(out / "files.arrow")
+    files = read_table(tables_in(out) / "files.arrow")
     write_table(
-        out / "files.arrow", replace_column(files, column, [value, *files[column].to_pylist()[1:]])
+        tables_in(out) / "files.arrow",
+        replace_column(files, column, [value, *files[column].to_pylist()[1:]]),
     )
 
 
@@ -59,11 +62,12 @@ def swap_units(plan: pa.Table) -> pa.Table:
 
 
 def listed_twice(out: Path) -> None:
-    (out / CHECKSUMS).write_text((out / CHECKSUMS).read_text() + "0" * 64 + "  more.arrow\n")
+    sums = tables_in(out) / CHECKSUMS
+    sums.write_text(sums.read_text() + "0" * 64 + "  more.arrow\n")
 
 
 def write_reject(out: Path, record: Any) -> None:
-    (out / "rejects.jsonl").write_text(json.dumps(record) + "\n")
+    (tables_in(out) / "rejects.jsonl").write_text(json.dumps(record) + "\n")
 
 
 def odd_label(table: pa.Table) -> pa.Table:
@@ -113,7 +117,7 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
     ("plan-differs", lambda out: edit_plan(out, lambda plan: plan.slice(1)), {}),
     ("plan-differs", lambda out: edit_plan(out, lambda plan: plan.drop_columns(["digest"])), {}),
     ("duplicate-key", lambda out: edit_unit(out, 0, file=1), {}),
-    ("duplicate-key", lambda out: edit_files(out, "path", read_table(out / "files.arrow")["path"][7].as_py()), {}),
+    ("duplicate-key", lambda out: edit_files(out, "path", read_table(tables_in(out) / "files.arrow")["path"][7].as_py()), {}),
     ("keys-differ", lambda out: edit_plan(out, swap_units), {}),
     *(("files-differ", partial(edit_files, column=name, value=value), {}) for name, value in FILES),
     *((kind, partial(write_reject, record=record), {}) for kind, record in REJECTS),
@@ -139,5 +143,5 @@ def test_a_dataset_that_contradicts_itself_is_found_out(dataset, kind, forge, sa
     if kind == "no-such-class":
         assert [(finding.shard, finding.block, finding.row) for finding in found] == [(SHARD, 0, 5)]
         assert found[0].message.startswith("its label is 6, and the classes")
-        (alone,) = shardctl.verify(dataset / SHARD).findings
+        (alone,) = shardctl.verify(shard_in(dataset, SHARD)).findings
         assert (alone.kind, alone.row) == (kind, 5)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import examples
 from dataset_facts import rejects_of
+from dataset_files import shard_in
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, repair
@@ -416,7 +417,7 @@ def test_pieces_keep_the_other_columns_and_are_verified(source, documents, out):
 def test_packed_shards_that_were_deleted_are_made_again(source, out):
     converted(source, out, 100, method="bfd")
     before = {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))}
-    (out / "train-00001.arrow").unlink()
+    shard_in(out, "train-00001").unlink()
     assert shardctl.verify(out).findings != ()
     repair(out)
     assert {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))} == before
@@ -429,7 +430,7 @@ def test_samples_that_were_dropped_are_not_counted_by_steps(source, tmp_path, ou
     copy = shutil.copy(source, tmp_path / "in")
     converted(tmp_path / "in", out, 100)
     Path(copy).unlink()
-    (out / "train-00001.arrow").unlink()
+    shard_in(out, "train-00001").unlink()
     assert repair(out, drop_lost=True).status == "dropped"
     assert "steps" not in json.loads((out / "manifest.json").read_text())
     assert shardctl.verify(out).findings == ()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from dataset_facts import shards_of
-from forged_datasets import signed
+from dataset_files import shards_in
+from forged_datasets import write_manifest
 from handmade import write_dataset
 from PIL import Image as Pictures
 from places import place_of
@@ -196,9 +196,7 @@ def test_the_field_of_an_image_that_does_not_decode_is_named(broken):
 
 
 def test_deep_verification_decodes_every_image_of_a_sample(broken):
-    first, second = (
-        shardctl.verify(broken / name, "deep").findings for name in shards_of(broken).names
-    )
+    first, second = (shardctl.verify(shard, "deep").findings for shard in shards_in(broken))
     (finding,) = first
     assert (finding.kind, finding.row) == ("does-not-decode", 5)
     assert "the mask" in finding.message
@@ -261,7 +259,7 @@ def test_all_images_are_drawn_saved_and_counted(several, tmp_path, cli):
     names = ["png", "mask.png", "thumb.png", "photo.png", "json"]
     assert [Path(path).name for path in saved] == [f"k00.{name}" for name in names]
     assert Path(saved[1]).read_bytes() == sample(0)[2][0]
-    assert "photo" in cli("inspect", several / shards_of(several).names[0]).out
+    assert "photo" in cli("inspect", shards_in(several)[0]).out
     statistics = statistics_of(place_of(several))
     whats = {spread.what for spread in statistics.distributions}
     assert {"image width", "mask width", "photo height", "photo, bytes"} <= whats
@@ -346,8 +344,7 @@ def test_roles_from_a_file_are_checked(said):
 
 
 def test_a_manifest_whose_roles_do_not_fit_is_refused(out):
-    manifest = write(out, [sample(0)]) / "manifest.json"
-    record = json.loads(manifest.read_text())
+    record = json.loads((write(out, [sample(0)]) / "manifest.json").read_text())
     raw = {"store": "raw", "shape": [6, 8]}
     for name, role, why in (
         ("gone", {"role": "text"}, "help format"),
@@ -360,6 +357,6 @@ def test_a_manifest_whose_roles_do_not_fit_is_refused(out):
             "not those of the columns",
         ),
     ):
-        manifest.write_text(signed({**record, "fields": {name: role}}))
+        write_manifest(out, {**record, "fields": {name: role}})
         with pytest.raises(DatasetError, match=why):
             shardctl.open(out)[0]

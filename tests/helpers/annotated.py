@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from handmade import generation_of
 from pictures import png as png
 
 from shardctl.format.layout import ENCODED_IMAGE, Layout
@@ -76,13 +77,14 @@ def write_annotated(root: Path, compression: str = "none", change: Any = None) -
     ]
     roles: dict[str, Role] = {"image": Image("source"), "objects": OBJECTS, "mask": CLASSES}
     layout = Layout("image", pa.schema(fields), Roles(roles))
-    root.mkdir()
     entries, encoding = [], Compression.parse(compression)
-    for split, numbers in (("train", range(12)), ("val", range(12, 16))):
-        series = ShardSeries(root, layout, split, encoding, ShardLimits(1 << 62, 5))
-        for number in numbers:
-            series.add(sample(number) if change is None else change(sample(number)), 2_000_000)
-        series.close()
-        entries += series.entries
-    finish(root, layout, entries, encoding, {"made_by": MADE_BY})
+    with generation_of(root) as new:
+        for split, numbers in (("train", range(12)), ("val", range(12, 16))):
+            limits = ShardLimits(1 << 62, 5)
+            series = ShardSeries(new.root, new.id, layout, split, encoding, limits)
+            for number in numbers:
+                series.add(sample(number) if change is None else change(sample(number)), 2_000_000)
+            series.close()
+            entries += series.entries
+        finish(new, layout, entries, encoding, {"made_by": MADE_BY})
     return root

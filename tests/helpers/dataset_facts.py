@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from dataset_files import shards_in, tables_in
 
 import shardctl
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.tables import ShardTable, read_checksums, read_rejects
 from shardctl.system.files import sha256_of
-from shardctl.system.folders import LocalFolder
 
 
 def sums(dataset: Path) -> bytes:
     """Return SHA256SUMS, having made sure that it is true."""
-    for name, sha256 in read_checksums(LocalFolder(dataset)).items():
-        assert sha256_of(dataset / name) == sha256
-    return (dataset / "SHA256SUMS").read_bytes()
+    folder = dataset_in(dataset)
+    for name, sha256 in read_checksums(folder).items():
+        assert sha256_of(folder.path(name)) == sha256
+    return (tables_in(dataset) / "SHA256SUMS").read_bytes()
 
 
 def expect_whole(dataset: Any, level: str = "full") -> None:
@@ -28,11 +30,11 @@ def expect_whole(dataset: Any, level: str = "full") -> None:
 
 
 def rejects_of(dataset: Path) -> list[Any]:
-    return list(read_rejects(LocalFolder(dataset)))
+    return list(read_rejects(dataset_in(dataset)))
 
 
 def shards_of(dataset: Path) -> ShardTable:
-    return ShardTable(LocalFolder(dataset))
+    return ShardTable(dataset_in(dataset))
 
 
 def keys(out: Path) -> list[str]:
@@ -41,7 +43,9 @@ def keys(out: Path) -> list[str]:
 
 def dropped(out: Path) -> dict[str, str]:
     """Return the message of every reject that is a duplicate, by its key."""
-    rejects = (json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines())
+    rejects = (
+        json.loads(line) for line in (tables_in(out) / "rejects.jsonl").read_text().splitlines()
+    )
     return {
         reject["key"]: reject["message"]
         for reject in rejects
@@ -50,7 +54,7 @@ def dropped(out: Path) -> dict[str, str]:
 
 
 def stored(dataset: Path, name: str) -> list[Any]:
-    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob("train-*.arrow"))]
+    tables = [pa.ipc.open_file(shard).read_all() for shard in shards_in(dataset)]
     values: list[Any] = pa.concat_tables(tables)[name].to_pylist()
     return values
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dataset_files import shards_in, tables_in
+
 import shardctl
 from shardctl.system.files import sha256_of
 
@@ -63,5 +65,5 @@ def make_unreadable(path: Path) -> None:
 
 def digests_of(out: Path) -> dict[str, str]:
     """Return the digest of each file of a dataset but its manifest, which has a date."""
-    files = (path for path in out.iterdir() if path.is_file() and path.name != "manifest.json")
-    return {path.name: sha256_of(path) for path in files}
+    files = [*tables_in(out).iterdir(), *shards_in(out)]
+    return {path.name: sha256_of(path) for path in files if path.name != "manifest.json"}

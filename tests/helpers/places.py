@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from shardctl.format.dataset_folder import DatasetFolder, dataset_in
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.system.folders import LocalFolder
 
@@ -9,9 +10,9 @@ from shardctl.system.folders import LocalFolder
 def place_of(path: Path) -> DatasetLocation:
     """Return where a dataset is, or a shard."""
     return (
-        DatasetLocation(LocalFolder(path.parent), path.name)
+        DatasetLocation(DatasetFolder(path.parent), path.name)
         if path.is_file()
-        else DatasetLocation(LocalFolder(path))
+        else DatasetLocation(dataset_in(path))
     )
 
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from dataset_files import shard_in, shards_in
 from handmade import write_dataset
 from object_server import ObjectServer
 from pictures import encoded
 from PIL import Image
 
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.stretches import extents_of
 from shardctl.format.tables import ShardTable
-from shardctl.system.folders import LocalFolder
 from shardctl.system.stores import open_store
 
 FIELDS = pa.schema(
@@ -68,14 +69,19 @@ def upload(root: Path, url: str) -> str:
     return url
 
 
+def key_of(root: Path, shard: str = "train-00001") -> str:
+    """Return the key of the shard of a dataset that is called so, below its URL."""
+    return shard_in(root, shard).relative_to(root).as_posix()
+
+
 def blocks_of(root: Path) -> int:
-    return len(ShardTable(LocalFolder(root)).block_rows)
+    return len(ShardTable(dataset_in(root)).block_rows)
 
 
 def block_reads(server: ObjectServer, root: Path) -> Counter[str]:
     """Return how often each block of a dataset was read from the server."""
     blocks = set()
-    for path in root.glob("train-*.arrow"):
+    for path in shards_in(root):
         extents = extents_of(path.read_bytes(), path.stat().st_size)
         for start, length in zip(extents.starts.tolist(), extents.lengths.tolist(), strict=True):
             blocks.add(f"{path.name} bytes={start}-{start + length - 1}")

@@ -19,12 +19,9 @@ CHANGES = {
     "os.remove",
     "os.rmdir",
     "os.mkdir",
-    "os.link",
     "os.truncate",
-    "ctypes.dlopen",
 }
-"""Audit events of Python right before such a change. The last one stands for the exchange of
-folders, which ctypes makes."""
+"""Audit events of Python right before such a change."""
 
 
 EVERY = 8

@@ -7,6 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from dataset_files import tables_in
+
 import shardctl
 
 
@@ -18,7 +20,9 @@ def convert_thrice(
         shardctl.convert(
             source, folder / f"out-{workers}", recipe=recipe, workers=workers, **options
         )
-    sums = {(folder / f"out-{workers}" / "SHA256SUMS").read_bytes() for workers in (0, 1, 2)}
+    sums = {
+        (tables_in(folder / f"out-{workers}") / "SHA256SUMS").read_bytes() for workers in (0, 1, 2)
+    }
     assert len(sums) == 1
     assert shardctl.verify(folder / "out-1", level="deep").findings == ()
     return folder / "out-0"

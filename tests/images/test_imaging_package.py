@@ -16,9 +16,9 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InstallError, Rejection
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.manifest import Manifest
 from shardctl.images.codecs import backend
-from shardctl.system.folders import LocalFolder
 
 NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__version__}"
 
@@ -26,7 +26,7 @@ NAME = f"{'Pillow-SIMD' if '.post' in PIL.__version__ else 'Pillow'} {PIL.__vers
 def test_the_package_in_effect_is_named_by_itself(dataset):
     """And not by the list of installed packages, on which both may stand."""
     assert backend.require_one() == NAME
-    environment = Manifest.load(LocalFolder(dataset)).environment
+    environment = Manifest.load(dataset_in(dataset)).environment
     assert environment is not None
     assert environment["imaging"] == NAME
     assert "libjpeg" in environment["libraries"]

@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 from conftest import examples
+from damage import file_of
 from dataset_facts import sums
+from dataset_files import content_of, shards_in, tables_in
 from forged_datasets import read_table, sign, write_table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,11 +32,11 @@ from PIL import Image
 import shardctl
 from shardctl.errors import DatasetError
 from shardctl.format.counts import JpegRecord
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.tables import JPEG_KEY, ShardTable
 from shardctl.images.codecs import image, jpeg
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.system.folders import LocalFolder
 
 SIZE = (40, 32)
 """Width and height of all images."""
@@ -89,12 +91,12 @@ def kept(odd_images: Path) -> Path:
 def with_record(out: Path, change: Callable[[JpegRecord], JpegRecord | None]) -> None:
     """Have a dataset record something else of its JPEG images, and make all checksums fit; None
     records nothing at all."""
-    record = change(ShardTable(LocalFolder(out)).read_jpegs())
-    table = read_table(out / "shards.arrow")
+    record = change(ShardTable(dataset_in(out)).read_jpegs())
+    table = read_table(tables_in(out) / "shards.arrow")
     metadata = {key: value for key, value in table.schema.metadata.items() if key != JPEG_KEY}
     if record is not None:
         metadata[JPEG_KEY] = json.dumps(record.to_json()).encode()
-    write_table(out / "shards.arrow", table.replace_schema_metadata(metadata))
+    write_table(tables_in(out) / "shards.arrow", table.replace_schema_metadata(metadata))
     sign(out, jpeg=None if record is None else record.counts())
 
 
@@ -123,7 +125,7 @@ def findings(out: Path, level: str) -> set[tuple[str, str | None]]:
 
 
 def test_what_is_recorded_of_images_is_what_they_are(kept):
-    record = ShardTable(LocalFolder(kept)).read_jpegs()
+    record = ShardTable(dataset_in(kept)).read_jpegs()
     keys = shardctl.open(kept).take(range(len(ODD)), columns=["key"])["key"]
     assert {
         Path(key).stem for key, plain in zip(keys, record.plain, strict=True) if not plain
@@ -238,7 +240,7 @@ def test_images_of_another_size_than_is_recorded_are_refused(copied):
 
 
 def test_a_role_that_lies_is_found(copied):
-    (shard,) = copied.glob("train-*.arrow")
+    (shard,) = shards_in(copied)
     schema = read_table(shard).schema
     info = json.loads(schema.metadata[b"shardctl"])
     info["fields"]["image"]["store"] = "jpeg:90"
@@ -266,11 +268,11 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_record_is_found_and_not_used(kept, copied, damage):
-    table = read_table(copied / "shards.arrow")
+    table = read_table(tables_in(copied) / "shards.arrow")
     record = json.loads(table.schema.metadata[JPEG_KEY])
     damage(record)
     metadata = {**table.schema.metadata, JPEG_KEY: json.dumps(record).encode()}
-    write_table(copied / "shards.arrow", table.replace_schema_metadata(metadata))
+    write_table(tables_in(copied) / "shards.arrow", table.replace_schema_metadata(metadata))
     kinds = {kind for level in ("quick", "full") for kind, _ in findings(copied, level)}
     assert kinds & {"wrong-size", "wrong-checksum", "jpeg-differs"}
     assert_same(loaded(copied), slowly(kept))
@@ -335,7 +337,7 @@ def test_the_record_follows_the_order_of_the_rows(records_of_images, tmp_path, s
     ds = shardctl.open(out)
     stored = ds.take(range(len(ds)), decode=False)["image"]
     facts = [jpeg_facts(data) for data in stored]
-    record = ShardTable(LocalFolder(out)).read_jpegs()
+    record = ShardTable(dataset_in(out)).read_jpegs()
     assert record.plain.tolist() == [each is not None and each.plain for each in facts]
     assert record.counts() == {"images": 45, "progressive": 10, "full_colour": 10}
     assert_same(list(ds.take(range(len(ds)))["image"]), slowly(out))
@@ -344,18 +346,17 @@ def test_the_record_follows_the_order_of_the_rows(records_of_images, tmp_path, s
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("older", [False, True], ids=["with a record", "without"])
-@pytest.mark.parametrize("lost", ["shards.arrow", "manifest.json", "train-00001.arrow"])
+@pytest.mark.parametrize("lost", ["shards.arrow", "manifest.json", "train-00001"])
 def test_repair_gives_back_the_record_that_there_was(odd_images, out, lost, older):
     convert(odd_images, out, labels="none", samples_per_shard=3)
     if older:
         with_record(out, lambda _: None)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = content_of(out)
     counts = shardctl.open(out).manifest.jpeg
-    (out / lost).unlink()
+    file_of(out, lost).unlink()
     result = shardctl.repair(out, [odd_images], workers=0)
     assert result.ok, result
-    del before["manifest.json"]
-    assert {name: (out / name).read_bytes() for name in before} == before
+    assert content_of(out) == before
     assert shardctl.open(out).manifest.jpeg == counts
     assert shardctl.verify(out, "deep").findings == ()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_files import shards_in
 from handmade import write_dataset
 from token_samples import (
     EOS,
@@ -21,10 +22,10 @@ from token_samples import (
 
 import shardctl
 from shardctl.errors import DatasetError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.roles import Tokens
 from shardctl.inspection.content.samples import samples_of_key
 from shardctl.inspection.content.tokens import Decoder
-from shardctl.system.folders import LocalFolder
 
 DOCUMENTS = {
     "a.txt": "alpha",
@@ -78,8 +79,8 @@ def test_each_column_of_tokens_is_decoded_by_its_own_tokenizer(out):
         "other": Tokens(tokenizer="words.txt"),
     }
     write_dataset(out, schema, [("a", [104, 105], [0, 1])], 4, roles=roles)
-    decoder = Decoder(LocalFolder(out))
-    (record,) = decoder.decoded(samples_of_key(LocalFolder(out), "a"))
+    decoder = Decoder(dataset_in(out))
+    (record,) = decoder.decoded(samples_of_key(dataset_in(out), "a"))
     assert record.texts == {"tokens": "hi"}
     assert "words.txt" in (decoder.why_not or "")
 
@@ -144,9 +145,7 @@ def test_a_block_leads_to_its_documents(packed, cli):
 def test_a_document_leads_to_its_blocks(packed, cli):
     found = cli("inspect", packed, "--key", "b.txt", "--json").json["records"]
     assert [record["row"] for record in found] == [0, 1, 0]
-    assert [record["shard"] for record in found] == ["train-00000.arrow"] * 2 + [
-        "train-00001.arrow"
-    ]
+    assert [record["shard"] for record in found] == ["train-00000"] * 2 + ["train-00001"]
     pieces = [piece for record in found for piece in record["documents"] if piece["key"] == "b.txt"]
     assert "".join(piece["text"] for piece in pieces) == DOCUMENTS["b.txt"] + "<eos>"
     assert [piece["start"] for piece in pieces] == [0, 10, 26]
@@ -226,9 +225,9 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
 def test_each_document_of_a_conversion_leads_to_its_text(source, out, method):
     convert(source, out, method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)
-    decoder = Decoder(LocalFolder(out))
+    decoder = Decoder(dataset_in(out))
     for key, text in texts_in(source).items():
-        records = list(decoder.decoded(samples_of_key(LocalFolder(out), key)))
+        records = list(decoder.decoded(samples_of_key(dataset_in(out), key)))
         assert {record.source for record in records} == {str(source)}
         parts = [
             (piece.start, record.values["tokens"][piece.first : piece.first + piece.length])
@@ -245,12 +244,12 @@ def test_each_document_of_a_conversion_leads_to_its_text(source, out, method):
 
 def test_only_the_shards_that_may_have_a_document_are_read(source, out):
     convert(source, out, "bfd", samples_per_shard=8)
-    shards = sorted(out.glob("train-*.arrow"))
+    shards = shards_in(out)
     assert len(shards) > 3
     for shard in shards[1:]:
         shard.unlink()
-    records = samples_of_key(LocalFolder(out), "in.jsonl#1")
-    assert {record.shard for record in records} == {shards[0].name}
+    records = samples_of_key(dataset_in(out), "in.jsonl#1")
+    assert {record.shard for record in records} == {"train-00000"}
 
 
 def test_a_document_that_is_in_no_block_is_told_why(tmp_path, out, cli):

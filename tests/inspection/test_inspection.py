@@ -14,15 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import flip
+from dataset_files import shard_in, shards_in
 from in_this_process import convert
 from PIL import Image
 from places import file_at, place_of
 
 import shardctl
 from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Image as Stored
 from shardctl.format.roles import Roles
+from shardctl.format.tables import ShardTable
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.images import save
@@ -31,7 +34,6 @@ from shardctl.inspection.content.overview import column_bytes, describe_shard, f
 from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 from shardctl.inspection.content.statistics import distribution, statistics_of
 from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
-from shardctl.system.folders import LocalFolder
 
 CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
 
@@ -42,9 +44,9 @@ def pixels_of(path: Path) -> Any:
 
 
 def test_the_overview_adds_up(raw_dataset):
-    record = overview(LocalFolder(raw_dataset)).record()
+    record = overview(dataset_in(raw_dataset)).record()
     assert record["samples"] == 60
-    assert record["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("*-0*.arrow"))
+    assert record["bytes"] == sum(path.stat().st_size for path in shards_in(raw_dataset))
     assert sum(split["samples"] for split in record["splits"]) == 60
     assert record["classes"] == dict.fromkeys(CLASSES, 10)
     for split in record["splits"]:
@@ -52,14 +54,14 @@ def test_the_overview_adds_up(raw_dataset):
     assert [column["name"] for column in record["schema"]] == ["key", "image", "label"]
     assert record["recipe"]["store"] == "raw"
     assert record["seconds"] > 0
-    assert column_bytes(LocalFolder(raw_dataset))["image"] == 60 * 32 * 32 * 3
+    assert column_bytes(dataset_in(raw_dataset))["image"] == 60 * 32 * 32 * 3
 
 
 def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset):
-    before = overview(LocalFolder(dataset))
-    manifest = replace(Manifest.load(LocalFolder(dataset)), class_counts=None, seconds=None)
+    before = overview(dataset_in(dataset))
+    manifest = replace(Manifest.load(dataset_in(dataset)), class_counts=None, seconds=None)
     (dataset / "manifest.json").write_text(manifest.to_json())
-    assert overview(LocalFolder(dataset)).classes_by_split == before.classes_by_split
+    assert overview(dataset_in(dataset)).classes_by_split == before.classes_by_split
 
 
 def test_samples_without_a_label_are_counted_as_such(photos, tmp_path, out):
@@ -68,23 +70,23 @@ def test_samples_without_a_label_are_counted_as_such(photos, tmp_path, out):
         "file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n"
     )
     convert(photos, out, labels=str(tmp_path / "labels.csv"), lenient_labels=True)
-    assert overview(LocalFolder(out)).classes == {"cat": 20, "(no label)": 40}
+    assert overview(dataset_in(out)).classes == {"cat": 20, "(no label)": 40}
 
 
 def test_a_key_leads_to_its_record_and_its_source(raw_dataset, photos):
     ds = shardctl.open(raw_dataset)
     for index in (0, 17, 59):
         sample = ds[index]
-        (record,) = samples_of_key(LocalFolder(raw_dataset), sample["key"])
+        (record,) = samples_of_key(dataset_in(raw_dataset), sample["key"])
         source = str(photos / sample["key"])
         assert (record.index, record.source, record.intact) == (index, source, True)
-        shard = file_at(raw_dataset / record.shard)
+        shard = file_at(shard_in(raw_dataset, record.shard))
         assert record.checksum == describe_shard(*shard).blocks[record.block].checksum
         assert np.array_equal(record.values["image"], sample["image"])
         same = sample_at(*shard, None, record.row)
         assert (same.values["key"], same.source) == (sample["key"], None), "a lone shard knows none"
-        entry = find_shard(LocalFolder(raw_dataset), record.shard)
-        placed = sample_at(*shard, None, record.row, entry)
+        entry = find_shard(dataset_in(raw_dataset), record.shard)
+        placed = sample_at(dataset_in(raw_dataset), entry.path, None, record.row, entry)
         assert (placed.index, placed.source) == (index, source)
 
 
@@ -93,7 +95,7 @@ def test_a_key_has_all_its_variants(photos, out):
     recipe = {"store": "raw", "variants": 3, "transform": [crop]}
     convert(photos, out, recipe=recipe, shuffle=1)
     key = shardctl.open(out)[5]["key"]
-    records = samples_of_key(LocalFolder(out), key)
+    records = samples_of_key(dataset_in(out), key)
     assert sorted(record.values["variant"] for record in records) == [0, 1, 2]
     assert {record.values["key"] for record in records} == {key}
 
@@ -104,42 +106,40 @@ def test_the_key_of_a_reject_tells_why(tmp_path, out, photos):
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     convert(tmp_path / "in", out)
     with pytest.raises(DatasetError, match=r"bad.jpg: was rejected when .* \(not an image"):
-        samples_of_key(LocalFolder(out), "bad.jpg")
-    assert overview(LocalFolder(out)).reject_reasons == {"decode: not-an-image": 1}
+        samples_of_key(dataset_in(out), "bad.jpg")
+    assert overview(dataset_in(out)).reject_reasons == {"decode: not-an-image": 1}
 
 
 def test_a_damaged_record_is_shown_and_said(dataset):
-    shard = dataset / "train-00001.arrow"
+    shard = shard_in(dataset, "train-00001")
     flip(shard)
     assert sample_at(*file_at(shard), 0, 0).intact is False
 
 
 def test_a_damaged_dataset_is_still_described(cli, dataset):
-    for shard in dataset.glob("train-0000[0-3].arrow"):
+    for shard in shards_in(dataset)[:4]:
         shard.write_bytes(shard.read_bytes()[:-200])
-    (dataset / "train-00006.arrow").unlink()
+    (shard_in(dataset, "train-00006")).unlink()
     shown = cli("inspect", dataset)
     assert shown.code == 0
     assert "60 image samples in 7 shards" in shown.out
     assert "DAMAGED: 3 of the blocks looked at; run shardctl verify." in shown.out
     assert len(cli("inspect", dataset, "--json").json["statistics"]["faults"]) == 3
-    for shard in dataset.glob("*.arrow"):
-        if shard.name not in ("plan.arrow", "shards.arrow"):
-            shard.unlink()
+    for shard in (dataset / "data").iterdir():
+        shard.unlink()
     assert "DAMAGED: 4 of the blocks looked at" in cli("inspect", dataset).out
 
 
 def test_a_shard_is_described_without_its_dataset(raw_dataset, tmp_path):
-    name = next(raw_dataset.glob("val-*.arrow")).name
-    (tmp_path / name).write_bytes((raw_dataset / name).read_bytes())
-    found = describe_shard(*file_at(tmp_path / name), check=True)
+    lone = Path(shutil.copy(shard_in(raw_dataset, "val-00000"), tmp_path))
+    found = describe_shard(*file_at(lone), check=True)
     assert found.split == "val"
     assert found.samples == sum(block.rows for block in found.blocks)
     assert all(block.intact for block in found.blocks)
     assert found.column_bytes["image"] == found.samples * 32 * 32 * 3
-    assert len(list(head(place_of(tmp_path / name), None, 3))) == 3
-    assert len(list(matching(place_of(tmp_path / name), None, "row < 2"))) == 2
-    assert statistics_of(place_of(tmp_path / name)).samples == found.samples
+    assert len(list(head(place_of(lone), None, 3))) == 3
+    assert len(list(matching(place_of(lone), None, "row < 2"))) == 2
+    assert statistics_of(place_of(lone)).samples == found.samples
 
 
 @pytest.mark.parametrize("count", [1, 7, 60, 500])
@@ -150,7 +150,7 @@ def test_some_records_come_from_everywhere_and_none_twice(raw_dataset, count):
     assert len(indices) >= min(count, 60) * 0.7
     if count >= 7:
         shards = {record.shard for record in some_samples(place_of(raw_dataset), None, count)}
-        assert shards == {path.name for path in raw_dataset.glob("*-0*.arrow")}
+        assert shards == set(ShardTable(dataset_in(raw_dataset)).names)
 
 
 def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
@@ -166,7 +166,7 @@ def test_statistics_tell_lengths_sizes_and_compression(demo, tmp_path):
     (text,) = [column for column in found.columns if column.name == "text"]
     assert text.stored_bytes < text.raw_bytes
     stored = sum(column.stored_bytes for column in found.columns) * 50
-    whole = sum(path.stat().st_size for path in (tmp_path / "lines").glob("*-0*.arrow"))
+    whole = sum(path.stat().st_size for path in shards_in(tmp_path / "lines"))
     assert stored < whole, "metadata comes on top"
 
 
@@ -210,7 +210,7 @@ def test_saved_records_are_ordinary_files(photos, tmp_path, out, store):
         if store == "source":
             assert path.read_bytes() == (photos / key).read_bytes()
         else:
-            (record,) = samples_of_key(LocalFolder(out), key)
+            (record,) = samples_of_key(dataset_in(out), key)
             assert np.array_equal(pixels_of(path), record.values["image"])
     (rest, *_) = [path for path in written if path.suffix == ".json"]
     assert json.loads(rest.read_text()) == {"label": 0, "label_name": "dunes"}
@@ -295,7 +295,7 @@ def test_a_split_is_shown_alone(cli, raw_dataset):
     found = cli("inspect", raw_dataset, "--split", "val", "--stats", "--json").json
     assert (found["split"], found["samples"]) == ("val", len(val))
     assert [split["name"] for split in found["splits"]] == ["val"]
-    assert found["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("val-*"))
+    assert found["bytes"] == sum(path.stat().st_size for path in shards_in(raw_dataset, "val"))
     assert sum(found["classes"].values()) == found["statistics"]["samples"] == len(val)
     assert found["column_bytes"]["image"] == len(val) * 32 * 32 * 3
     assert cli("inspect", raw_dataset, "--json").json["split"] is None
@@ -347,12 +347,11 @@ def test_numbers_that_are_nan_in_both_are_the_same(type_, tmp_path):
 
 
 def test_python_gives_what_the_command_prints(cli, raw_dataset):
-    shard = next(raw_dataset.glob("train-*.arrow")).name
     for target, given, arguments in (
         (raw_dataset, {}, ""),
         (raw_dataset, {"split": "val"}, "--split val"),
         (raw_dataset, {"stats": True}, "--stats"),
-        (raw_dataset / shard, {"stats": True}, "--stats"),
+        (shard_in(raw_dataset), {"stats": True}, "--stats"),
     ):
         found = shardctl.inspect(target, **given)
         record = found.record() if isinstance(found, Inspection) else asdict(found)
@@ -361,7 +360,7 @@ def test_python_gives_what_the_command_prints(cli, raw_dataset):
 
 
 def test_inspect_in_python_refuses_what_is_not_there(raw_dataset, tmp_path):
-    shard = next(raw_dataset.glob("train-*.arrow"))
+    shard = next(iter(shards_in(raw_dataset)))
     with pytest.raises(UsageError, match="is one shard"):
         shardctl.inspect(shard, split="val")
     with pytest.raises(UsageError, match="no split 'tset'"):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from annotated import write_annotated
 from damage import flip
+from dataset_files import shards_in, tables_in
 from in_this_process import convert
 from PIL import Image
 from places import place_of
@@ -205,7 +206,7 @@ def test_the_dataset_page_can_be_browsed(see, dataset_report, scheme):
     assert pictures.evaluate_all(DRAWN)
     assert seen.page.locator(".pictures figcaption").first.text_content().startswith("dunes")
     reason = seen.section("Rejected inputs").locator(".reason").text_content()
-    reject = json.loads((out / "rejects.jsonl").read_text(encoding="utf-8"))
+    reject = json.loads((tables_in(out) / "rejects.jsonl").read_text(encoding="utf-8"))
     assert reason.startswith(
         f"1 input, decode: not-an-imagefor instance snow/<b>bad.jpg: {reject['message']}"
     )
@@ -475,7 +476,7 @@ NOTEBOOK = {"light": ("#ffffff", "#000000"), "dark": ("#111111", "#dddddd")}
 
 @pytest.mark.parametrize("scheme", NOTEBOOK)
 def test_what_a_notebook_shows_can_be_read_on_light_and_dark(see, dataset, tmp_path, scheme):
-    flip(next(dataset.glob("train-*.arrow")))
+    flip(next(iter(shards_in(dataset))))
     (dataset / "extra.txt").touch()
     paper, ink = NOTEBOOK[scheme]
     results = (shardctl.open, shardctl.inspect, shardctl.verify, shardctl.repair)

@@ -4,14 +4,14 @@ without its dataset."""
 from __future__ import annotations
 
 import pytest
+from damage import SHARD
+from dataset_files import shard_in
+from places import file_at
 
 import shardctl
 from shardctl.format.shard import ShardReader
 from shardctl.inspection.verify.result import LEVELS
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
-from shardctl.system.folders import LocalFolder
-
-SHARD = "train-00002.arrow"
 
 MADE_UP = """
 import shardctl.inspection.verify.worker as shards
@@ -19,11 +19,11 @@ from shardctl.inspection.verify.check import Fault
 from shardctl.inspection.verify.shard_checks import ShardCheck
 
 def last_of_block(shard, block):
-    if shard.reader.name == {shard!r}:
+    if {shard!r} in shard.reader.name:
         yield block.fault(block.data.num_rows - 1, "made-up", "it is the last of its block")
 
 def of_the_whole(shard):
-    if shard.reader.name == {shard!r}:
+    if {shard!r} in shard.reader.name:
         yield Fault("made-up", "it is this shard")
 
 check = dict(in_shard=of_the_whole) if {level!r} == "quick" else dict(in_block=last_of_block)
@@ -38,19 +38,20 @@ def test_a_row_of_the_table_is_checked_from_its_level_on(dataset, tmp_path, monk
     (tmp_path / "sitecustomize.py").write_text(MADE_UP.format(shard=SHARD, level=own))
     monkeypatch.syspath_prepend(tmp_path)
     # the shard is one block of 8 samples
-    last = ShardReader(LocalFolder(dataset), SHARD).block(0)["key"][7].as_py()
-    finding = (
-        ("made-up", SHARD, None, None, None) if own == "quick" else ("made-up", SHARD, 0, 7, last)
-    )
+    path = shard_in(dataset, SHARD)
+    last = ShardReader(*file_at(path)).block(0)["key"][7].as_py()
+    where = (None, None, None) if own == "quick" else (0, 7, last)
     for level in LEVELS:
         # Of a shard without its dataset every block is read, at `quick` too.
-        lowest = {dataset: own, dataset / SHARD: "quick" if own == "full" else own}
-        for target, first in lowest.items():
+        alone = "quick" if own == "full" else own
+        for target, first, name in ((dataset, own, SHARD), (path, alone, path.name)):
             found = [
                 (each.kind, each.shard, each.block, each.row, each.key)
                 for each in shardctl.verify(target, level).findings
             ]
-            assert found == [finding] * (LEVELS.index(level) >= LEVELS.index(first))
+            assert found == [("made-up", name, *where)] * (
+                LEVELS.index(level) >= LEVELS.index(first)
+            )
 
 
 def test_the_table_has_known_levels_in_their_order_and_each_name_once():

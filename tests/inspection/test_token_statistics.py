@@ -9,6 +9,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_files import tables_in
 from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,7 +147,7 @@ def test_a_vocabulary_may_have_holes(tmp_path, cli):
         "model": {"type": "WordLevel", "vocab": {"a": 0, "z": 4}, "unk_token": "a"},
     }
     out = write_ragged(tmp_path / "out", {"x": "\0\4"}, Tokens(5, tokenizer="tokenizer.json"))
-    (out / "tokenizer.json").write_text(json.dumps(content))
+    (tables_in(out) / "tokenizer.json").write_text(json.dumps(content))
     found = token_statistics(place_of(out))["tokens"]
     assert [(each.token, each.text) for each in found.never_used] == [(n, None) for n in (1, 2, 3)]
     assert [(each.token, each.text) for each in found.most_common] == [(0, "a"), (4, "z")]

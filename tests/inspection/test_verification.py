@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -13,13 +12,15 @@ from typing import Any
 
 import pytest
 from conftest import CROP, without_privileges
-from damage import DAMAGE, SHARD, edit_manifest, flip
-from forged_datasets import read_table, replace_column, write_table
+from damage import DAMAGE, SHARD, edit_manifest, file_of, flip
+from dataset_files import shard_in, shards_in, tables_in
+from forged_datasets import read_table, replace_column, write_manifest, write_table
 from in_this_process import convert, repair
 from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, WorkerError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import FATAL_KILLS
@@ -47,7 +48,7 @@ def test_damage_is_found_and_named(dataset, level, damage, kind, shard):
 
 
 def test_a_damaged_block_names_its_samples_and_their_source(dataset, photos):
-    flip(dataset / SHARD)
+    flip(shard_in(dataset, SHARD))
     (finding,) = shardctl.verify(dataset).findings
     first = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
     assert (finding.row, finding.key, finding.source) == (0, first, f"{photos.resolve()}/{first}")
@@ -59,12 +60,7 @@ def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset):
     """The case of a hex digit in an escape is no value of the JSON, so the digest of the values
     still holds."""
     path = dataset / "manifest.json"
-    record = json.loads(path.read_text())
-    record.pop("digest")
-    record["created"] = "\u00ea"
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
-    record["digest"] = hashlib.sha256(text.encode()).hexdigest()
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    write_manifest(dataset, {**json.loads(path.read_text()), "created": "\u00ea"})
     assert shardctl.verify(dataset, "quick").ok
     path.write_text(path.read_text().replace("\\u00ea", "\\u00eA"))
     assert shardctl.open(dataset).manifest.created == "\u00ea"
@@ -77,13 +73,13 @@ def test_every_single_flipped_bit_of_the_manifest_is_found(dataset):
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
         (dataset / "manifest.json").write_bytes(flipped)
-        (finding,) = check_manifest(LocalFolder(dataset))[1]
+        (finding,) = check_manifest(dataset_in(dataset))[1]
         assert finding.severity == "error", f"byte {place}"
 
 
 def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset):
-    flip(dataset / "shards.arrow")
-    flip(dataset / SHARD)
+    flip(tables_in(dataset) / "shards.arrow")
+    flip(shard_in(dataset, SHARD))
     result = shardctl.verify(dataset)
     assert SHARD in {finding.shard for finding in result.findings}
     assert result.shards == 7
@@ -91,17 +87,17 @@ def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(data
 
 def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset):
     edit_manifest(dataset)
-    flip(dataset / "plan.arrow")
-    flip(dataset / SHARD)
-    (dataset / "train-00004.arrow").unlink()
+    flip(tables_in(dataset) / "plan.arrow")
+    flip(shard_in(dataset, SHARD))
+    (shard_in(dataset, "train-00004")).unlink()
     (dataset / "notes.txt").write_text("mine")
     result = shardctl.verify(dataset)
     assert [(finding.kind, finding.shard) for finding in result.findings] == [
         ("damaged-manifest", None),
         ("wrong-checksum", None),
-        ("wrong-checksum", SHARD),
-        ("missing-shard", "train-00004.arrow"),
         ("extra-file", None),
+        ("wrong-checksum", SHARD),
+        ("missing-shard", "train-00004"),
     ]
     assert result.shards == 7
 
@@ -113,8 +109,10 @@ def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset):
 
 @pytest.mark.parametrize("others", [["shards.arrow"], ["SHA256SUMS", "shards.arrow"]])
 def test_a_dataset_without_what_its_manifest_is_rebuilt_from_is_no_dataset(dataset, others):
+    (dataset / "manifest.json").unlink()
+    tables = tables_in(dataset)
     for name in ["manifest.json", *others]:
-        (dataset / name).unlink()
+        (tables / name).unlink()
     for check in (shardctl.verify, shardctl.repair):
         with pytest.raises(DatasetError, match=r"lacks manifest.json, .*; convert it again"):
             check(dataset)
@@ -132,10 +130,10 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
 
 
 def test_a_key_that_stands_twice_is_found(dataset):
-    table = read_table(dataset / "files.arrow")
+    table = read_table(tables_in(dataset) / "files.arrow")
     paths = table["path"].to_pylist()
     paths[5] = paths[40]
-    write_table(dataset / "files.arrow", replace_column(table, "path", paths))
+    write_table(tables_in(dataset) / "files.arrow", replace_column(table, "path", paths))
     found = {(finding.kind, finding.key) for finding in shardctl.verify(dataset).findings}
     assert ("duplicate-key", paths[40]) in found
 
@@ -162,7 +160,7 @@ def test_only_deep_decodes_every_sample(undecodable):
         str(out.parent / "in" / key),
     )
     assert finding.shard is not None
-    (alone,) = shardctl.verify(out / finding.shard, "deep").findings
+    (alone,) = shardctl.verify(shard_in(out, finding.shard), "deep").findings
     assert (alone.kind, alone.key) == ("does-not-decode", key)
     assert (alone.block, alone.row) == (finding.block, finding.row)
 
@@ -174,7 +172,7 @@ def test_what_crashes_the_reader_is_a_finding(dataset, in_workers):
     in_workers(
         "import os, shardctl.inspection.verify.worker as s\n"
         "real = s.ShardReader\n"
-        f"s.ShardReader = lambda folder, name: os.abort() if name == {SHARD!r} else real(folder, "
+        f"s.ShardReader = lambda folder, name: os.abort() if {SHARD!r} in name else real(folder, "
         "name)\n"
     )
     (finding,) = shardctl.verify(dataset).findings
@@ -190,7 +188,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
         "import os, shardctl.inspection.verify.tables as t\nt.DatasetTables.units = lambda *given: "
         "os.abort()\n"
     )
-    flip(dataset / SHARD)
+    flip(shard_in(dataset, SHARD))
     plan, shard = shardctl.verify(dataset).findings
     assert (plan.kind, shard.kind, shard.shard) == ("crashes-reader", "wrong-checksum", SHARD)
     assert "plan: the process that read it was ended by SIGABRT" in plan.message
@@ -202,7 +200,7 @@ def test_a_lone_shard_that_crashes_the_reader_is_a_finding(dataset, in_workers):
         "import os, shardctl.inspection.verify.worker as s\ns.ShardReader = lambda folder, name: "
         "os.abort()\n"
     )
-    (finding,) = shardctl.verify(dataset / SHARD).findings
+    (finding,) = shardctl.verify(shard_in(dataset, SHARD)).findings
     assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
 
 
@@ -235,7 +233,7 @@ def test_a_file_that_does_not_belong_is_a_warning(dataset):
 
 def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset, demo, tmp_path):
     convert(demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"})
-    shutil.copy(tmp_path / "other" / SHARD, dataset / SHARD)
+    shutil.copy(shard_in(tmp_path / "other", SHARD), shard_in(dataset, SHARD))
     assert kinds(dataset, "quick") == ["wrong-size"]
 
 
@@ -245,18 +243,18 @@ def test_two_swapped_shards_of_one_size_are_found(tmp_path, out, level):
         (tmp_path / "in").mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), int(name[0])).save(tmp_path / "in" / name)
     convert(tmp_path / "in", out, recipe=CROP, samples_per_shard=1)
-    one, other = sorted(out.glob("train-*"))
+    one, other = shards_in(out)
     assert one.stat().st_size == other.stat().st_size
     data = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(data)
     found = {(finding.shard, finding.kind) for finding in shardctl.verify(out, level).findings}
-    assert found == {(one.name, "wrong-shard"), (other.name, "wrong-shard")}
+    assert found == {("train-00000", "wrong-shard"), ("train-00001", "wrong-shard")}
 
 
 def test_a_lone_shard_proves_itself(dataset, tmp_path):
     lone = tmp_path / "lone.arrow"
-    shutil.copy(dataset / SHARD, lone)
+    shutil.copy(shard_in(dataset, SHARD), lone)
     assert shardctl.verify(lone).samples == 8
     assert shardctl.verify(lone).ok
     flip(lone)
@@ -270,7 +268,7 @@ def test_a_lone_shard_proves_itself(dataset, tmp_path):
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_files_that_may_not_be_read_are_findings(dataset, level):
     for name in (SHARD, "plan.arrow", "SHA256SUMS"):
-        (dataset / name).chmod(0)
+        file_of(dataset, name).chmod(0)
     ran = without_privileges("verify", dataset, "--level", level, "--json")
     assert (ran.returncode, ran.stderr) == (1, "")
     findings = json.loads(ran.stdout)["findings"]
@@ -282,7 +280,7 @@ def test_files_that_may_not_be_read_are_findings(dataset, level):
 @pytest.mark.thorough
 def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset):
     for name in (SHARD, "plan.arrow", "manifest.json"):
-        (dataset / name).chmod(0)
+        file_of(dataset, name).chmod(0)
     ran = without_privileges("verify", dataset, "--json")
     findings = json.loads(ran.stdout)["findings"]
     said = [finding["message"].partition(" ")[0] for finding in findings]
@@ -295,7 +293,7 @@ import errno, os
 from shardctl.system.folders import LocalFolder
 real = LocalFolder.chunks
 def fail(folder, name):
-    if name == {SHARD!r}:
+    if {SHARD!r} in name:
         raise OSError(errno.EIO, os.strerror(errno.EIO), name)
     return real(folder, name)
 LocalFolder.chunks = fail
@@ -308,10 +306,13 @@ def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(dataset,
     """Where the disk fails, a mapped file reads as zeros (shardctl/system/mmap.py), here a changed
     byte; other reads fail."""
     in_workers(UNREADABLE)
-    flip(dataset / SHARD, -5 if level == "quick" else None)
-    for target in (dataset, dataset / SHARD):
+    flip(shard_in(dataset, SHARD), -5 if level == "quick" else None)
+    for target, shard in (
+        (dataset, SHARD),
+        (shard_in(dataset, SHARD), shard_in(dataset, SHARD).name),
+    ):
         (finding,) = shardctl.verify(target, level).findings
-        assert (finding.kind, finding.shard, finding.block) == ("unreadable-file", SHARD, None)
+        assert (finding.kind, finding.shard, finding.block) == ("unreadable-file", shard, None)
         assert "cannot be read (Input/output error)" in finding.message
 
 
@@ -319,7 +320,7 @@ def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(dataset, in_work
     in_workers(
         "import shardctl.inspection.verify.worker as s\n"
         "real = s.is_regular_file\n"
-        f"gone = lambda folder, name: name != {SHARD!r} or folder.path(name).unlink() is None\n"
+        f"gone = lambda folder, name: {SHARD!r} not in name or folder.path(name).unlink() is None\n"
         "s.is_regular_file = lambda folder, name: real(folder, name) and gone(folder, name)\n"
     )
     (finding,) = shardctl.verify(dataset).findings
@@ -346,7 +347,7 @@ def killed(tmp_path: Path, in_workers: Callable[[str], object]) -> Callable[...,
     def arrange(
         times: int,
         name: str = "ShardReader",
-        where: str = f"given[1] == {SHARD!r}",
+        where: str = f"{SHARD!r} in given[1]",
         signal: str = "SIGKILL",
     ) -> Path:
         log = tmp_path / "kills"
@@ -364,14 +365,14 @@ def killed(tmp_path: Path, in_workers: Callable[[str], object]) -> Callable[...,
 def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(dataset, killed, signal):
     log = killed(FATAL_KILLS - 1, signal=signal)
     assert shardctl.verify(dataset).findings == ()
-    assert shardctl.verify(dataset / SHARD).ok
+    assert shardctl.verify(shard_in(dataset, SHARD)).ok
     assert len(list(log.iterdir())) == FATAL_KILLS - 1
 
 
 @pytest.mark.thorough
 def test_processes_that_are_killed_again_and_again_end_the_check(dataset, killed):
     killed(100)
-    for target in (dataset, dataset / SHARD):
+    for target in (dataset, shard_in(dataset, SHARD)):
         with pytest.raises(
             WorkerError,
             match=rf"{SHARD} was ended by SIGKILL, 4 times, .* check again",
@@ -413,8 +414,9 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(photos, out, k
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("name", [SHARD, "manifest.json", "plan.arrow", "rejects.jsonl"])
 def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset, photos, name):
-    (dataset / name).unlink()
-    os.mkfifo(dataset / name)
+    path = file_of(dataset, name)
+    path.unlink()
+    os.mkfifo(path)
     kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
     assert kinds(dataset) == [kind]
     assert repair(dataset, [photos]).ok
@@ -423,8 +425,9 @@ def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(datase
 
 @pytest.mark.parametrize("name", ["rejects.jsonl", "shards.arrow"])
 def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(dataset, cli, name):
-    (dataset / name).unlink()
-    os.mkfifo(dataset / name)
+    path = file_of(dataset, name)
+    path.unlink()
+    os.mkfifo(path)
     ran = cli("inspect", dataset)
     assert (ran.code, f"{name}: not an ordinary file; `shardctl repair`" in ran.err) == (3, True)
 
@@ -436,7 +439,7 @@ def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_
     stat, read = Path.stat, LocalFolder.read
 
     def stale(path: Path, **options: Any) -> os.stat_result:
-        if path.name == "manifest.json":
+        if path == dataset / "manifest.json":
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return stat(path, **options)
 

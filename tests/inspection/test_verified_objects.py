@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_files import shards_in
 from handmade import write_dataset
 from objects_in_images import FIELDS, ROLE, SAMPLES, png, struct, thing, write
 
@@ -28,7 +29,7 @@ def written(root: Path, objects: list[Any], role: Objects = ROLE) -> Path:
     write_dataset(
         root, FIELDS, rows, 99, sample_bytes=2_000_000, roles={"mask": Mask("png"), "objects": role}
     )
-    (shard,) = root.glob("*-0*.arrow")
+    (shard,) = shards_in(root)
     return shard
 
 
@@ -119,7 +120,7 @@ def test_objects_that_can_be_read_are_no_finding(tmp_path, out):
 def test_a_column_that_is_not_one_of_objects_is_found(out):
     fields = pa.schema([("key", pa.string()), ("objects", pa.list_(pa.float32()))])
     write_dataset(out, fields, [("k", [1.0])], 2, roles={"objects": ROLE})
-    (shard,) = out.glob("*-0*.arrow")
+    (shard,) = shards_in(out)
     (found,) = shardctl.verify(shard).findings
     assert found.message.startswith(
         "objects is not a column of objects: it is not a struct of lists"

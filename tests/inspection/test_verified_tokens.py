@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_files import shards_in
 from handmade import write_dataset
 from token_samples import (
     EOS,
@@ -68,7 +69,7 @@ def test_tokens_and_documents_that_are_wrong_are_found_with_their_place(tmp_path
     out = write_packed(
         tmp_path / "out", [block for *_, bad in WRONG for block in (good, bad)], per_shard=99
     )
-    (shard,) = out.glob("train-*.arrow")
+    (shard,) = shards_in(out)
     for target in (out, shard):
         found = findings(target)
         assert [(kind, block, row) for kind, block, row, _ in found] == [

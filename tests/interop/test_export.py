@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_files import shards_in
 from hypothesis import given
 from hypothesis import strategies as st
 from small_disk import disk as disk
@@ -214,7 +215,7 @@ def test_pieces_that_do_not_make_documents_are_refused(tmp_path, pieces, message
 
 def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path, cli):
     made = write_ragged(tmp_path / "in", {"train": [list(range(8, 400))]}, compression="none")
-    shard = next(made.glob("train-*.arrow"))
+    shard = next(iter(shards_in(made)))
     content = shard.read_bytes()
     place = content.index(np.arange(8, 400, dtype="<u2").tobytes())
     shard.write_bytes(content[:place] + b"\x09" + content[place + 1 :])

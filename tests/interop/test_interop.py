@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from dataset_files import shard_in, shards_in, tables_in
 from doc_snippets import ROOT, snippets
 from handmade import write_dataset
 from in_this_process import convert
@@ -28,7 +29,7 @@ def encoded(photos: Path, tmp_path: Path) -> list[str]:
         tmp_path / "out",
         recipe={"store": "jpeg:90", "transform": [{"name": "resize", "size": 24}]},
     )
-    return sorted(str(path) for path in (tmp_path / "out").glob("train-*.arrow"))
+    return sorted(str(path) for path in shards_in(tmp_path / "out"))
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def with_columns(photos: Path, tmp_path: Path) -> list[str]:
     ]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, records)))
     convert(photos, tmp_path / "cols", labels=str(tmp_path / "labels.jsonl"))
-    return sorted(str(path) for path in (tmp_path / "cols").glob("train-*.arrow"))
+    return sorted(str(path) for path in shards_in(tmp_path / "cols"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
@@ -61,7 +62,7 @@ def test_hugging_face_sees_images_and_class_labels(which, request, photos, tmp_p
     assert isinstance(ds.features["image"], datasets.Image)
     assert ds.features["label"].names == ["dunes", "forest", "harbour", "night", "snow", "sunset"]
     assert len(ds) == 60
-    ours = shardctl.open(Path(files[0]).parent)
+    ours = shardctl.open(Path(files[0]).parents[1])
     for index in (0, 31, 59):
         theirs = ds[index]
         assert np.array_equal(np.asarray(theirs["image"].convert("RGB")), ours[index]["image"])
@@ -76,7 +77,7 @@ def test_hugging_face_sees_images_and_class_labels(which, request, photos, tmp_p
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
 def test_hugging_face_reads_raw_shards_as_vectors_when_it_is_told_so(
-    raw_dataset, tmp_path, monkeypatch
+    raw_dataset, tmp_path, monkeypatch, cli
 ):
     """By the lines in docs/format.md. Without them it refuses the tensor type."""
     import datasets
@@ -84,14 +85,14 @@ def test_hugging_face_reads_raw_shards_as_vectors_when_it_is_told_so(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").symlink_to(raw_dataset)
-    (lines,) = snippets((ROOT / "docs" / "format.md").read_text(encoding="utf-8"), "python")
-    names: dict[str, Any] = {}
+    _, lines = snippets((ROOT / "docs" / "format.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {"paths": cli(*"inspect out --files --split train".split()).out.split()}
     exec(lines.replace("224", "32"), names)
     theirs, ours = names["ds"][0], shardctl.open(raw_dataset, split="train")[0]
     assert (theirs["key"], theirs["label"]) == (ours["key"], ours["label"])
     assert np.array_equal(np.array(theirs["image"], np.uint8).reshape(32, 32, 3), ours["image"])
     with pytest.raises(ValueError, match="fixed_shape_tensor"):
-        datasets.load_dataset("arrow", data_files="out/train-*.arrow", split="train")
+        datasets.load_dataset("arrow", data_files=names["files"], split="train")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
@@ -109,7 +110,7 @@ def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path):
     schema = pa.schema({"key": pa.string()} | {name: type_ for name, (type_, _) in values.items()})
     sample = {"key": "a"} | {name: value for name, (_, value) in values.items()}
     write_dataset(tmp_path / "out", schema, [tuple(sample.values())], 1)
-    path = tmp_path / "out" / "train-00000.arrow"
+    path = shard_in(tmp_path / "out", "train-00000")
     ds = datasets.load_dataset(
         "arrow", data_files=[str(path)], split="train", cache_dir=str(tmp_path / "cache")
     )
@@ -117,7 +118,7 @@ def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path):
 
 
 def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded):
-    keys = [sample["key"] for sample in shardctl.open(Path(encoded[0]).parent)]
+    keys = [sample["key"] for sample in shardctl.open(Path(encoded[0]).parents[1])]
     polars = pl.concat([pl.read_ipc(path) for path in encoded])
     assert polars["key"].to_list() == keys
     assert polars["image"].struct.field("bytes")[0][:3] == b"\xff\xd8\xff"
@@ -129,7 +130,7 @@ def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded):
 
 
 def test_polars_and_pandas_read_raw_shards(raw_dataset):
-    path = sorted(raw_dataset.glob("train-*.arrow"))[0]
+    path = shards_in(raw_dataset)[0]
     first = shardctl.open(raw_dataset, split="train")[0]
     polars = pl.read_ipc(path)
     assert polars["key"][0] == first["key"]
@@ -142,7 +143,7 @@ def test_polars_and_pandas_read_raw_shards(raw_dataset):
 
 def test_polars_and_pandas_read_text_shards(demo, out):
     convert(demo / "lines.jsonl", out, samples_per_shard=50)
-    (path,) = out.glob("train-*.arrow")
+    (path,) = shards_in(out)
     lines = [json.loads(line) for line in (demo / "lines.jsonl").read_text().splitlines()]
     assert pl.read_ipc(path).drop("key").to_dicts() == lines
     assert pd.read_feather(path)["text"].tolist() == [line["text"] for line in lines]
@@ -150,9 +151,12 @@ def test_polars_and_pandas_read_text_shards(demo, out):
 
 def test_sha256sum_checks_a_dataset(raw_dataset):
     command = "sha256sum -c --quiet --strict SHA256SUMS".split()
-    done = subprocess.run(command, cwd=raw_dataset, capture_output=True)
+    tables = tables_in(raw_dataset)
+    done = subprocess.run(command, cwd=tables, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    listed = {line.split("  ")[1] for line in (raw_dataset / "SHA256SUMS").read_text().splitlines()}
+    lines = (tables / "SHA256SUMS").read_text().splitlines()
+    listed = {(tables / line.split("  ")[1]).resolve() for line in lines}
     # they differ between copies of the same sources
     with_times = {"manifest.json", "update.arrows", "SHA256SUMS"}
-    assert listed == {path.name for path in raw_dataset.iterdir()} - with_times
+    files = {path.resolve() for path in raw_dataset.rglob("*") if path.is_file()}
+    assert listed == {path for path in files if path.name not in with_times}

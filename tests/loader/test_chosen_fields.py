@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from annotated import png
+from dataset_files import shards_in
 from in_this_process import convert
 from pyarrow import parquet
 from written_samples import plain
@@ -54,7 +55,7 @@ def test_keys_are_those_of_the_records(cli, table, out, kind, choice):
     assert len(found) == len(ROWS)
     assert shardctl.verify(out, level="deep").findings == ()
     assert cli("inspect", out, "--key", "p4").code == 0
-    shard = min(out.glob("train-*.arrow"))
+    shard = min(shards_in(out))
     before = shard.read_bytes()
     shard.unlink()
     assert shardctl.repair(out, workers=0).lost == ()

@@ -6,6 +6,7 @@ import gc
 import itertools
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import struct
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pytest
 from annotated import png
 from conftest import CROP
+from dataset_files import shard_in, shards_in
 from handmade import write_dataset
 from in_this_process import convert
 from programs import run_python
@@ -89,8 +91,8 @@ def lead_astray(shard: Path) -> None:
 
 @pytest.mark.parametrize(("shuffle", "mmap"), [(False, True), (True, False), ("window", True)])
 def test_offsets_that_lead_astray_are_named_or_skipped(out, shuffle, mmap):
-    lead_astray(make(out) / "train-00001.arrow")
-    said = r"train-00001.arrow, block 1, row \d+.*damaged, text leads out"
+    lead_astray(shard_in(make(out), "train-00001"))
+    said = r"train-00001-\w+.arrow, block 1, row \d+.*damaged, text leads out"
     read, skipped = named_and_skipped(out, said, shuffle=shuffle, mmap=mmap)
     assert skipped == 2
     assert sorted(read) == [key for key in KEYS if key not in ("k052", "k053")]
@@ -100,16 +102,16 @@ def test_offsets_that_lead_astray_are_named_or_skipped(out, shuffle, mmap):
 def test_offsets_that_lead_astray_are_looked_at_where_another_block_has_a_missing_value(out, mmap):
     """Arrow itself collects the values of all blocks of a batch then: the process would end where
     it follows them."""
-    lead_astray(make(out, k2=None) / "train-00001.arrow")
-    said = r"train-00001.arrow, block 1 cannot be read .*out of bounds"
+    lead_astray(shard_in(make(out, k2=None), "train-00001"))
+    said = r"train-00001-\w+.arrow, block 1 cannot be read .*out of bounds"
     read, skipped = named_and_skipped(out, said, batch_size=120, mmap=mmap)
     assert (read, skipped) == (KEYS[:50] + KEYS[60:], 10), "all of the block"
 
 
 def test_text_that_is_not_utf8_is_named_or_skipped(out):
-    shard = make(out) / "train-00002.arrow"
+    shard = shard_in(make(out), "train-00002")
     overwrite(shard, place_of(shard, 0, "text")[1], b"\xff\xfe")
-    said = r"train-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"
+    said = r"train-00002-\w+.arrow, block 0, row 0, key 'k080': text is not UTF-8"
     assert named_and_skipped(out, said) == (KEYS[:80] + KEYS[81:], 1)
 
 
@@ -137,7 +139,7 @@ def test_a_damaged_size_of_an_image_takes_no_memory_and_can_be_skipped(out, widt
     images = ({"image": image[:, : 48 + n % widths]} for n, image in enumerate(noise))
     shardctl.write(out, images, store="jpeg:75")
     forged = shardctl.open(out).take([5], decode=False)["image"][0]
-    (shard,) = out.glob("train-*.arrow")
+    (shard,) = shards_in(out)
     frame = shard.read_bytes().index(forged) + forged.index(b"\xff\xc0")
     overwrite(shard, frame + 5, struct.pack(">HH", 40_000, 40_000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -161,11 +163,11 @@ def test_images_that_were_made_larger_than_those_that_are_read_are_loaded(out, s
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(out, compression):
-    shard = make(out, compression) / "train-00001.arrow"
+    shard = shard_in(make(out, compression), "train-00001")
     with pa.ipc.open_file(str(shard)) as file:
         blocks = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
     overwrite(shard, shard.stat().st_size // 2, b"\xa5" * 64)
-    said = r"train-00001.arrow.*block \d+.*(keys 'k|samples \d)"
+    said = r"train-00001-\w+.arrow.*block \d+.*(keys 'k|samples \d)"
     read, skipped = named_and_skipped(out, said, shuffle=True)
     assert skipped in blocks
     assert len(set(read)) == len(read) == 120 - skipped
@@ -173,12 +175,12 @@ def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(out,
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": "window"}, {"mmap": False}])
 def test_a_flipped_bit_is_found_by_checksums(out, options):
-    shard = make(out) / "train-00001.arrow"
+    shard = shard_in(make(out), "train-00001")
     _, data = place_of(shard, 2, "text")
     overwrite(shard, data + 5, b"X")
     unchecked = shardctl.open(out).loader(16, **options)
     assert len(keys_of(unchecked)) == 120, "looked at only where asked for"
-    said = r"train-00001.arrow, block 2: damaged, its checksum does not match.*keys 'k060'"
+    said = r"train-00001-\w+.arrow, block 2: damaged, its checksum does not match.*keys 'k060'"
     read, skipped = named_and_skipped(out, said, checksums=True, **options)
     assert (sorted(read), skipped) == (KEYS[:60] + KEYS[70:], 10)
 
@@ -226,9 +228,11 @@ def test_a_shard_that_changes_under_a_running_loader_is_named(changed, change):
     """In a process of its own, which a mapping of a file that shrank would kill."""
     compression, mmap, messages = changed
     message = messages[change.__name__]
-    assert "train-00001.arrow" in message or message == "120 read"
+    assert "train-00001-" in message or message == "120 read"
     if mmap and compression == "none" and change is truncate:
         assert "truncated" in message
+    if change is replace:
+        assert message == "120 read", "the same bytes: a name means them"
 
 
 def change_one_after_the_other(roots: list[Path], mmap: bool, queue: Any) -> None:
@@ -236,7 +240,7 @@ def change_one_after_the_other(roots: list[Path], mmap: bool, queue: Any) -> Non
         loader = shardctl.open(root).loader(5, shuffle=True, mmap=mmap, threads=1, prefetch=1)
         batches = iter(loader)
         read = keys_of(itertools.islice(batches, 8))
-        change(root / "train-00001.arrow")
+        change(shard_in(root, "train-00001"))
         threading.Event().wait(0.05)  # longer than a file goes unlooked at
         try:
             read += keys_of(batches)
@@ -262,15 +266,45 @@ with open(sys.argv[2], 'w+b') as file:
     assert (ran.returncode, ran.stdout) == (-signal.SIGBUS, "reading\n")
 
 
-@pytest.mark.thorough
-def test_a_dataset_replaced_under_a_running_loader_is_named(photos, out):
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_dataset_that_is_replaced_is_read_on_as_it_was_opened(photos, out, mmap):
+    """By the loader, its processes, and a copy in another process: all read the same generation."""
     convert(photos, out, recipe={**CROP, "store": "png"})
+    ds, whole = shardctl.open(out), list(shardctl.open(out).loader(8))
+    batches = iter(ds.loader(8, mmap=mmap, threads=1, prefetch=1))
+    read = [next(batches)]
+    convert(photos, out, recipe={**CROP, "store": "raw"}, overwrite=True)
+    assert_equal([*read, *batches], whole)
+    assert_equal(list(pickle.loads(pickle.dumps(ds)).loader(8, mmap=mmap)), whole)
+    assert_equal(list(ds.loader(8, processes=1)), whole)
+    assert shardctl.open(out).manifest.generation.number == 2
+
+
+def assert_equal(batches: list[Any], others: list[Any]) -> None:
+    for batch, other in zip(batches, others, strict=True):
+        assert batch["key"] == other["key"]
+        assert np.array_equal(batch["image"], other["image"])
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_generation_that_was_swept_under_a_running_loader_is_named(photos, out, mmap, kept):
+    """By the commit that keeps none, or by the second one after it."""
+    convert(photos, out, recipe={**CROP, "store": "png"}, samples_per_shard=8)
     ds = shardctl.open(out)
-    convert(photos, out, recipe={**CROP, "store": "jpeg"}, overwrite=True)
-    with pytest.raises(
-        DatasetError, match=r"replaced by another dataset while it was read; open it again"
-    ):
-        list(ds.loader(8, mmap=False))
+    batches = iter(ds.loader(4, mmap=mmap, threads=1, prefetch=1))
+    next(batches)
+    for store in ("jpeg", "raw")[: 1 + kept]:
+        recipe = {**CROP, "store": store}
+        convert(photos, out, recipe=recipe, overwrite=True, keep_generations=kept)
+    said = r"out: generation 1 was swept while it was read; open the dataset again, or keep more"
+    for others in (batches, ds.loader(4, mmap=mmap)):
+        with pytest.raises(DatasetError, match=said):
+            list(others)
+    with pytest.raises(DatasetError, match=said):
+        pickle.loads(pickle.dumps(ds))
+    assert len(list(shardctl.open(out).loader(4))) > 0
 
 
 @pytest.fixture
@@ -310,10 +344,10 @@ print('over')
 
 
 def test_an_exception_in_a_thread_arrives_with_its_traceback(out, loader_threads):
-    (make(out) / "train-00002.arrow").unlink()
+    shard_in(make(out), "train-00002").unlink()
     batches = iter(shardctl.open(out).loader(8, threads=2))
     assert keys_of(itertools.islice(batches, 10)) == KEYS[:80], "all that came before it"
-    with pytest.raises(DatasetError, match=r"train-00002.arrow: no such shard") as caught:
+    with pytest.raises(DatasetError, match=r"train-00002-\w+.arrow: no such shard") as caught:
         next(batches)
     assert "blocks/batch.py" in "".join(traceback.format_exception(caught.value))
     assert loader_threads() == []
@@ -386,15 +420,15 @@ import os, signal, sys, shardctl
 ds = shardctl.open(sys.argv[1])
 list(ds.loader(8, shuffle=True))
 signal.signal(signal.SIGBUS, signal.SIG_DFL)
-os.truncate(sys.argv[1] + '/train-00001.arrow', 5000)
+os.truncate(sys.argv[2], 5000)
 try:
     list(ds.loader(8, shuffle=True))
 except shardctl.errors.DatasetError as error:
     print(error)
 signal.raise_signal(signal.SIGBUS)
 """
-    ran = run_python(code, root)
-    assert "train-00001.arrow" in ran.stdout
+    ran = run_python(code, root, shard_in(root, "train-00001"))
+    assert "train-00001-" in ran.stdout
     assert ran.returncode == -signal.SIGBUS, "one that somebody sends is theirs"
 
 
@@ -404,7 +438,7 @@ def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path):
     root = make(tmp_path / "out")
     code = """
 import os, sys, shardctl
-path = sys.argv[1] + '/train-00001.arrow'
+path = sys.argv[2]
 ds = shardctl.open(sys.argv[1])
 status, whole = os.stat(path), open(path, 'rb').read()
 view = ds[40]['x']
@@ -417,9 +451,9 @@ os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 try:
     sys.exit(f'given out: {ds[41]}')
 except shardctl.errors.DatasetError as error:
-    assert 'train-00001.arrow: parts cannot be read' in str(error), error
+    assert path + ': parts cannot be read' in str(error), error
 """
-    ran = run_python(code, root)
+    ran = run_python(code, root, shard_in(root, "train-00001"))
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -430,13 +464,13 @@ import os, sys, shardctl
 from shardctl.loader.blocks.memory import without_views
 batch = next(iter(shardctl.open(sys.argv[1]).loader(5)))
 assert not batch['x'].flags.writeable and without_views(batch)['x'].flags.writeable
-os.truncate(sys.argv[1] + '/train-00000.arrow', 0)
+os.truncate(sys.argv[2], 0)
 try:
     sys.exit(without_views(batch))
 except shardctl.errors.DatasetError as error:
     assert 'cut short while x was copied' in str(error)
 """
-    ran = run_python(code, root)
+    ran = run_python(code, root, shard_in(root))
     assert (ran.returncode, ran.stderr) == (0, "")
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dataset_files import shard_in
 from handmade import write_dataset
 from PIL import Image as Pictures
 from programs import run_python
@@ -243,7 +244,7 @@ def test_a_mixture_of_filtered_datasets(root):
 def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path):
     root = make(tmp_path / "out")
     encoded = shardctl.open(root).take([70], decode=False)["image"][0]
-    shard = root / "train-00001.arrow"
+    shard = shard_in(root, "train-00001")
     shard.write_bytes(shard.read_bytes().replace(encoded, b"x" * len(encoded)))
     ds, found = shardctl.open(root), []
     for processes in (None, 1):
@@ -269,7 +270,7 @@ def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path):
     loader = shardctl.open(root).loader(8, processes=1)
     root.rename(tmp_path / "old")
     make(tmp_path / "other", "zstd").rename(root)
-    with pytest.raises(DatasetError, match="replaced by another dataset"):
+    with pytest.raises(DatasetError, match="generation 1 was swept while it was read"):
         next(iter(loader))
     assert loader.process_ids == []
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dataset_files import shard_in, tables_in
+from format_2 import as_format_2
 from programs import run_python
 from remote_datasets import (
     all_same,
@@ -21,6 +23,7 @@ from remote_datasets import (
     block_reads,
     blocks_of,
     is_shard,
+    key_of,
     make,
     same,
     upload,
@@ -222,21 +225,17 @@ def test_a_small_window_of_requests_is_enough(plain, bucket, monkeypatch):
     assert all_same(*loaders)
 
 
-def test_a_folder_below_the_manifest(plain, bucket, cache):
-    manifest = Manifest.load(LocalFolder(plain))
-    assert manifest.to_json() == (plain / MANIFEST).read_text()
-    assert "base" not in json.loads(manifest.to_json())
-    upload(plain, f"{bucket}/out/abc123")
-    store = open_store(f"{bucket}/out")
-    store.delete([f"abc123/{MANIFEST}"])
-    store.put(MANIFEST, replace(manifest, base="abc123/").to_json().encode())
-    assert all_same(shardctl.open(f"{bucket}/out", cache=cache), shardctl.open(plain))
+def test_a_dataset_of_format_2_in_a_folder_below_its_manifest(plain, out, bucket, cache):
+    url = upload(as_format_2(plain, out, "abc123/"), f"{bucket}/out")
+    assert all_same(shardctl.open(url, cache=cache), shardctl.open(plain))
+    assert all_same(shardctl.open(f"{url}/abc123", cache=cache), shardctl.open(plain))
 
 
 @pytest.mark.parametrize("base", ["../", "a/b/", "abc", "/"])
-def test_no_folder_leads_elsewhere(plain, bucket, base):
-    forged = replace(Manifest.load(LocalFolder(plain)), base=base)
-    open_store(bucket).put(f"out/{MANIFEST}", forged.to_json().encode())
+def test_no_folder_leads_elsewhere(plain, out, bucket, base):
+    manifest = Manifest.load(LocalFolder(as_format_2(plain, out)))
+    forged = replace(manifest, base=base).to_json().encode()
+    open_store(bucket).put(f"out/{MANIFEST}", forged)
     with pytest.raises(DatasetError, match="help format"):
         shardctl.open(f"{bucket}/out", cache=False)
 
@@ -253,28 +252,29 @@ def test_faults_of_a_network_change_nothing(plain, bucket, cache, object_server)
 def test_a_store_that_refuses_is_an_error_and_no_skipped_sample(url, object_server):
     remote = shardctl.open(url, cache=False)
     object_server.fault("403", method="GET", key="*train-00001*")
-    with pytest.raises(StoreError, match=r"train-00001\.arrow"):
+    with pytest.raises(StoreError, match=r"train-00001-\w+\.arrow"):
         keys_of(remote.loader(8, on_error="skip"))
 
 
-def test_a_shard_that_is_replaced_while_it_is_read(url, tmp_path, cache):
+def test_a_shard_that_is_replaced_while_it_is_read(url, plain, tmp_path, cache):
     remote = shardctl.open(url, cache=cache)
     remote.take([40, 79])  # of the second shard, and its footer
     other = make(tmp_path / "other", seed=1000)
-    open_store(url).put("train-00001.arrow", other / "train-00001.arrow")
+    open_store(url).put(key_of(plain), shard_in(other, "train-00001"))
     for on_error in ("raise", "skip"):
-        with pytest.raises(DatasetError, match=rf"{url}/train-00001.arrow: (replaced|\d+ bytes)"):
+        with pytest.raises(DatasetError, match=rf"{url}/{key_of(plain)}: (replaced|\d+ bytes)"):
             keys_of(remote.loader(8, on_error=on_error))
 
 
 def test_a_shard_that_is_not_there_or_not_whole(url, plain, cache):
-    open_store(url).delete(["train-00001.arrow"])
-    open_store(url).put("train-00002.arrow", (plain / "train-00002.arrow").read_bytes()[:-8])
+    gone, cut = (key_of(plain, name) for name in ("train-00001", "train-00002"))
+    open_store(url).delete([gone])
+    open_store(url).put(cut, (plain / cut).read_bytes()[:-8])
     remote = shardctl.open(url, cache=cache)
     for loader, said in (
-        (remote[40:].loader(8), "train-00001.arrow: no such shard"),
-        (remote[80:].loader(8), r"train-00002.arrow: \d+ bytes where"),
-        (remote.loader(8, on_error="skip"), "train-00001.arrow: no such shard"),
+        (remote[40:].loader(8), f"{gone}: no such shard"),
+        (remote[80:].loader(8), rf"{cut}: \d+ bytes where"),
+        (remote.loader(8, on_error="skip"), f"{gone}: no such shard"),
     ):
         with pytest.raises(DatasetError, match=f"{url}/{said}"):
             keys_of(loader)
@@ -286,12 +286,12 @@ def test_a_shard_that_is_not_there_or_not_whole(url, plain, cache):
 def test_a_wrong_answer_is_asked_for_once_more(root, bucket, cache, object_server, kind, method):
     """Of each object, one: of the manifest, the table, the ends of shards and the blocks."""
     url = upload(root, f"{bucket}/out")
-    for name in sorted(path.name for path in root.iterdir()):
-        object_server.fault(kind, method=method, key=f"*{name}", times=1, size=7)
+    for path in filter(Path.is_file, root.rglob("*")):
+        key = f"out/{path.relative_to(root).as_posix()}"
+        object_server.fault(kind, method=method, key=key, times=1, size=7)
     remote = shardctl.open(url, cache=cache)
     assert all_same(remote.loader(8), shardctl.open(root).loader(8))
-    (shard, *_) = [path.name for path in root.glob("*-00001.arrow")]
-    object_server.fault(kind, key=f"*{shard}", times=1, size=7)
+    object_server.fault(kind, key=f"*{key_of(root)}", times=1, size=7)
     assert all_same(
         shardctl.open(url, cache=False).loader(8, threads=1), shardctl.open(root).loader(8)
     )
@@ -306,7 +306,7 @@ def test_a_proxy_that_sends_something_else_is_told_of(url, object_server, kind):
     object_server.clear()
     remote = shardctl.open(url, cache=False)
     object_server.fault(kind, method="GET", key="*train-00001*", size=30)
-    with pytest.raises(StoreError, match=r"train-00001\.arrow.*, twice; .* a proxy"):
+    with pytest.raises(StoreError, match=r"train-00001-\w+\.arrow.*, twice; .* a proxy"):
         keys_of(remote.loader(8, on_error="skip"))
 
 
@@ -314,12 +314,12 @@ def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
     url, plain, object_server, monkeypatch
 ):
     monkeypatch.setattr("shardctl.format.stretches.MOST_FOOTER", 20_000)
-    data = bytearray((plain / "train-00001.arrow").read_bytes())
+    data = bytearray((shard_in(plain, "train-00001")).read_bytes())
     data[-10:-6] = (len(data) - 20).to_bytes(4, "little")
-    open_store(url).put("train-00001.arrow", bytes(data))
-    with pytest.raises(DatasetError, match=r"train-00001\.arrow: not a readable Arrow file"):
+    open_store(url).put(key_of(plain), bytes(data))
+    with pytest.raises(DatasetError, match=rf"{key_of(plain)}: not a readable Arrow file"):
         shardctl.open(url, cache=False).take([40])
-    asked = [r["range"] or "" for r in object_server.log() if r["key"].endswith("-00001.arrow")]
+    asked = [r["range"] or "" for r in object_server.log() if r["key"].endswith(key_of(plain))]
     ranges = re.findall(r"bytes=(\d+)-(\d+)", " ".join(asked))
     assert 0 < max(int(last) - int(first) for first, last in ranges) < 20_000 < len(data)
 
@@ -327,18 +327,18 @@ def test_a_footer_that_claims_more_than_any_has_is_not_fetched(
 @pytest.mark.thorough(after=1)
 def test_a_damaged_block_is_named_or_skipped(root, bucket, cache):
     url = upload(root, f"{bucket}/out")
-    data = bytearray((root / "train-00001.arrow").read_bytes())
+    data = bytearray((shard_in(root, "train-00001")).read_bytes())
     middle = len(data) // 2
     data[middle : middle + 64] = bytes(byte ^ 255 for byte in data[middle : middle + 64])
-    open_store(url).put("train-00001.arrow", bytes(data))
+    open_store(url).put(key_of(root), bytes(data))
     remote = shardctl.open(url, cache=cache)
-    with pytest.raises(DatasetError, match=rf"{url}/train-00001\.arrow"):
+    with pytest.raises(DatasetError, match=f"{url}/{key_of(root)}"):
         keys_of(remote.loader(8))
     kept = keys_of(remote.loader(8, on_error="skip", shuffle="window"))
     assert 110 <= len(kept) < 120
 
 
-def test_what_is_no_dataset(bucket, url):
+def test_what_is_no_dataset(bucket, url, plain):
     for place, said in (("none", "no dataset"), ("empty", "not the manifest")):
         if place == "empty":
             open_store(bucket).put(f"{place}/{MANIFEST}", b"{}")
@@ -346,8 +346,9 @@ def test_what_is_no_dataset(bucket, url):
             shardctl.open(f"{bucket}/{place}", cache=False)
     with pytest.raises(UsageError, match="no split 'val'; it has train"):
         shardctl.open(url, split="val", cache=False)
-    open_store(url).put("shards.arrow", b"another table")
-    with pytest.raises(DatasetError, match=rf"{url}/shards\.arrow: not the file"):
+    table = f"{tables_in(plain).relative_to(plain).as_posix()}/shards.arrow"
+    open_store(url).put(table, b"another table")
+    with pytest.raises(DatasetError, match=rf"{url}/{table}: not the file"):
         shardctl.open(url, cache=False)
 
 
@@ -416,5 +417,5 @@ def test_packed_tokens_and_their_tokenizer(demo, out, bucket, cache):
 def test_an_earlier_generation(url):
     opened: Dataset = shardctl.open(url, generation=1, cache=False)
     assert len(opened) == 120
-    with pytest.raises(DatasetError, match=rf"{url}/generations/00002: no dataset"):
+    with pytest.raises(DatasetError, match=rf"{url}: generation 2 is not there, only 1; "):
         shardctl.open(url, generation=2, cache=False)

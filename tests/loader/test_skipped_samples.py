@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from annotated import png
+from dataset_files import shard_in
 from handmade import write_dataset
 from programs import run_python
 
@@ -29,8 +30,8 @@ PHOTO = png(np.zeros((4, 4, 3), np.uint8))
 ENDS: dict[str, Callable[[Path], Any]] = {
     "moved": lambda root: root.rename(root.with_name("elsewhere")),
     "removed": shutil.rmtree,
-    "a shard is gone": lambda root: (root / "train-00001.arrow").unlink(),
-    "a shard is cut short": lambda root: os.truncate(root / "train-00001.arrow", 1000),
+    "a shard is gone": lambda root: (shard_in(root, "train-00001")).unlink(),
+    "a shard is cut short": lambda root: os.truncate(shard_in(root, "train-00001"), 1000),
     "replaced": lambda root: (shutil.rmtree(root), photos(root, 40, ())),
 }
 
@@ -62,7 +63,7 @@ def test_what_happens_to_a_whole_dataset_is_never_skipped(out, end, compression)
     batches = iter(loader)
     next(batches)
     ENDS[end](out)
-    said = {"moved": "moved, renamed or", "removed": "or removed", "replaced": "out.*replaced by"}
+    said = {"moved": "moved, renamed or", "removed": "or removed", "replaced": "out.*was swept"}
     with pytest.raises(DatasetError, match=said.get(end, "out")):
         list(batches)
     assert loader.stats().skipped == 0

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import CROP
 from dataset_facts import expect_whole, keys, rejects_of, sums
+from dataset_files import shard_in, shards_in, tables_in
 from followed_sources import write, write_lines
 from forged_datasets import signed
 from image_files import image, images, saved
@@ -87,7 +88,7 @@ def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_p
     result = convert(source, out, overwrite=True, samples_per_shard=1)
     assert (result.status, result.samples) == ("updated", 3)
     assert json.loads((out / "manifest.json").read_text())["seconds"] > 0
-    assert len(list(out.glob("train-*"))) == 3
+    assert len(shards_in(out)) == 3
     expect_whole(out)
 
 
@@ -143,7 +144,7 @@ def test_the_size_is_estimated_from_all_inputs_that_can_be_converted(
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_too_little_disk_is_said_before_anything_is_written(photos, out, monkeypatch, dry_run):
-    monkeypatch.setattr("shardctl.making.convert.targets.free_bytes", lambda path: 10_000)
+    monkeypatch.setattr("shardctl.making.commit.target.free_bytes", lambda path: 10_000)
     with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
         convert(photos, out, recipe=CROP, dry_run=dry_run)
     assert not out.exists()
@@ -227,7 +228,7 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(tmp_path
     assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
     (notice,) = again.notices
     assert "made by other versions (shardctl " in notice
-    next(out.glob("train-*")).unlink()
+    shard_in(out).unlink()
     # proven by SHA-256, by whichever version
     assert repair(out).status == "repaired"
 
@@ -284,7 +285,7 @@ def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path, out):
         "b/loose": ("plan", "unreachable"),
         "b/caf\\xe9.png": ("plan", "name-not-utf8"),
     }
-    plan = open_table(*file_at(out / "plan.arrow"))
+    plan = open_table(*file_at(tables_in(out) / "plan.arrow"))
     assert (sum(plan["samples"].to_pylist()), sum(plan["rejected"].to_pylist())) == (4, 5)
     expect_whole(out)
     assert keys(out) == good
@@ -434,16 +435,16 @@ def test_copies_of_rejects_never_write_into_the_source(tmp_path, out):
     """An earlier copy may have become a hard link to it, or its folder a symbolic link."""
     source, copies = images(tmp_path / "in", "a/1.png"), tmp_path / "quarantine"
     bad = write(source / "a" / "bad.png", "bad")
-    copy, table = copies / "a" / "bad.png", copies / "rejects.jsonl"
+    copy, table = copies / "a" / "bad.png", tables_in(copies) / "rejects.jsonl"
     copy.parent.mkdir(parents=True)
     copy.hardlink_to(bad)
     convert(source, out, copy_rejects=copies)
     assert bad.read_bytes() == copy.read_bytes() == b"bad"
     assert not copy.samefile(bad)
     table.unlink()
-    table.hardlink_to(out / "rejects.jsonl")
+    table.hardlink_to(tables_in(out) / "rejects.jsonl")
     assert convert(source, out, copy_rejects=copies).copied == 1
-    assert not table.samefile(out / "rejects.jsonl")
+    assert not table.samefile(tables_in(out) / "rejects.jsonl")
     shutil.rmtree(copy.parent)
     copy.parent.symlink_to(bad.parent)
     with pytest.raises(StorageError, match="quarantine/a: a link to"):
@@ -553,7 +554,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, out):
     with subprocess.Popen(
         command_line("convert", *words), cwd=tmp_path, stderr=subprocess.DEVNULL
     ) as parent:
-        while not list(out.glob(".shardctl/*/new/*.partial")):
+        while not list(out.glob("data/*.partial")):
             select.select([], [], [], 0.01)
         children = below(parent.pid)
         parent.send_signal(signal.SIGKILL)

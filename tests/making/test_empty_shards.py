@@ -10,14 +10,18 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from damage import file_of
 from dataset_facts import expect_whole, keys, rejects_of, shards_of, sums
+from dataset_files import shard_in
 from followed_sources import digests_of, write
 from in_this_process import convert, repair
 from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl.format.names import CHECKSUMS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
+from shardctl.format.tables import ShardTable
 from shardctl.making.convert import parts, table_writer
+from shardctl.system.folders import LocalFolder
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
 MIN = {"record": "line", "transform": [{"name": "filter_length", "min_chars": 50}]}
@@ -34,10 +38,11 @@ def made(source: Path, out: Path, **options: Any) -> Any:
 
 
 def numbers(out: Path) -> list[int]:
-    """The numbers of all shards, which must be there, and no others."""
-    names = shards_of(out).names
-    assert sorted(names) == sorted(path.name for path in out.glob("*-0*.arrow"))
-    return [int(name[-11:-6]) for name in names]
+    """The numbers of all shards, which must be there, and none but those of a generation."""
+    generations = (out / "generations").iterdir()
+    named = {path for folder in generations for path in ShardTable(LocalFolder(folder)).paths}
+    assert {f"data/{path.name}" for path in (out / "data").iterdir()} == named
+    return [entry.number for entry in shards_of(out)]
 
 
 @pytest.mark.thorough(after=2)
@@ -74,8 +79,8 @@ def test_a_dataset_without_them_is_repaired(tmp_path, out, pattern):
         (CHECKSUMS, REJECTS),
     ):
         damaged = Path(shutil.copytree(out, tmp_path / "-".join(names)))
-        for name in names:
-            (damaged / name).unlink()
+        for path in [file_of(damaged, name) for name in names]:
+            path.unlink()
         assert repair(damaged).status == "repaired"
         assert digests_of(damaged) == whole, names
         expect_whole(damaged)
@@ -89,11 +94,11 @@ def test_the_shards_are_those_of_the_conversion_with_them(tmp_path, out, monkeyp
         patched.setattr(table_writer, "rows_made", lambda path: 1)
         assert made(source, whole).shards == 5
     for number in (1, 3):
-        name = f"train-{number:05d}.arrow"
-        assert (out / name).read_bytes() == (whole / name).read_bytes()
+        name = f"train-{number:05d}"
+        assert shard_in(out, name).read_bytes() == shard_in(whole, name).read_bytes()
     assert keys(out) == keys(whole)
     expect_whole(whole, "deep")
-    (whole / "train-00002.arrow").unlink()
+    shard_in(whole, "train-00002").unlink()
     assert repair(whole).status == "repaired"
     assert numbers(whole) == [0, 1, 2, 3, 4]
 
@@ -115,12 +120,12 @@ def test_an_update_keeps_their_names_and_goes_on(tmp_path, out, how):
     source = tmp_path / "in"
     lines(source / "b.txt", ".g.g.")
     made(source, out)
-    before = (out / "train-00001.arrow").read_bytes()
+    before = shard_in(out, "train-00001").read_bytes()
     lines(source / "c.txt", "gg")
     result = made(source, out, **{how: True})
     assert (result.status, result.samples, result.rejected) == ("updated", 32, 24)
     assert numbers(out)[:2] == [1, 3]
-    assert (out / "train-00001.arrow").read_bytes() == before
+    assert shard_in(out, "train-00001").read_bytes() == before
     changes = result.changes
     assert (changes.new, changes.kept + changes.rebuilt) == (1, 2)
     expect_whole(out, "deep")

@@ -16,6 +16,7 @@ import pytest
 from annotated import png
 from conftest import examples
 from dataset_facts import expect_whole, rejects_of, sums
+from dataset_files import shard_in, shards_in, tables_in
 from followed_sources import write, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,7 +185,7 @@ def test_a_record_without_a_key_is_a_reject_of_one_split_also_in_repair(tmp_path
     assert sorted(rejects) == sorted(f"{source.name}#{number + 1}" for number in range(0, 60, 5))
     expect_whole(out, "deep")
     whole = sums(out)
-    for names in ([*out.glob("*-0*.arrow")], [out / "plan.arrow", out / "val-00000.arrow"]):
+    for names in ([*shards_in(out)], [tables_in(out) / "plan.arrow", shard_in(out, "val-00000")]):
         for path in names:
             path.unlink()
         assert repair(out, [source], transforms=["keyed_steps:draws"]).status == "repaired"

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from conftest import CROP, without_privileges
-from damage import flip
-from dataset_facts import expect_whole, rejects_of, sums
+from damage import file_of, flip
+from dataset_facts import expect_whole, rejects_of, sums, tree
+from dataset_files import shard_in, shards_in, tables_in
 from followed_sources import digests_of, files_of, update, write, write_lines
-from forged_datasets import signed
+from forged_datasets import write_manifest
 from image_files import images
 from in_this_process import convert, repair
 from PIL import ImageOps
@@ -28,11 +28,12 @@ from stopping import stopped_at, stops
 import shardctl
 from shardctl.errors import DatasetError, UsageError
 from shardctl.images.codecs import image
-from shardctl.making.commit import publish
+from shardctl.making.commit.target import Target
 from shardctl.making.repair import Listener, manifest
+from shardctl.making.repair.repairing import Repair
 from shardctl.system.folders import LocalFolder
 
-SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
+SHARD, OTHER = "train-00002", "train-00005"
 
 
 def zero(path: Path) -> None:
@@ -84,14 +85,24 @@ def source(origin: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(origin, tmp_path / "in"))
 
 
+def manifests_of(out: Path) -> list[Path]:
+    """Return the manifest and its copy, of which each brings back the other one."""
+    return [out / "manifest.json", tables_in(out) / "manifest.json"]
+
+
+def edit_manifests(out: Path, old: str, new: str) -> None:
+    for path in manifests_of(out):
+        path.write_text(path.read_text().replace(old, new))
+
+
 def nibble(out: Path) -> None:
-    """Damage the manifest so that it still is JSON: what it says of its sources can be tried."""
-    path = out / "manifest.json"
-    path.write_text(path.read_text().replace('"samples": 60', '"samples": 61'))
+    """Damage the manifests so that they still are JSON: what they say of their sources can be
+    tried."""
+    edit_manifests(out, '"samples": 60', '"samples": 61')
 
 
 def one_file(how: Callable[[Path], object], name: str, out: Path) -> None:
-    how(out / name)
+    how(file_of(out, name))
 
 
 Damage = Callable[[Path], object]
@@ -99,19 +110,20 @@ DAMAGE: dict[str, Damage] = {
     **{f"{how.__name__} {name}": partial(one_file, how, name)
        for how in (flip, zero, cut, Path.unlink)
        for name in ("manifest.json", "plan.arrow", "shards.arrow", "SHA256SUMS", SHARD)},
-    "flip rejects.jsonl": lambda out: flip(out / "rejects.jsonl"),
-    "unlink rejects.jsonl": lambda out: (out / "rejects.jsonl").unlink(),
+    "flip rejects.jsonl": lambda out: flip(tables_in(out) / "rejects.jsonl"),
+    "unlink rejects.jsonl": lambda out: (tables_in(out) / "rejects.jsonl").unlink(),
+    "both manifests": lambda out: [flip(path) for path in manifests_of(out)],
     "empty manifest": lambda out: (out / "manifest.json").write_bytes(b""),
-    "grown shard": lambda out: (out / SHARD).write_bytes((out / SHARD).read_bytes() + b"more"),
-    "swapped shards": lambda out: swap(out / SHARD, out / OTHER),
-    "swapped plan and shards": lambda out: swap(out / "plan.arrow", out / "shards.arrow"),
-    "many shards": lambda out: [path.unlink() for path in out.glob("train-*")],
-    "shard and checksums": lambda out: [flip(out / SHARD), flip(out / "SHA256SUMS")],
-    "shard and table": lambda out: [flip(out / SHARD), flip(out / "shards.arrow")],
-    "both lists of shards": lambda out: [flip(out / "SHA256SUMS"), flip(out / "shards.arrow")],
-    "shard and plan": lambda out: [(out / SHARD).unlink(), flip(out / "plan.arrow")],
+    "grown shard": lambda out: shard_in(out, SHARD).open("ab").write(b"more"),
+    "swapped shards": lambda out: swap(shard_in(out, SHARD), shard_in(out, OTHER)),
+    "swapped plan and shards": lambda out: swap(tables_in(out) / "plan.arrow", tables_in(out) / "shards.arrow"),
+    "many shards": lambda out: [path.unlink() for path in shards_in(out)],
+    "shard and checksums": lambda out: [flip(shard_in(out, SHARD)), flip(tables_in(out) / "SHA256SUMS")],
+    "shard and table": lambda out: [flip(shard_in(out, SHARD)), flip(tables_in(out) / "shards.arrow")],
+    "both lists of shards": lambda out: [flip(tables_in(out) / "SHA256SUMS"), flip(tables_in(out) / "shards.arrow")],
+    "shard and plan": lambda out: [shard_in(out, SHARD).unlink(), flip(tables_in(out) / "plan.arrow")],
     "all "
-    "tables": lambda out: [flip(out / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
+    "tables": lambda out: [flip(tables_in(out) / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
 }  # fmt: skip
 
 
@@ -122,15 +134,15 @@ def test_repair_brings_back_the_same_bytes(copy, whole, damage):
     result = repair(copy)
     assert (result.status, result.unrepaired, result.lost) == ("repaired", (), ())
     assert sums(copy) == sums(whole)
-    assert sorted(os.listdir(copy)) == sorted(os.listdir(whole))
+    assert tree(copy).keys() == tree(whole).keys()
     assert shardctl.repair(copy).status == "whole"
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda out: [nibble(out), cut(out / "plan.arrow"), zero(out / SHARD)],
-        lambda out: [nibble(out), (out / "rejects.jsonl").unlink()],
+        lambda out: [nibble(out), cut(tables_in(out) / "plan.arrow"), zero(shard_in(out, SHARD))],
+        lambda out: [nibble(out), (tables_in(out) / "rejects.jsonl").unlink()],
     ],
     ids=["plan and shard", "rejects"],
 )
@@ -153,22 +165,20 @@ def test_a_source_as_no_conversion_records_it_is_not_read(copy, made, source, mo
     """Also where somebody has altered the manifest with its digest. What is read otherwise is told
     before."""
     monkeypatch.chdir(made)  # where `in` would be found
-    manifest = copy / "manifest.json"
-    record = json.loads(manifest.read_text())
-    manifest.write_text(signed({**record, "sources": [source]}))
-    (copy / SHARD).unlink()
+    record = json.loads((copy / "manifest.json").read_text())
+    write_manifest(copy, {**record, "sources": [source]})
+    shard_in(copy, SHARD).unlink()
     message = repair(copy).unrepaired[0].message
     assert "the manifest has impossible sources" in message
-    manifest.write_text(signed(record))
+    write_manifest(copy, record)
     told: list[tuple[str, ...]] = []
     assert repair(copy, listener=Listener(reading=told.append)).status == "repaired"
     assert told == [(str(made / "in"),)]
 
 
 def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(copy, origin):
-    path = copy / "manifest.json"
-    path.write_text(path.read_text().replace(str(origin), "s3://somebody/else"))
-    (copy / SHARD).unlink()
+    edit_manifests(copy, str(origin), "s3://somebody/else")
+    shard_in(copy, SHARD).unlink()
     result = repair(copy)
     assert "wrong sources: s3://somebody/else" in result.unrepaired[0].message
     assert shardctl.open(copy).manifest.sources == ()
@@ -186,12 +196,13 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(copy, origin, tmp
     def sources() -> tuple[str, ...]:
         return tuple(shardctl.open(copy).manifest.sources)
 
-    (copy / "manifest.json").unlink()
+    for path in manifests_of(copy):
+        path.unlink()
     assert len(repair(copy).notices) == 2
     assert sources() == ()
     with pytest.raises(DatasetError, match="that differs in its inputs and settings"):
         convert(origin, copy, recipe=CROP, shuffle=4)
-    (copy / SHARD).unlink()
+    shard_in(copy, SHARD).unlink()
     result = repair(copy)
     assert result.status == "damaged"
     assert "say where they are with --source SRC" in result.unrepaired[0].message
@@ -204,9 +215,11 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(copy, origin, tmp
 
 def test_only_what_is_damaged_is_touched(copy):
     def times() -> dict[str, int]:
-        return {path.name: path.stat().st_mtime_ns for path in copy.iterdir() if path.name != SHARD}
+        files = (path for path in copy.rglob("*") if path.is_file() and path != shard)
+        return {path.name: path.stat().st_mtime_ns for path in files}
 
-    (copy / SHARD).unlink()
+    shard = shard_in(copy, SHARD)
+    shard.unlink()
     before = times()
     assert shardctl.repair(copy, workers=1).repaired == (SHARD,)
     assert times() == before
@@ -218,15 +231,15 @@ def with_lost(source: Path, out: Path) -> list[str]:
     changed."""
     convert(source, out, recipe=CROP, shuffle=4)
     keys = shardctl.open(out).take(range(18, 24), columns=["key"])["key"]
-    flip(out / SHARD)
+    flip(shard_in(out, SHARD))
     (source / keys[1]).unlink()
     shutil.copyfile(source / keys[0], source / keys[3])
     return [keys[1], keys[3]]
 
 
 def test_what_cannot_be_repaired_is_said_exactly(with_lost, out):
-    flip(out / OTHER)
-    before = (out / SHARD).read_bytes()
+    flip(shard_in(out, OTHER))
+    before = shard_in(out, SHARD).read_bytes()
     result = repair(out)
     assert result.status == "damaged"
     assert result.repaired == (OTHER,), "what can be mended is, all the same"
@@ -237,7 +250,7 @@ def test_what_cannot_be_repaired_is_said_exactly(with_lost, out):
     reasons = [(lost.key, lost.reason.partition(" (")[0]) for lost in result.lost]
     said = ("its source is gone", "its source has changed")
     assert reasons == list(zip(with_lost, said, strict=True))
-    assert (out / SHARD).read_bytes() == before
+    assert shard_in(out, SHARD).read_bytes() == before
 
 
 def test_lost_samples_are_dropped_on_request_and_recorded(with_lost, out):
@@ -252,7 +265,7 @@ def test_lost_samples_are_dropped_on_request_and_recorded(with_lost, out):
     # earlier rejects keep their reasons
     assert rejects["coast/bad.jpg"] == ("decode", "not-an-image")
     assert repair(out).status == "whole"
-    (out / SHARD).unlink()
+    shard_in(out, SHARD).unlink()
     # a dataset that lost samples can be repaired again
     assert repair(out).status == "repaired"
 
@@ -263,7 +276,7 @@ def dropping(tmp_path: Path) -> Path:
     become."""
     images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     convert(tmp_path / "in", tmp_path / "damaged", samples_per_shard=2)
-    flip(tmp_path / "damaged" / "train-00000.arrow")
+    flip(shard_in(tmp_path / "damaged", "train-00000"))
     (tmp_path / "in" / "1.png").unlink()
     (tmp_path / "damaged" / "mine.txt").write_text("not part of it")
     shutil.copytree(tmp_path / "damaged", tmp_path / "dropped")
@@ -277,80 +290,22 @@ def drop(out: Path) -> Any:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "file by file"])
-def test_dropping_can_be_stopped_at_any_change(dropping, monkeypatch, exchange, how):
-    """What is there is the old dataset or the new one, or the next repair completes it on its
-    own."""
-    if not exchange:
-        refuse_exchange(monkeypatch)
+def test_dropping_can_be_stopped_at_any_change(dropping, monkeypatch, how):
+    """What is there is the old dataset or the new one, and the next repair leaves nothing else."""
     damaged, changes = dropping / "damaged", range(1000)
     before, after = digests_of(damaged), digests_of(dropping / "dropped")
     seen = set()
-    for out in stops(changes, how, publish, "publish", damaged, drop, monkeypatch):
-        there = (out / "manifest.json").exists()
-        # it may be on its way into the new folder
-        found = {"mine.txt": before["mine.txt"], **digests_of(out)}
+    for out in stops(changes, how, Repair, "_drop", damaged, drop, monkeypatch):
+        found = digests_of(out)
         status = repair(out).status
-        seen.add((there, status))
-        assert digests_of(out) == (before if status == "damaged" else after)
-        assert not there or found == digests_of(out)
+        seen.add(status)
+        assert found == digests_of(out) == (before if status == "damaged" else after)
+        assert (out / "mine.txt").exists()
+        count = len(list(out.glob("generations/*"))), len(list(out.glob("data/*")))
+        assert count == ((1, 2) if status == "damaged" else (2, 3))
         if status == "damaged":
             drop(out)
-    assert seen == {(True, "damaged"), (True, "whole")} | (
-        set() if exchange else {(False, "whole")}
-    )
-
-
-def refuse_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        publish, "_exchange", lambda one, other: (_ for _ in ()).throw(OSError(22, "not here"))
-    )
-
-
-def test_convert_completes_a_drop_that_was_killed(dropping, monkeypatch):
-    refuse_exchange(monkeypatch)
-    completed = 0
-    for change in range(0, 24, 3):
-        out = dropping / f"out{change}"
-        shutil.copytree(dropping / "damaged", out)
-        assert stopped_at(change, "kill", publish, "publish", partial(drop, out), monkeypatch)
-        if (out / "manifest.json").exists():
-            continue
-        with pytest.raises(
-            DatasetError, match=r"are being replaced; .*`shardctl repair` completes"
-        ):
-            shardctl.open(out)
-        with pytest.raises(DatasetError, match="that differs in its inputs"):
-            convert(dropping / "in", out, samples_per_shard=2)
-        assert digests_of(out) == digests_of(dropping / "dropped")
-        completed += 1
-    assert completed >= 3
-
-
-def test_an_interrupted_drop_says_what_completes_it(dropping, monkeypatch):
-    monkeypatch.chdir(dropping / "damaged")  # the current folder cannot be exchanged
-    real = publish.sync_folder
-
-    def interrupted(folder: Path) -> None:
-        real(folder)
-        if not (dropping / "damaged" / "manifest.json").exists():
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publish, "sync_folder", interrupted)
-        with pytest.raises(KeyboardInterrupt, match=r"took its place; .* completes that"):
-            drop(Path())
-    result = repair(".")
-    assert result.status == "whole"
-    assert result.notices == ("an interrupted replacement of the dataset was completed",)
-    assert digests_of(dropping / "damaged") == digests_of(dropping / "dropped")
-
-
-def test_a_file_system_without_links_or_exchange_drops_as_well(dropping, monkeypatch):
-    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(1, "no links here")))
-    assert drop(dropping / "damaged").status == "dropped"
-    assert digests_of(dropping / "damaged") == digests_of(dropping / "dropped")
-    assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in"]
+    assert seen == {"damaged", "whole"}
 
 
 def test_a_broken_off_conversion_survives_a_repair(dropping, monkeypatch):
@@ -358,7 +313,7 @@ def test_a_broken_off_conversion_survives_a_repair(dropping, monkeypatch):
     replaces the folder."""
     damaged = dropping / "damaged"
     again = partial(convert, dropping / "in", damaged, samples_per_shard=1, overwrite=True)
-    assert stopped_at(0, "kill", publish, "publish", again, monkeypatch)
+    assert stopped_at(0, "kill", Target, "put", again, monkeypatch)
     assert drop(damaged).status == "dropped"
     assert digests_of(damaged) == digests_of(dropping / "dropped")
     assert again().status == "resumed"
@@ -367,13 +322,13 @@ def test_a_broken_off_conversion_survives_a_repair(dropping, monkeypatch):
 def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping, monkeypatch):
     """It writes files into the folder of that repair, while the next one takes it away."""
     out = dropping / "damaged"
-    assert stopped_at(0, "kill", publish, "publish", partial(drop, out), monkeypatch)
+    assert stopped_at(0, "kill", Target, "put", partial(drop, out), monkeypatch)
     (left,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
     real = os.rmdir
 
     def write_late(path: Any, *, dir_fd: int | None = None) -> None:
         if left.exists():
-            (left / "new" / "train-00000.arrow.partial").write_bytes(b"late")
+            (left / "late.partial").write_bytes(b"late")
         real(path, dir_fd=dir_fd)
 
     with monkeypatch.context() as patch:
@@ -385,7 +340,7 @@ def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping, monkeyp
 
 def test_a_shard_that_is_called_as_the_manifest_is_not_written_over(copy):
     """It may be the only copy of its samples."""
-    swap(copy / SHARD, copy / "manifest.json")
+    swap(shard_in(copy, SHARD), copy / "manifest.json")
     before = (copy / "manifest.json").read_bytes()
     with pytest.raises(DatasetError, match="an Arrow file, not a manifest; rename it"):
         repair(copy)
@@ -400,8 +355,8 @@ def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one
     convert(source, out, recipe=CROP)
     shutil.copyfile(manifest, tmp_path / "earlier.json")
     files_of(source)[5].unlink()
-    convert(source, out, recipe=CROP, overwrite=True)
-    after = sums(out)
+    convert(source, out, recipe=CROP, overwrite=True, keep_generations=0)
+    after, listed = sums(out), tables_in(out) / "SHA256SUMS"
     (tmp_path / "earlier.json").rename(earlier)
     manifest.unlink()
     assert repair(out).repaired == ("manifest.json",)
@@ -409,7 +364,7 @@ def test_a_manifest_of_other_files_is_refused_and_no_other_file_is_taken_for_one
     shutil.copyfile(earlier, manifest)
     with pytest.raises(DatasetError, match="belongs to another dataset than shards"):
         repair(out)
-    assert sums(out) == after
+    assert listed.read_bytes() == after
 
 
 def test_splits_that_an_export_has_given_names_are_no_classes(photos, tmp_path, out):
@@ -417,7 +372,7 @@ def test_splits_that_an_export_has_given_names_are_no_classes(photos, tmp_path, 
     shardctl.export(tmp_path / "first", tmp_path / "mds", "mds")
     convert(tmp_path / "mds", out)
     before = sums(out)
-    flip(out / "files.arrow")
+    flip(tables_in(out) / "files.arrow")
     assert repair(out).status == "repaired"
     assert sums(out) == before
 
@@ -425,7 +380,7 @@ def test_splits_that_an_export_has_given_names_are_no_classes(photos, tmp_path, 
 def test_changed_sources_are_no_reason_to_lose_an_intact_shard(copy, source):
     """The plan is damaged, and cannot be made again: everything else stays, and loads."""
     files_of(source)[5].unlink()
-    flip(copy / "plan.arrow")
+    flip(tables_in(copy) / "plan.arrow")
     (unrepaired,) = repair(copy, sources=[source]).unrepaired
     assert unrepaired.file == "plan.arrow"
     assert "have 61 inputs now, and had 62" in unrepaired.message
@@ -446,7 +401,7 @@ def test_no_code_is_run_that_only_the_dataset_names(origin, out, tmp_path, monke
     good = sums(out)
     imported.unlink()
     sys.modules.pop("dim_steps")
-    flip(out / SHARD)
+    flip(shard_in(out, SHARD))
     said = r"was made with user functions, .*transforms=\['dim_steps:dim'\]"
     with pytest.raises(UsageError, match=said):
         shardctl.repair(out, workers=1)
@@ -456,13 +411,13 @@ def test_no_code_is_run_that_only_the_dataset_names(origin, out, tmp_path, monke
 
 
 def test_what_other_versions_make_differently_is_not_taken_for_the_original(copy, monkeypatch):
-    flip(copy / SHARD)
-    before = (copy / SHARD).read_bytes()
+    flip(shard_in(copy, SHARD))
+    before = shard_in(copy, SHARD).read_bytes()
     real = image.to_rgb
     monkeypatch.setattr(image, "to_rgb", lambda picture, *_: ImageOps.invert(real(picture)))
     message = repair(copy).unrepaired[0].message
     assert message.startswith("the rebuilt file differs from the recorded one: its sources are")
-    assert (copy / SHARD).read_bytes() == before
+    assert shard_in(copy, SHARD).read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -476,8 +431,8 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(copy
 )
 def test_a_manifest_that_says_nonsense_of_its_making_is_refused(copy, change):
     record = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(signed({**record, **change}))
-    (copy / "plan.arrow").unlink()
+    write_manifest(copy, {**record, **change})
+    (tables_in(copy) / "plan.arrow").unlink()
     (unrepaired,) = repair(copy).unrepaired
     assert unrepaired.file == "plan.arrow"
     assert unrepaired.message.startswith("its record of how it was made cannot be used")
@@ -486,32 +441,35 @@ def test_a_manifest_that_says_nonsense_of_its_making_is_refused(copy, change):
 def test_what_cannot_be_repaired_at_all_is_said(copy, tmp_path):
     with pytest.raises(DatasetError, match="no such dataset"):
         repair(tmp_path / "absent")
-    (copy / "manifest.json").unlink()
-    flip(copy / "shards.arrow")
+    flip(tables_in(copy) / "shards.arrow")
+    for path in manifests_of(copy):
+        path.unlink()
     with pytest.raises(DatasetError, match=r"manifest.json is lost, and .* is damaged as well"):
         repair(copy)
 
 
 def test_sources_that_are_gone_are_named_and_found_where_the_caller_says(source, out, whole):
     convert(source, out, recipe=CROP, shuffle=4)
-    flip(out / SHARD)
+    flip(shard_in(out, SHARD))
     moved = source.rename(source.with_name("moved"))
     result = repair(out)
     assert len(result.lost) == 8
     assert "--source says where sources are now" in result.unrepaired[0].message
-    flip(out / "plan.arrow")
+    flip(tables_in(out) / "plan.arrow")
     assert repair(out, sources=[moved]).status == "repaired"
     assert sums(out) == sums(whole)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")]
+    "names",
+    [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")],
 )
 def test_files_that_may_not_be_read_are_replaced(copy, origin, whole, names):
     notes = write(copy / "notes.txt", "mine")
-    for name in names:
-        (copy / name).chmod(0)
+    for path in [file_of(copy, name) for name in names if name != notes.name]:
+        path.chmod(0)
+    notes.chmod(0)
     ran = without_privileges("repair", copy, "--json")
     read = f"the manifest names these sources, which are read: {origin}\n"
     assert (ran.returncode, ran.stderr) == (0, "" if "SHA256SUMS" in names else read)
@@ -538,24 +496,24 @@ def test_a_manifest_that_may_not_be_read_is_not_replaced(copy):
 def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(copy, whole):
     """They may all be there once its disk is back, or for a user with the permission. `drop_lost`
     cannot be undone."""
-    (copy / SHARD).chmod(0)
-    (copy / OTHER).unlink()
-    before = set(copy.iterdir())
+    shard_in(copy, SHARD).chmod(0)
+    shard_in(copy, OTHER).unlink()
+    before = set(copy.rglob("*"))
     ran = without_privileges("repair", copy, "--drop-lost")
     assert ran.returncode == 3
-    assert f"{SHARD}: cannot be read (Permission denied)" in ran.stderr
-    assert set(copy.iterdir()) - {copy / ".shardctl"} == before
-    (copy / SHARD).chmod(0o644)
+    assert f"{shard_in(copy, SHARD)}: cannot be read (Permission denied)" in ran.stderr
+    assert set(copy.rglob("*")) - {copy / ".shardctl", copy / ".shardctl" / "lease"} == before
+    shard_in(copy, SHARD).chmod(0o644)
     assert drop(copy).repaired == (OTHER,)
     assert sums(copy) == sums(whole)
 
 
 def test_a_file_that_is_deleted_while_repair_reads_is_built_again(copy, whole, monkeypatch):
-    real = manifest.hash_file
+    real, shard = manifest.hash_file, shard_in(copy, SHARD)
 
     def deleted_first(folder: LocalFolder, name: str) -> str:
-        if name == SHARD:
-            folder.path(name).unlink()
+        if folder.path(name) == shard:
+            shard.unlink()
         return real(folder, name)
 
     monkeypatch.setattr(manifest, "hash_file", deleted_first)
@@ -568,15 +526,16 @@ def test_a_file_that_is_deleted_while_repair_reads_is_built_again(copy, whole, m
 def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
     cli, copy, origin, name
 ):
-    (copy / name).unlink()
-    (copy / name).mkdir()
-    (copy / OTHER).unlink()
+    path, other = file_of(copy, name), shard_in(copy, OTHER)
+    path.unlink()
+    path.mkdir()
+    other.unlink()
     ran = cli("repair", copy)
     assert ran.code == 3
     assert name in ran.err
     assert "move it away" in ran.err
-    assert not (copy / OTHER).exists()
-    (copy / name).rmdir()
+    assert not other.exists()
+    path.rmdir()
     assert repair(copy, [origin]).ok
 
 
@@ -614,10 +573,10 @@ def lines_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 TABLES_OF_LINES = tuple(
     "manifest.json files.arrow plan.arrow rejects.jsonl shards.arrow SHA256SUMS".split()
 )
-LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + [
+LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001")] + [
     TABLES_OF_LINES[1:],
-    ("plan.arrow", "rejects.jsonl", "train-00000.arrow"),
-    ("shards.arrow", "train-00002.arrow"),
+    ("plan.arrow", "rejects.jsonl", "train-00000"),
+    ("shards.arrow", "train-00002"),
     ("plan.arrow", "SHA256SUMS"),
 ]
 
@@ -626,8 +585,8 @@ LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + 
 @pytest.mark.parametrize("names", LOST_OF_LINES, ids=" ".join)
 def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made, out, names):
     shutil.copytree(lines_made / "out", out)
-    for name in names:
-        (out / name).unlink()
+    for path in [file_of(out, name) for name in names]:
+        path.unlink()
     result = repair(out, [lines_made / "in"])
     assert (result.status, set(result.repaired)) == ("repaired", set(names))
     assert sums(out) == sums(lines_made / "out")
@@ -640,7 +599,7 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made, tm
     source, out = tmp_path / "copy" / "in", tmp_path / "copy" / "out"
     before = {sample["key"]: sample["n"] for sample in shardctl.open(out)}
     lines_of(source / "b.jsonl", bad=(10, 12, 700))
-    for path in out.glob("*-0*.arrow"):
+    for path in shards_in(out):
         path.unlink()
     result = repair(out, [source])
     assert result.status == "damaged"
@@ -658,7 +617,7 @@ def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made, tm
         records[reject.error] += reject.records
     assert records == {"lost": 997, "not-json": 6}
     whole = sums(out)
-    (out / "train-00000.arrow").unlink()
+    (shard_in(out, "train-00000")).unlink()
     # a dataset that lost samples can be repaired again
     assert repair(out, [source]).status == "repaired"
     assert sums(out) == whole
@@ -687,9 +646,9 @@ def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path, out, monkey
     result = shardctl.convert(source, out, recipe=recipe, workers=1, samples_per_shard=500)
     assert (result.samples, result.rejected) == (496, 4)
     made = sums(out)
-    for lost in (("train-00000.arrow",), ("plan.arrow", "train-00000.arrow")):
-        for name in lost:
-            (out / name).unlink()
+    for lost in (("train-00000",), ("plan.arrow", "train-00000")):
+        for path in [file_of(out, name) for name in lost]:
+            path.unlink()
         log.unlink()
         assert shardctl.repair(out, transforms=["fatal_step:fatal"], workers=1).status == "repaired"
         assert sums(out) == made
@@ -709,27 +668,38 @@ def exchange_for_a_pipe(path: Path) -> None:
 
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("damage", [Path.unlink, cut, exchange_for_a_pipe])
-@pytest.mark.parametrize("name", ["train-00001.arrow", "plan.arrow", "shards.arrow", "SHA256SUMS"])
+@pytest.mark.parametrize("name", ["train-00001", "plan.arrow", "shards.arrow", "SHA256SUMS"])
 def test_a_dataset_of_which_files_are_lost_is_not_up_to_date(tmp_path, out, cli, name, damage):
     """One look at the folder tells; what a file has in it, `verify` tells."""
     source = write_lines(tmp_path / "in.jsonl", ({"text": f"number {n}"} for n in range(30)))
     convert = ("convert", source, out, "--workers", "0", "--samples-per-shard", "10")
     assert cli(*convert).code == 0
-    damage(out / name)
+    second = shard_in(out, "train-00002")
+    damage(file_of(out, name))
     for command in (convert, (*convert, "--dry-run"), ("compact", out)):
         result = cli(*command)
         assert result.code == 3, command
         assert name in result.err
         assert "repair" in result.err
-    (out / "train-00002.arrow").unlink()
+    second.unlink()
     assert ("(2 files in all)" in cli(*convert).err) == (name != "shards.arrow")
     assert cli("repair", out, "--workers", "0").code == 0
     assert "up to date" in cli(*convert).out
-    (out / "train-00002.arrow").unlink()
+    second.unlink()
     assert cli(*convert, "--overwrite").code == 0
-    shard = (out / "train-00000.arrow").rename(tmp_path / "kept")
-    (out / "train-00000.arrow").symlink_to(shard)
+    shard = shard_in(out, "train-00000")
+    shard.symlink_to(shard.rename(tmp_path / "kept"))
     assert "up to date" in cli(*convert).out, "a link is as good"
+
+
+def test_a_kept_generation_is_not_repaired_by_itself(source, out):
+    generations(source, out, 2)
+    kept = next((out / "generations").glob("00001-*"))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for place in (kept, Path(os.path.relpath(kept))):
+        with pytest.raises(DatasetError, match="a kept generation never changes"):
+            repair(place)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def generations(source: Path, out: Path, count: int) -> list[int]:
@@ -748,10 +718,11 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, source
     counts, manifest = generations(source, out, 3), out / "manifest.json"
     record = json.loads(manifest.read_text())
     history = record.pop("history")
-    manifest.unlink()
-    if left == "no history":
-        del record["keep"]
-        manifest.write_text(json.dumps(record))
+    del record["keep"]
+    for path in manifests_of(out):
+        path.unlink()
+        if left == "no history":
+            path.write_text(json.dumps(record))
     assert repair(out, sources=[source]).status == "repaired"
     assert [len(shardctl.open(out, generation=number)) for number in (1, 2, 3)] == counts
     at = shardctl.open(out).manifest
@@ -763,13 +734,11 @@ def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, source
             update(source, out)
 
 
-def test_a_manifest_is_not_made_anew_beside_a_kept_generation_that_is_damaged(source, out):
+def test_a_manifest_is_brought_back_by_its_copy_and_keeps_the_generations(source, out):
     generations(source, out, 2)
-    kept = out / "generations" / "00001"
-    for folder in (out, kept):
-        (folder / "manifest.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"generations/00001"):
-        repair(out, sources=[source])
-    for folder in (kept, out):
-        assert repair(folder, sources=[source]).status == "repaired"
+    before = (out / "manifest.json").read_bytes()
+    for path in (out / "manifest.json", *out.glob("generations/00001-*/manifest.json")):
+        path.write_text("{")
+    assert repair(out).repaired == ("manifest.json",)
+    assert (out / "manifest.json").read_bytes() == before
     assert shardctl.open(out).generation.number == 2

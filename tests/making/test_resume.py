@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 from conftest import CROP
 from dataset_facts import expect_whole, sums
+from dataset_files import shard_in, shards_in, tables_in
 from held_conversions import go_on, held, started
 from held_conversions import here as here
 from held_conversions import made as made
@@ -30,7 +31,7 @@ from stopping import stop_after, stopped_at, stops
 
 import shardctl
 from shardctl.errors import DatasetError, TooManyRejectsError
-from shardctl.making.commit import publish
+from shardctl.making.commit.target import Target
 from shardctl.making.convert import Listener
 from shardctl.system.files import sha256_of
 from shardctl.system.scratch import scratch_folder
@@ -62,10 +63,10 @@ def resume(here: Path) -> str:
 def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here, shards):
     with running(here, shards) as parent:
         parent.kill()
-    done = {path: path.stat().st_mtime_ns for path in here.glob("out/.shardctl/*/new/*.arrow")}
+    done = {path: path.stat().st_mtime_ns for path in here.glob("out/data/*.arrow")}
     assert not (here / "out" / "manifest.json").exists()
     assert resume(here).startswith("resumed" if shards else ("resumed", "created"))
-    kept = {path.name: path.stat().st_mtime_ns for path in (here / "out").glob("train-*")}
+    kept = {path.name: path.stat().st_mtime_ns for path in shards_in(here / "out")}
     assert sum(kept[path.name] == time for path, time in done.items()) >= shards
 
 
@@ -188,14 +189,17 @@ def broken_off(source: Path, out: Path) -> Path:
 def test_what_a_power_failure_tore_is_built_again(images_in, tmp_path, out, tear):
     small(images_in, tmp_path / "whole")
     job = broken_off(images_in, out)
-    victim = next((job / ("done" if tear == "marker" else "new")).iterdir())
+    victim = next((job / "done" if tear == "marker" else out / "data").iterdir())
     if tear == "no shard":
         victim.unlink()
     else:
         victim.write_bytes(victim.read_bytes()[:100])
-    (job / "new" / "train-00007.arrow.12345678.partial").write_bytes(b"left by a killed worker")
+    job_id = json.loads((job / "job.json").read_bytes())["id"]
+    left = out / "data" / f"train-00007.{job_id}.12345678.partial"
+    left.write_bytes(b"left by a killed worker")
     assert small(images_in, out).status == "resumed"
     assert sums(out) == sums(tmp_path / "whole")
+    assert not left.exists()
 
 
 def test_a_resumed_conversion_tells_what_its_plan_found(tmp_path, out):
@@ -213,10 +217,10 @@ def test_who_goes_on_from_complete_tables_tells_of_frames_too(tmp_path, out):
     (tmp_path / "in").mkdir()
     frames[0].save(tmp_path / "in" / "a.gif", save_all=True, append_images=frames[1:])
     with pytest.MonkeyPatch.context() as stopped:
-        stopped.setattr(publish, "publish", Mock(side_effect=KeyboardInterrupt))
+        stopped.setattr(Target, "put", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             convert(tmp_path / "in", out)
-    assert list(out.glob(".shardctl/*/new/manifest.json"))
+    assert list(out.glob("generations/*/manifest.json"))
     resumed, whole = convert(tmp_path / "in", out), convert(tmp_path / "in", tmp_path / "whole")
     assert resumed.status == "resumed"
     assert resumed.notices == whole.notices
@@ -224,12 +228,12 @@ def test_who_goes_on_from_complete_tables_tells_of_frames_too(tmp_path, out):
 
 
 NEEDLESS = set(
-    "kept_records changes notices warnings probed probe_rejects shard_bytes url base".split()
+    "kept_records changes notices warnings probed probe_rejects shard_bytes url apart".split()
 )
 
 
 JOB_KEYS = NEEDLESS | set(
-    "bases recipe layout splits fields by_field draw shuffle recorded parts beside digest_before "
+    "id bases recipe layout splits fields by_field draw shuffle recorded parts beside digest_before "
     "sample_bytes samples_per_record record_seconds".split()
 )
 
@@ -271,15 +275,6 @@ def test_a_higher_limit_of_rejects_goes_on(images_in, out):
     assert (result.status, result.samples, result.rejected) == ("resumed", 12, 4)
 
 
-NOT_HERE = OSError(22, "not here")
-
-
-@pytest.fixture
-def not_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a system that cannot exchange two folders."""
-    monkeypatch.setattr(publish, "_exchange", lambda one, other: (_ for _ in ()).throw(NOT_HERE))
-
-
 @pytest.fixture
 def replacing(tmp_path: Path) -> Callable[..., Any]:
     """in/, the datasets old/ and new/ of it, and what makes new/ at a place."""
@@ -293,33 +288,33 @@ def replacing(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-@pytest.mark.parametrize("case", ["exchange", "file by file", "create"])
+@pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
 def test_a_dataset_takes_its_place_wherever_that_is_stopped(
-    replacing, request, tmp_path, monkeypatch, case, how
+    replacing, tmp_path, monkeypatch, old, how
 ):
     """A conversion that is ready to take its place is stopped at every change; each time it is
-    completed."""
-    ready, seen, old = tmp_path / "ready", set(), case != "create"
-    if case != "exchange":
-        request.getfixturevalue("not_exchanged")
+    completed, and the next command that writes leaves nothing else."""
+    ready, seen = tmp_path / "ready", set()
     make = partial(replacing, overwrite=old)
     if old:
         shutil.copytree(tmp_path / "old", ready)
-    assert stopped_at(0, how, publish, "publish", lambda: make(ready), monkeypatch)
-    for out in stops(range(1000), how, publish, "publish", ready, make, monkeypatch):
+    assert stopped_at(0, how, Target, "put", lambda: make(ready), monkeypatch)
+    for out in stops(range(1000), how, Target, "put", ready, make, monkeypatch):
         found = state_of(out)
         seen.add(found)
-        replacing(out, overwrite=old and found != "new")
+        if found == "new":
+            repair(out)
+        else:
+            replacing(out, overwrite=old)
         assert sums(out) == sums(tmp_path / "new")
+        count = len(list(out.glob("generations/*"))), len(list(out.glob("data/*")))
+        assert count == ((2, 3) if old else (1, 1))
         left = set(os.listdir(out)) - set(os.listdir(tmp_path / "new"))
         assert left == ({"mine.txt"} if old else set())
-    assert seen == {"old", "none", "new"} - {"exchange": {"none"}, "create": {"old"}}.get(
-        case, set()
-    )
+    assert seen == {"old" if old else "none", "new"}
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("not_exchanged")
 def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_next(
     replacing, tmp_path, monkeypatch
 ):
@@ -331,7 +326,7 @@ def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_ne
         out = tmp_path / f"{what}{change}"
         shutil.copytree(tmp_path / "old", out)
         make = partial(replacing, out, overwrite=True)
-        assert stopped_at(change, "kill", publish, "publish", make, monkeypatch)
+        assert stopped_at(change, "kill", Target, "put", make, monkeypatch)
         return state_of(out), out
 
     for change in range(0, 16, 3):
@@ -348,13 +343,13 @@ def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_ne
         found, out = stop_and("other", change)
         convert(source, out, samples_per_shard=1, overwrite=True)
         assert shardctl.verify(out).ok
-        assert (len(list(out.glob("train-*"))), (out / "mine.txt").exists()) == (4, True)
+        assert (len(shards_in(out)), (out / "mine.txt").exists()) == (4, True)
 
 
 def state_of(out: Path) -> str:
     """Return which dataset is at `out`: the old one or the new one, whole, or none."""
     if not (out / "manifest.json").exists():
-        with pytest.raises(DatasetError, match=r"unfinished conversion|files are being"):
+        with pytest.raises(DatasetError, match="unfinished conversion"):
             shardctl.open(out)
         return "none"
     return {sums(out.with_name(name)): name for name in ("old", "new")}[sums(out)]
@@ -375,12 +370,12 @@ def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here)
     """A reader that opens and verifies all the time, while a real process overwrites the dataset
     again and again."""
     out = Path(shutil.copytree(here / "whole", here / "out"))
-    whole, kept = sums(out), sha256_of(out / "train-00000.arrow")
+    whole, kept = sums(out), sha256_of(shard_in(out, "train-00000"))
     with started(here, "out", "--overwrite", "--workers", "0") as writer:
         while writer.poll() is None:
             assert len(shardctl.open(out)) == 40
-            assert (out / "SHA256SUMS").read_bytes() == whole
-            assert sha256_of(out / "train-00000.arrow") == kept
+            assert (tables_in(out) / "SHA256SUMS").read_bytes() == whole
+            assert sha256_of(shard_in(out, "train-00000")) == kept
     assert writer.returncode == 0
     assert sums(out) == whole
 

@@ -23,11 +23,11 @@ from held_conversions import make_held
 from object_server import ObjectServer
 from programs import run_python
 from snapshots import first_file, touched, wait_until
-from store_contents import done_on, keys, nothing_is_left
+from store_contents import done_on, keys, nothing_is_left, shards_on
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.making.convert.targets import store as destination
+from shardctl.making.commit import store_target as destination
 from shardctl.system import store_lease
 from shardctl.system.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
@@ -116,12 +116,8 @@ def test_of_two_processes_that_begin_at_once_one_makes_it(source, url, tmp_path,
     assert ended[0][0] == ended[1][0]
     assert len(json.loads(ended[0][0])[1]) == 60
     assert sorted(f"shardctl {url}: making 15 shards" in err for _, err in ended) == [False, True]
-    puts = Counter(
-        entry["key"].rsplit("/", 1)[-1]
-        for entry in object_server.log()
-        if entry["method"] == "PUT" and "/train-" in entry["key"]
-    )
-    assert puts == {f"train-{number:05d}.arrow": 1 for number in range(15)}
+    puts = Counter(entry["key"] for entry in object_server.log() if entry["method"] == "PUT")
+    assert {puts[f"data/out/{key}"] for key in shards_on(url).values()} == {1}
     nothing_is_left(url)
 
 
@@ -132,9 +128,11 @@ def test_it_follows_its_source_and_says_what_it_may_not_do(source, url, object_s
     with pytest.raises(DatasetError, match=rf"^{url}: .* inputs; update=True brings it up"):
         snapshot(source, url, update=False)
     assert len(snapshot(source, url, trust=True)) == 60
+    stay = [f"data/out/{key}" for key in shards_on(url).values()]
     object_server.clear()
     assert len(snapshot(source, url)) == 59
-    assert asked_of(object_server)["COPY"] >= 7, "shards whose inputs stay are copied"
+    asked = {entry["key"] for entry in object_server.log()}
+    assert sum(key not in asked for key in stay) >= 7, "shards whose inputs stay are left alone"
     assert len(list(before)) == 60, "who reads the dataset of before goes on"
     other = {**RECIPE, "store": "png"}
     with pytest.raises(DatasetError, match=rf"^{url}: .* recipe; overwrite=True makes it again"):
@@ -186,7 +184,7 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     source, url, bucket, object_server, monkeypatch
 ):
     """Of a thousand ranks, none waits for its turn to hold the lease."""
-    monkeypatch.setattr("shardctl.making.snapshot.LOOK_SECONDS_ON_STORE", 0.05)
+    monkeypatch.setattr(destination.StoreTarget, "look_seconds", 0.05)
     snapshot(source, f"{bucket}/elsewhere")
     here, elsewhere = open_store(url), open_store(f"{bucket}/elsewhere")
 
@@ -210,7 +208,6 @@ def test_who_waits_goes_on_when_the_dataset_is_there_and_needs_no_lease(
     ("given", "said"),
     [
         ({"wait": False}, "a dataset on a store must be complete"),
-        ({"keep_generations": 2}, "a store keeps no generations"),
         ({"cache": "cache", "cache_limit": "much"}, "'much' is not a size"),
     ],
 )

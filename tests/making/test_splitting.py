@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_files import tables_in
 from followed_sources import write
 from image_files import image
 from in_this_process import convert
@@ -225,7 +226,9 @@ def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path,
     with pytest.raises(InputError, match=re.escape(f"{beside} would have no label")):
         planned(source, out)
     result = convert(source, out, labels="folder")
-    files = open_table(*file_at(out / "files.arrow")).select(["path", "label"]).to_pylist()
+    files = (
+        open_table(*file_at(tables_in(out) / "files.arrow")).select(["path", "label"]).to_pylist()
+    )
     labels = {row["path"]: row["label"] for row in files}
     assert labels == {names[0]: 0, names[1]: 1, stray: None}
     assert any(f"{beside}: no label" in notice for notice in result.notices)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import examples
 from dataset_facts import expect_whole, rejects_of, sums
+from dataset_files import tables_in
 from followed_sources import write, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from in_this_process import convert
 
 import shardctl
 from shardctl.format import tables
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
@@ -37,7 +39,6 @@ from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
 from shardctl.sources.formats.csv import Delimited
 from shardctl.sources.formats.csv_file import DelimitedFile
-from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.worker_state import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
@@ -95,7 +96,7 @@ def settings_of(form: str) -> dict[str, Any]:
 def splits_of(dataset: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return of every sample, and of every rejected record, its split by its key, having checked
     all sums."""
-    folder = LocalFolder(dataset)
+    folder = dataset_in(dataset)
     manifest = Manifest.load(folder)
     plan, shards = (open_table(folder, name).to_pylist() for name in (PLAN, SHARDS))
     rejects = rejects_of(dataset)
@@ -251,7 +252,7 @@ def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
     for name, rows in (("a", first), ("b", later)):
         write_lines(tmp_path / "in" / f"{name}.jsonl.gz", rows)
     convert(tmp_path / "in", out, {"kind": "table"})
-    schema = dict(Manifest.load(LocalFolder(out)).schema)
+    schema = dict(Manifest.load(dataset_in(out)).schema)
     assert list(schema) == ["key", "c", "b", "m", "z"]
     assert schema["c"] == ("int64" if sampled else "string")
 
@@ -315,7 +316,7 @@ def assert_types_may_be_sampled(form: str, files: list[list[str]]) -> None:
         for units in (1000, 1):
             patch.setattr(discover, "TYPED_UNITS", units)
             convert(folder / "in", folder / f"{units}", {"kind": "table"}, labels="none")
-            sums.append((folder / f"{units}" / "SHA256SUMS").read_text())
+            sums.append((tables_in(folder / f"{units}") / "SHA256SUMS").read_text())
         assert sums[0] == sums[1]
 
 
@@ -373,7 +374,7 @@ def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path, mo
         monkeypatch.setattr("shardctl.making.plan.plan.JOINED_SHARDS", shards)
         out = tmp_path / f"{shards}"
         assert convert(source, out, samples_per_shard=3, labels="none").shards > 10
-        sums.append((out / "SHA256SUMS").read_text())
+        sums.append((tables_in(out) / "SHA256SUMS").read_text())
     assert sums[0] == sums[1]
 
 
@@ -404,7 +405,7 @@ def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at
         monkeypatch.setattr(local, "start", Mock(return_value=engine))
         convert(tmp_path / "in", place, {"kind": "table"}, **options)
     assert sums(out) == sums(tmp_path / "other")
-    units = open_table(LocalFolder(out), PLAN)["file"].to_pylist()
+    units = open_table(dataset_in(out), PLAN)["file"].to_pylist()
     assert units.count(0) > 2 > units.count(4)
     assert [reject.key for reject in rejects_of(out)] == ["4.csv#1", "7.csv"]
     assert shardctl.open(out).schema.names[:3] == ["key", "b", "a"]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import flip
+from damage import file_of, flip
 from dataset_facts import expect_whole, rejects_of
 from dataset_facts import keys as keys_of
+from dataset_files import tables_in
 from followed_sources import (
     change,
     change_to,
@@ -35,14 +36,12 @@ from stopping import some_changes, stop_after, stops
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.format.manifest import kept_generations
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable
-from shardctl.making.commit import publish
 from shardctl.making.convert import Listener, conversion, run
 from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
-from shardctl.system.folders import LocalFolder
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -211,7 +210,7 @@ def test_the_quick_look_of_an_update_makes_what_a_list_makes(
     assert vars(one) == vars(other)
     assert one.status == ("up-to-date" if happens is _nothing else "updated")
     for name in ("SHA256SUMS", UPDATE):
-        assert sha256_of(quick / name) == sha256_of(listed / name)
+        assert sha256_of(tables_in(quick) / name) == sha256_of(tables_in(listed) / name)
     assert convert(source, quick, **options).status == "up-to-date"
 
 
@@ -245,7 +244,18 @@ def test_a_new_input_with_the_path_of_another_source_is_refused(source, tmp_path
 
 
 def shards_of(out: Path) -> dict[str, str]:
-    return {entry.path: entry.sha256 for entry in ShardTable(LocalFolder(out))}
+    return {entry.path: entry.sha256 for entry in ShardTable(dataset_in(out))}
+
+
+def kept_in(out: Path) -> dict[int, Path]:
+    """The folders of the generations that are kept, by their numbers."""
+    return {each.number: out / each.path for each in shardctl.open(out).manifest.kept}
+
+
+def expect_no_other_shards(out: Path) -> None:
+    """Expect data/ to have the shards of the generations that are there, and nothing else."""
+    named = {path for root in (out, *kept_in(out).values()) for path in shards_of(root)}
+    assert {f"data/{path.name}" for path in (out / "data").iterdir()} == named
 
 
 def test_only_shards_of_which_inputs_changed_are_rebuilt(source, tmp_path, out):
@@ -275,7 +285,7 @@ def test_new_inputs_fill_the_last_shard_and_then_new_ones(source, tmp_path, out)
     for file in last:
         (tmp_path / file.name).rename(file)
     assert numbers(update(source, out))[:3] == (13, 0, 0)
-    rows = [entry.rows for entry in ShardTable(LocalFolder(out))]
+    rows = [entry.rows for entry in ShardTable(dataset_in(out))]
     assert (sum(rows), max(rows)) == (60, 6)
     expect_as_fresh(source, out, tmp_path / "fresh")
 
@@ -506,31 +516,30 @@ def test_an_updated_dataset_can_be_repaired(source, out):
     for name in list(shards_of(out))[::2]:
         flip(out / name)
     for name in (SHARDS, "rejects.jsonl"):
-        (out / name).unlink()
+        (tables_in(out) / name).unlink()
     assert repair(out).status == "repaired"
     assert digests_of(out) == before
-    (out / "plan.arrow").unlink()
+    (tables_in(out) / "plan.arrow").unlink()
     assert "an update has ordered it" in repair(out).unrepaired[0].message
 
 
 def test_history_says_what_changed(source, made, cli):
     files_of(source)[0].unlink()
-    update(source, made)
+    update(source, made, keep_generations=0)
     first, last = shardctl.open(made).manifest.history
     assert [(each.number, each.command, each.added, each.removed) for each in (first, last)] == [
         (1, "convert", 60, 0),
         (2, "update", 0, 1),
     ]
     assert shardctl.open(made).generation == last
-    assert last.digest == sha256_of(made / "SHA256SUMS") != first.digest
+    assert last.digest == sha256_of(tables_in(made) / "SHA256SUMS") != first.digest
     listed = cli("inspect", made, "--history", "--json").json["generations"]
     assert [each["there"] for each in listed] == [False, True]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
-@pytest.mark.parametrize("exchanged", [True, False])
-def test_an_update_goes_on_wherever_it_is_stopped(source, tmp_path, monkeypatch, how, exchanged):
+def test_an_update_goes_on_wherever_it_is_stopped(source, tmp_path, monkeypatch, how):
     """Stopped right before changes that it makes to the file system, one after the other."""
     before = tmp_path / "before"
     options = {"samples_per_shard": 3, "labels": "none"}
@@ -538,16 +547,15 @@ def test_an_update_goes_on_wherever_it_is_stopped(source, tmp_path, monkeypatch,
         file.unlink()
     convert(source, before, **options)
     files_of(source)[3].unlink()
-    if not exchanged:
-        monkeypatch.setattr(publish, "_exchange_folders", lambda new, target: False)
     found = set()
-    again = partial(update, source, keep_generations=1, **options)
+    again = partial(update, source, **options)
     changes = some_changes(3 * (how == "kill"))
     for out in stops(changes, how, run, "begin_job", before, again, monkeypatch):
-        found.add(len(shardctl.open(out)) if (out / "manifest.json").exists() else 0)
+        found.add(len(shardctl.open(out)))
         again(out)
         assert (len(shardctl.open(out)), len(shardctl.open(out, generation=1))) == (5, 6)
-    assert {6, 5} <= found <= ({6, 5} if exchanged else {6, 0, 5})
+        expect_no_other_shards(out)
+    assert found == {6, 5}
     expect_as_fresh(source, tmp_path / "out", tmp_path / "fresh", **options)
 
 
@@ -646,13 +654,12 @@ def test_sources_that_moved_are_taken_when_that_is_said(changed, source, tmp_pat
 
 
 @pytest.mark.parametrize("happens", [None, Path.unlink, os.utime])
-@pytest.mark.parametrize(
-    "name", ["plan.arrow", "files.arrow", "rejects.jsonl", "train-00009.arrow"]
-)
+@pytest.mark.parametrize("name", ["plan.arrow", "files.arrow", "rejects.jsonl", "train-00009"])
 def test_a_damaged_dataset_is_to_be_repaired_first(source, made, name, happens):
     if happens:
         happens(files_of(source)[0])
-    (made / name).write_bytes((made / name).read_bytes() + b" ")
+    damaged = file_of(made, name)
+    damaged.write_bytes(damaged.read_bytes() + b" ")
     before = digests_of(made)
     for dry_run in (True, False):
         with pytest.raises(DatasetError, match=f"{name}.*`shardctl repair"):
@@ -662,14 +669,14 @@ def test_a_damaged_dataset_is_to_be_repaired_first(source, made, name, happens):
 
 @pytest.mark.parametrize("name", ["plan.arrow", "files.arrow", "shards.arrow", UPDATE])
 def test_a_changed_byte_of_a_table_is_refused_even_where_no_input_changed(source, made, name):
-    flip(made / name)
+    flip(file_of(made, name))
     for dry_run in (True, False):
         with pytest.raises(DatasetError, match=f"{name}.*damaged"):
             update(source, made, dry_run=dry_run)
 
 
 def test_without_its_record_a_dataset_is_whole_and_cannot_follow(source, tmp_path, made):
-    (made / UPDATE).unlink()
+    (tables_in(made) / UPDATE).unlink()
     result = shardctl.verify(made)
     assert (result.ok, [finding.kind for finding in result.findings]) == (True, ["damaged-update"])
     files_of(source)[0].unlink()
@@ -718,10 +725,19 @@ def test_appends_at_the_same_time_are_all_there(tmp_path, out):
     expect_whole(out)
 
 
+def test_the_number_of_kept_generations_holds_for_every_later_command(source, out):
+    convert(source, out, keep_generations=0)
+    for samples in (3, 4, 5):
+        convert(source, out, samples_per_shard=samples, overwrite=True)
+        assert len(list((out / "generations").iterdir())) == 1
+    convert(source, out, samples_per_shard=6, overwrite=True, keep_generations=1)
+    assert len(list((out / "generations").iterdir())) == 2
+
+
 def test_a_kept_generation_stays_as_it_was(source, made, cli):
     files_of(source)[3].unlink()
-    update(source, made, keep_generations=1)
-    kept = made / "generations" / "00001"
+    update(source, made)
+    kept = kept_in(made)[1]
     for command in (
         ["convert", source, kept, "--update"],
         ["compact", kept],
@@ -755,7 +771,8 @@ def test_labels_that_have_gone_away_are_no_update(labels, source, out):
 
 @pytest.mark.thorough
 def test_as_many_generations_are_kept_as_were_asked_for(source, out):
-    """They share their shards. The number is remembered, though nothing has changed."""
+    """They share their shards, and no other ones stay. The number is remembered, though nothing has
+    changed."""
     convert(source, out)
     assert convert(source, out, keep_generations=2).status == "up-to-date"
     contents, kept = [samples_of(out)], []
@@ -763,20 +780,21 @@ def test_as_many_generations_are_kept_as_were_asked_for(source, out):
         files_of(source)[number * 10].unlink()
         update(source, out, keep_generations=3 if number > 1 else None)
         contents.append(samples_of(out))
-        kept.append(kept_generations(out))
+        kept.append([*kept_in(out)])
+        expect_no_other_shards(out)
     assert kept == [[1], [1, 2], [1, 2, 3], [2, 3, 4]]
-    linked = [(out / name).stat().st_nlink for name in shards_of(out)]
-    assert linked.count(4) >= 6, "most shards are in all generations"
+    shared = set.intersection(*(set(shards_of(root)) for root in (out, *kept_in(out).values())))
+    assert len(shared) >= 6, "most shards are in all generations"
     assert update(source, out, keep_generations=2).status == "up-to-date"
     with pytest.raises(DatasetError, match="generation 1 is not there, only 3, 4, 5"):
         shardctl.open(out, generation=1)
-    for number in (3, 4, 5):
-        opened = shardctl.open(out, generation=number)
-        assert opened.generation.number == number
-        assert samples_of(opened.root) == contents[number - 1]
-        expect_whole(opened.root)
-    convert(source, out, overwrite=True)
-    assert not (out / "generations").exists()
+    for number, root in {**kept_in(out), 5: out}.items():
+        assert shardctl.open(out, generation=number).generation.number == number
+        assert samples_of(root) == contents[number - 1]
+        expect_whole(root)
+    convert(source, out, overwrite=True, keep_generations=0)
+    assert kept_in(out) == {}
+    expect_no_other_shards(out)
 
 
 def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path, out):
@@ -799,24 +817,26 @@ def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path, out):
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard", "generation"])
 def test_what_a_power_failure_tore_of_an_update_is_made_again(tear, source, tmp_path, out):
     """And the dataset before it, and the generation that is kept, are whole all the time."""
-    convert(source, out, keep_generations=1)
-    keys = keys_of(out)
+    convert(source, out)
+    keys, before = keys_of(out), shards_of(out)
     for path in files_of(source)[::3]:
         change(path, files_of(source)[1])
     with pytest.raises(KeyboardInterrupt):
         update(source, out, listener=Listener(progress=stop_after(30)))
     (job,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
-    shard = min(path for path in (job / "new").glob("*.arrow") if path.stat().st_nlink == 1)
+    shard = min(path for path in out.glob("data/*.arrow") if f"data/{path.name}" not in before)
     if tear == "no shard":
         shard.unlink()
     elif tear == "generation":
-        write(out / "generations" / ".unfinished" / "manifest.json", "")
+        unfinished = f"00002-{json.loads((job / 'job.json').read_text())['id']}"
+        write(out / "generations" / unfinished / "manifest.json", "")
     else:
         torn = shard if tear == "shard" else next((job / "done").glob("*.arrow"))
         torn.write_bytes(torn.read_bytes()[:100])
     assert keys_of(out) == keys
     assert update(source, out).status in ("resumed", "updated")
     expect_as_fresh(source, out, tmp_path / "fresh")
-    kept = shardctl.open(out, generation=1).root
-    assert (kept_generations(out), keys_of(kept)) == ([1], keys)
+    ((number, kept),) = kept_in(out).items()
+    assert (number, keys_of(kept)) == (1, keys)
     expect_whole(kept)
+    expect_no_other_shards(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import xxhash
 from conftest import examples
 from dataset_facts import expect_whole, sums
+from dataset_files import shard_in, tables_in
 from followed_sources import write_lines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,9 +24,9 @@ from written_samples import Sample, pixels, plain
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.names import PLAN
 from shardctl.format.tables import open_table
-from shardctl.system.folders import LocalFolder
 
 
 def texts(count: int) -> Iterator[Sample]:
@@ -198,15 +198,15 @@ def test_a_dataset_is_replaced_on_request_only(out):
 
 def test_it_has_no_source_and_its_tables_are_made_from_its_shards(out):
     shardctl.write(out, texts(2000), samples_per_shard=500)
-    assert open_table(LocalFolder(out), PLAN).num_rows == 0
-    before, names = sums(out), sorted(os.listdir(out))
-    for name in {*names} - {path.name for path in out.glob("train-*")}:
-        (out / name).unlink()
-        assert repair(out).repaired == (name,)
-        assert (sums(out), sorted(os.listdir(out))) == (before, names)
-    (out / "train-00001.arrow").unlink()
+    assert open_table(dataset_in(out), PLAN).num_rows == 0
+    before, paths = sums(out), sorted(out.rglob("*"))
+    for path in [out / "manifest.json", *tables_in(out).iterdir()]:
+        path.unlink()
+        assert repair(out).repaired == (path.name,)
+        assert (sums(out), sorted(out.rglob("*"))) == (before, paths)
+    (shard_in(out, "train-00001")).unlink()
     (unrepaired,) = repair(out).unrepaired
-    assert unrepaired.file == "train-00001.arrow"
+    assert unrepaired.file == "train-00001"
     assert "shardctl.write made its samples" in unrepaired.message
 
 
@@ -405,13 +405,17 @@ def test_a_generator_may_use_its_arrays_and_lists_again(out):
 
 @pytest.mark.parametrize("parts", [None, [1, 2]])
 def test_earlier_generations_of_a_dataset_that_is_overwritten_go(tmp_path, out, parts):
-    """As where `convert` overwrites it: the new dataset does not remember them."""
+    """As where `convert` overwrites it: the new dataset is the next generation, and as many stay as
+    are kept."""
     for count in (2, 3):
         source = write_lines(tmp_path / "in.jsonl", [{"text": "a"}] * count)
         convert(source, out, keep_generations=1, update=count > 2)
     (out / "generations" / "mine").mkdir()
     shardctl.write(out, two_of if parts else two_of(0), parts=parts, overwrite=True)
-    assert [path.name for path in (out / "generations").iterdir()] == ["mine"]
+    there = sorted(path.name[:5] for path in (out / "generations").iterdir())
+    assert there == ["00002", "00003", "mine"]
+    assert [each.number for each in shardctl.open(out).manifest.history] == [1, 2, 3]
+    assert len(shardctl.open(out, generation=2)) == 3
     expect_whole(out)
 
 

@@ -18,6 +18,7 @@ import pytest
 import xxhash
 from damage import flip
 from dataset_facts import rejects_of, stored
+from dataset_files import content_of, shard_in, shards_in
 from in_this_process import convert, repair
 from PIL import Image
 from pyarrow import csv, feather, parquet
@@ -292,7 +293,7 @@ def test_other_columns_keep_their_values(tmp_path, out):
         "name": pa.array(["ä", None]),
     }
     convert(parquet_of(tmp_path, {"image": [picture(0), picture(1)], **columns}), out)
-    made = pa.ipc.open_file(out / "train-00000.arrow").read_all()
+    made = pa.ipc.open_file(shard_in(out, "train-00000")).read_all()
     for name, column in columns.items():
         assert made[name].combine_chunks().cast(column.type) == column, name
     assert made["time"].type == columns["time"].type
@@ -337,7 +338,7 @@ def test_lists_of_images_keep_their_type_for_hugging_face(tmp_path, out):
 
     data = picture(0)
     convert(list_of_images(tmp_path, [data, data], [], None, [data]), out)
-    (shard,) = out.rglob("train-*.arrow")
+    (shard,) = shards_in(out)
     read = datasets.load_dataset(
         "arrow", data_files=[str(shard)], split="train", cache_dir=str(tmp_path / "cache")
     )
@@ -388,14 +389,6 @@ def test_own_functions_and_variants_get_the_images_of_tables(tmp_path, out):
     assert ds[5]["mask"].shape == (32, 42, 3)
 
 
-def sums(out: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(out.iterdir())
-        if path.name.endswith((".arrow", ".jsonl"))
-    }
-
-
 def named(folder: Path, tmp_path: Path) -> Path:
     """A table of paths, some of which are no images or not there."""
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
@@ -408,10 +401,10 @@ def named(folder: Path, tmp_path: Path) -> Path:
 def test_a_damaged_shard_is_made_again(form, folder, tmp_path, out):
     source = source_of(folder, tmp_path / "in", "t.parquet", form)
     converted(source, out, {**SMALL, "image_field": "photo"}, shuffle=1, samples_per_shard=4)
-    before = sums(out)
-    flip(out / "train-00001.arrow")
+    before = content_of(out)
+    flip(shard_in(out, "train-00001"))
     assert repair(out).status == "repaired"
-    assert sums(out) == before
+    assert content_of(out) == before
 
 
 @pytest.mark.parametrize("change", ["other", "gone"])
@@ -423,7 +416,7 @@ def test_repair_does_not_take_other_images(change, folder, tmp_path, out):
     photo.write_bytes(picture(77))
     if change == "gone":
         photo.unlink()
-    flip(out / "train-00000.arrow")
+    flip(shard_in(out, "train-00000"))
     result = repair(out)
     assert result.status != "repaired"
     said = "p05.jpg is not there" if change == "gone" else "its source has changed"
@@ -447,8 +440,8 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
     """The digest of a unit covers its images, which are not read when the digest of its records
     alone is made."""
     converted(named(folder, tmp_path), out, {**SMALL, "image_field": "photo"})
-    before = sums(out)
-    flip(out / "train-00000.arrow")
+    before = content_of(out)
+    flip(shard_in(out, "train-00000"))
     reads = []
 
     def out_of_memory_at_first(*arguments: Any) -> Any:
@@ -460,7 +453,7 @@ def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ra
     monkeypatch.setattr(builder, "read_unit", out_of_memory_at_first)
     assert repair(out).status == "repaired"
     assert len(reads) >= 1 + 1 + 5, "all, the digest, and each of five"
-    assert sums(out) == before
+    assert content_of(out) == before
 
 
 def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder, tmp_path, out, cli):
@@ -472,7 +465,7 @@ def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder, tmp
     (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("b.jsonl#1", "other-type")
     assert is_sound(cli, out)
-    before = sums(out)
-    flip(out / "train-00000.arrow")
+    before = content_of(out)
+    flip(shard_in(out, "train-00000"))
     assert repair(out).status == "repaired"
-    assert sums(out) == before
+    assert content_of(out) == before

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dataset_facts import stored
+from dataset_files import tables_in
 from in_this_process import convert, repair
 from PIL import Image
 from places import file_at
@@ -21,6 +22,7 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table
 from shardctl.making.convert import conversion
@@ -37,7 +39,6 @@ from shardctl.sources.boxes import (
 )
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
-from shardctl.system.folders import LocalFolder
 
 
 def images(root: Path, count: int) -> Path:
@@ -60,7 +61,7 @@ def labelled(root: Path, header: str, rows: Iterable[str]) -> Path:
 def column(out: Path, name: str) -> tuple[str, list[Any]]:
     """The type of a column of the shards, and its values in the order of the inputs."""
     ds = shardctl.open(out)
-    files = open_table(LocalFolder(out), "files.arrow")
+    files = open_table(dataset_in(out), "files.arrow")
     return dict(ds.manifest.schema)[name], [row[name] for row in files["columns"].to_pylist()]
 
 
@@ -125,7 +126,9 @@ def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tm
 
 
 def labels_of(out: Path) -> list[int | None]:
-    labels: list[int | None] = open_table(*file_at(out / "files.arrow"))["label"].to_pylist()
+    labels: list[int | None] = open_table(*file_at(tables_in(out) / "files.arrow"))[
+        "label"
+    ].to_pylist()
     return labels
 
 
@@ -354,7 +357,7 @@ def test_columns_can_be_left_out(tmp_path, out):
     convert(source, out, drop_columns=["key", "note"])
     ds = shardctl.open(out)
     assert ds.schema.names == ["key", "image", "label"]
-    (out / "plan.arrow").write_bytes(b"")
+    (tables_in(out) / "plan.arrow").write_bytes(b"")
     assert repair(out).ok, "the sources are listed again as they were"
     with pytest.raises(UsageError, match=r"no such column; it has filename, label, key, note"):
         convert(source, tmp_path / "other", drop_columns=["key", "nothing"])

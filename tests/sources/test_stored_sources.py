@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from annotations import making
 from conftest import CROP, examples
+from dataset_files import content_of, shard_in, tables_in
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import command_line, convert, export, repair
@@ -49,9 +50,6 @@ from shardctl.system.stores import objects, open_store
 from shardctl.system.stores.base import Entry
 from shardctl.system.stores.listing import list_keys
 
-OF_THE_RUN = {"manifest.json", "update.arrows"}
-"""Files of a dataset that say where its sources are, and when they changed."""
-
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -78,21 +76,12 @@ def put(url: str, folder: Path) -> str:
     return url
 
 
-def contents(dataset: Path) -> dict[str, bytes]:
-    files = {
-        path.relative_to(dataset).as_posix(): path.read_bytes()
-        for path in dataset.rglob("*")
-        if path.is_file()
-    }
-    return {name: data for name, data in files.items() if name not in OF_THE_RUN}
-
-
 def same(folder: Path, url: str, tmp_path: Path, **options: Any) -> Path:
     """Convert the same files from a disk and from a store, and return the second dataset, which is
     as the first one is."""
     convert(folder, tmp_path / "on-disk", **options)
     convert(put(url, folder), tmp_path / "from-store", **options)
-    assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
+    assert content_of(tmp_path / "on-disk") == content_of(tmp_path / "from-store")
     return tmp_path / "from-store"
 
 
@@ -226,7 +215,7 @@ def test_annotations_on_a_store_give_the_same_dataset(bucket, tmp_path, labels):
     for place in (folder, url):
         out = tmp_path / f"out-{len(found)}"
         convert(f"{place}/images", out, labels=labels.format(place))
-        found.append({name: data for name, data in contents(out).items() if name not in apart})
+        found.append({name: data for name, data in content_of(out).items() if name not in apart})
     assert found[0] == found[1]
     assert shardctl.open(out).manifest.settings["labels"] == ["none", labels.format(url)]
 
@@ -234,18 +223,18 @@ def test_annotations_on_a_store_give_the_same_dataset(bucket, tmp_path, labels):
 @pytest.mark.thorough
 @pytest.mark.parametrize("stored", ["images", "masks"])
 def test_masks_may_be_on_a_disk_and_their_images_on_a_store(bucket, tmp_path, out, stored):
-    folder, name = tmp_path / "all", "train-00000.arrow"
+    folder, name = tmp_path / "all", "train-00000"
     make_annotated(folder)
     images, masks = str(folder / "images"), str(folder / "masks")
     convert(images, tmp_path / "on-disk", labels=f"masks:{masks}")
     url = put(f"{bucket}/{stored}", folder / stored)
     images, masks = (url, masks) if stored == "images" else (images, url)
     convert(images, out, labels=f"masks:{masks}")
-    before = contents(out)
-    assert before[name] == contents(tmp_path / "on-disk")[name]
-    (out / name).unlink()
+    before = content_of(out)
+    assert before[name] == content_of(tmp_path / "on-disk")[name]
+    shard_in(out, name).unlink()
     assert not repair(out).unrepaired
-    assert contents(out) == before
+    assert content_of(out) == before
 
 
 def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos, bucket, tmp_path):
@@ -253,7 +242,7 @@ def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos, bucket, tmp_pat
     file.write_text("file,label\n" + "".join(f"{name},{name.name[:1]}\n" for name in names))
     convert(photos, tmp_path / "from-store", labels=put(f"{bucket}/elsewhere/rows.csv", file))
     convert(photos, tmp_path / "on-disk", labels=file)
-    assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
+    assert content_of(tmp_path / "on-disk") == content_of(tmp_path / "from-store")
 
 
 @pytest.mark.thorough(after=1)
@@ -370,7 +359,7 @@ def test_the_sources_of_several_buckets(object_server, tmp_path):
         put(url, folder)
     convert(urls, tmp_path / "from-store")
     convert(folders, tmp_path / "on-disk")
-    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+    assert content_of(tmp_path / "from-store") == content_of(tmp_path / "on-disk")
 
 
 SLOW = pytest.mark.thorough
@@ -389,7 +378,10 @@ def test_a_network_that_fails_now_and_then_changes_nothing(
 
 
 def rejects(dataset: Path) -> dict[str, str]:
-    found = [json.loads(line) for line in (dataset / "rejects.jsonl").read_bytes().splitlines()]
+    found = [
+        json.loads(line)
+        for line in (tables_in(dataset) / "rejects.jsonl").read_bytes().splitlines()
+    ]
     return {reject["source"]: reject["error"] for reject in found}
 
 
@@ -399,7 +391,7 @@ def test_an_object_that_alone_is_not_permitted_is_a_reject(object_server, photos
     object_server.fault("403", method="GET", key=f"photos/{one}")
     result = convert(f"{bucket}/photos", out)
     assert (result.samples, rejects(out)) == (59, {one: "unreadable"})
-    assert "s3:GetObject" in (out / "rejects.jsonl").read_text()
+    assert "s3:GetObject" in (tables_in(out) / "rejects.jsonl").read_text()
 
 
 @pytest.mark.thorough(after=1)
@@ -440,7 +432,7 @@ def test_a_conversion_that_was_stopped_goes_on(
     assert convert(url, made).status == "resumed"
     assert 0 < len({each["key"] for each in object_server.log() if each["method"] == "GET"}) < 60
     convert(photos, tmp_path / "on-disk")
-    assert contents(made) == contents(tmp_path / "on-disk")
+    assert content_of(made) == content_of(tmp_path / "on-disk")
 
 
 def test_what_becomes_of_objects_that_change_or_go(photos, bucket, out):
@@ -519,11 +511,11 @@ def test_inputs_are_appended(bucket, out):
 @pytest.mark.thorough
 def test_a_lost_shard_is_made_again_from_a_store(photos, bucket, out):
     convert(put(f"{bucket}/photos", photos), out)
-    before = contents(out)
-    for name in ("train-00002.arrow", "files.arrow"):
-        (out / name).unlink()
+    before = content_of(out)
+    for path in (shard_in(out, "train-00002"), tables_in(out) / "files.arrow"):
+        path.unlink()
     assert not repair(out).unrepaired
-    assert contents(out) == before
+    assert content_of(out) == before
 
 
 @pytest.mark.thorough
@@ -533,7 +525,7 @@ def test_parts_of_a_conversion_and_snapshots_read_from_a_store(photos, bucket, t
         convert(url, tmp_path / "from-store", part=part)
     shardctl.finish(tmp_path / "from-store")
     convert(photos, tmp_path / "on-disk")
-    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+    assert content_of(tmp_path / "from-store") == content_of(tmp_path / "on-disk")
     for _ in range(2):
         assert len(shardctl.snapshot(tmp_path / "snapshot", source=url, workers=0)) == 60
 

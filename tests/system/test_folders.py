@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from shardctl.errors import UsageError
+from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import from_json, to_json
+from shardctl.format.names import Places
 from shardctl.format.on_store import DatasetOnStore, Form
 from shardctl.system.folders import (
     Folder,
@@ -36,7 +38,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
         (tmp_path / "in").mkdir()
         for name, data in FILES.items():
             (tmp_path / name).write_bytes(data)
-        yield LocalFolder(tmp_path)
+        yield DatasetFolder(tmp_path)
         return
     url = put_files(request.getfixturevalue("bucket"), FILES)
     form = "blocks" if kind == "blocks" else "whole"
@@ -56,7 +58,7 @@ def on_store(url: str, scratch: Path, form: Form) -> DatasetOnStore:
     """Return the files below a URL as those of a dataset, with copies in a folder."""
     files = scratch / "scratch" / "files"
     files.mkdir(parents=True)
-    dataset = DatasetOnStore(url, "", form, str(files), 1 << 30, "", (), listed=False)
+    dataset = DatasetOnStore(url, Places(), form, str(files), 1 << 30, "", (), listed=False)
     dataset.work.mkdir()
     return dataset
 
@@ -105,7 +107,7 @@ def test_a_folder_is_a_value(folder, tmp_path):
         assert each.shown("a.bin") == f"{each.text}/a.bin"
         assert each.shown() == each.text
     assert (folder.local is None) == folder.text.startswith("s3://")
-    if isinstance(folder, LocalFolder | DatasetOnStore):  # another process is told of it
+    if isinstance(folder, DatasetFolder | DatasetOnStore):  # another process is told of it
         assert from_json(to_json(folder)) == folder
     assert here_only(str(tmp_path), "prune") == tmp_path
     with pytest.raises(UsageError, match="prune works on no store"):

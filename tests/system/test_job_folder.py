@@ -56,15 +56,14 @@ def test_only_incomplete_files_that_are_wanted_are_deleted(job):
     ):
         (job.path / name).touch()
     assert job.markers() == ["0.json"]
-    job.delete_partial_files("made", lambda name: name == "a")
+    for folder in ("made", "done"):
+        job.delete_partial_files(job.path / folder, lambda name: name == "a")
     assert sorted(os.listdir(job.path / "made")) == ["a", "b.0123abcd.partial"]
     assert os.listdir(job.path / "done") == ["0.json"]
 
 
 @pytest.mark.parametrize("killed_at", ["rename", "remove_tree"])
 def test_half_of_a_folder_is_none_to_go_on_with(job, monkeypatch, killed_at):
-    (job.path / "mark").touch()
-
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
 
@@ -74,11 +73,10 @@ def test_half_of_a_folder_is_none_to_go_on_with(job, monkeypatch, killed_at):
         else:
             patch.setattr(job_folder, "remove_tree", killed)
         with pytest.raises(KeyboardInterrupt):
-            job.discard(job.path.parent.parent, ["mark"])
+            job.discard(job.path.parent.parent)
     (left,) = job.path.parent.iterdir()
     assert not JobFolder(left).is_begun()
-    assert (left / "mark").exists() == (killed_at == "rename")
-    JobFolder(left).discard(left.parent.parent, ["mark"])
+    JobFolder(left).discard(left.parent.parent)
     assert list(job.path.parent.iterdir()) == []
 
 
@@ -86,9 +84,9 @@ def test_no_link_is_followed_when_a_folder_is_taken_away(job, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     (job.path / "made" / "link").symlink_to(tmp_path / "mine")
-    job.discard(tmp_path, [])
+    job.discard(tmp_path)
     assert list(job.path.parent.iterdir()) == []
     job.path.symlink_to(tmp_path / "mine")
     with pytest.raises(StorageError, match="a link to"):
-        job.discard(tmp_path, [])
+        job.discard(tmp_path)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"

@@ -24,7 +24,7 @@ from programs import run_python
 
 import shardctl
 from shardctl.errors import BusyError, DiskFullError, StorageError
-from shardctl.making.commit import publish
+from shardctl.making.commit import commit
 from shardctl.making.convert import Listener
 from shardctl.system import file_lease
 from shardctl.system.file_lease import LEASE, STALE_SECONDS, Owner
@@ -100,8 +100,8 @@ def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path, stagin
 
 
 @pytest.mark.thorough
-def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path, out, monkeypatch):
-    """The first is stopped right after the exchange, with the old dataset still to be deleted. A
+def test_the_lease_is_held_until_all_is_swept(tmp_path, out, monkeypatch):
+    """The first is stopped right after the commit, with all still to be swept. A
     second one waits."""
     source = images(tmp_path / "in", "1.png", "2.png")
     convert(source, out)
@@ -119,17 +119,17 @@ def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path, out, monkey
         thread.start()
         assert waits.wait(60)
 
-    real = publish._clear_old
+    real = commit.sweep
 
-    def after_the_exchange(old: Path, target: Path) -> None:
+    def after_the_commit(*given: Any, **named: Any) -> list[str]:
         if not begun:
             assert shardctl.open(out).manifest.recipe["store"] == "png"
             with pytest.raises(BusyError, match="writing it"):
                 convert(source, out, overwrite=True, if_running="fail")
             tried.set()
-        real(old, target)
+        return real(*given, **named)
 
-    monkeypatch.setattr(publish, "_clear_old", after_the_exchange)
+    monkeypatch.setattr(commit, "sweep", after_the_commit)
     second = Listener(waiting=look_away, announce=lambda _: begun.append("second"))
     thread = threading.Thread(target=overwrite, args=("jpeg:90", second))
     overwrite("png", Listener(announce=start_second))

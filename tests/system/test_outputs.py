@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from dataset_files import shard_in
 from in_this_process import convert
 
 import shardctl
@@ -38,7 +39,7 @@ OTHERS = ("photo.jpg", "out/manifest.json", "out/train-00000.arrow", "link.arrow
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_file_is_not_replaced(cli, here, photos, command, name):
     (here / "photo.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
-    (here / "link.arrow").hardlink_to(here / "out" / "train-00000.arrow")
+    (here / "link.arrow").hardlink_to(shard_in(here / "out", "train-00000"))
     (here / "page.html").write_text("<!doctype html><title>mine</title>")
     before = (here / name).read_bytes()
     ran = cli(*command.format(name, photos=photos).split())

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dataset_files import shard_in
 from programs import run_python
 
 import shardctl
@@ -184,7 +185,7 @@ def prepared(demo: Path, folder: Path) -> dict[str, tuple[Callable[..., object],
     for path in sorted(grown.rglob("*.jpg"))[::6]:
         path.unlink()
     shardctl.convert(grown, folder / "updated", progress=False, update=True, **few)
-    (folder / "old" / "train-00001.arrow").unlink()
+    (shard_in(folder / "old", "train-00001")).unlink()
     brief = {"runs": 1, "epochs": 1, "threads": 1, "decode": False}
     words = {"kind": "words", "vocab_size": 50, "workers": 0}
     return {

@@ -122,7 +122,6 @@ def test_what_is_not_there(store):
     for read in (
         store.get,
         lambda key: list(store.pieces(Entry(key, 20 << 20, ""))),
-        lambda key: store.copy(key, "k"),
         lambda key: store.fetch(key, 1),
     ):
         with pytest.raises(NoSuchKeyError, match=r"/data/set/none|here/none"):
@@ -201,9 +200,7 @@ def test_listings(store):
     ):
         folders, objects = store.children(folder)
         assert (folders, [entry.name for entry in objects]) == (below, there)
-    store.copy("b/c", "to/there #1")
-    assert store.get("to/there #1").to_pybytes() == b"1"
-    store.delete([*keys[1:4], "none", *keys[4:], "to/there #1"])
+    store.delete([*keys[1:4], "none", *keys[4:]])
     assert names() == ["a"]
 
 
@@ -271,7 +268,6 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "listing": lambda store: listed(store),
     "writing": lambda store: store.put("k", b"2"),
     "deleting": lambda store: store.delete(["k"]),
-    "copying": lambda store: store.copy("k", "k2"),
     "writing if": lambda store: store.create("new", b"2"),
     "reading facts": lambda store: store.stat("k"),
     "listing a folder": lambda store: store.children(),

@@ -14,6 +14,7 @@ import pytest
 from annotated_sources import HEIGHT, WIDTH, source_with
 from conftest import examples
 from dataset_facts import rejects_of, stored, sums
+from dataset_files import shard_in, tables_in
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import images, saved
@@ -24,10 +25,10 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.manifest import Manifest
 from shardctl.images import object_geometry
 from shardctl.making.convert import ConvertResult
-from shardctl.system.folders import LocalFolder
 
 BOX = [20, 15, 10, 8]
 """That of what is white in the image of `source_with`."""
@@ -55,7 +56,7 @@ def test_boxes_of_a_metadata_file_follow_a_crop_and_a_flip(tmp_path):
     white = np.asarray(sample["image"])[..., 0] > 127
     assert np.argwhere(white).min(axis=0).tolist() == [5, 15]
     assert np.argwhere(white).max(axis=0).tolist() == [12, 24]
-    manifest = Manifest.load(LocalFolder(tmp_path / "out"))
+    manifest = Manifest.load(dataset_in(tmp_path / "out"))
     assert manifest.objects == {"kept": 2, "cut_off": 1}
 
 
@@ -203,7 +204,7 @@ def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
     result = result_of_function(tmp_path, function)
     (notice,) = [each for each in result.notices if "no longer" in each]
     assert f"test_annotated:{function} " in notice
-    assert "objects" not in Manifest.load(LocalFolder(out)).fields
+    assert "objects" not in Manifest.load(dataset_in(out)).fields
 
 
 def test_variants_have_annotations_of_their_own(tmp_path, out):
@@ -353,10 +354,10 @@ def test_the_parts_of_images_are_verified_and_repaired(tmp_path, out, variants):
     recipe = {"transform": steps, "variants": variants}
     convert(images(tmp_path / "in", "a.png", "b.png"), out, recipe=recipe, shard_size=6000)
     assert shardctl.verify(out, level="deep").findings == ()
-    before = (out / "SHA256SUMS").read_text()
-    (out / "train-00000.arrow").unlink()
+    before = (tables_in(out) / "SHA256SUMS").read_text()
+    (shard_in(out, "train-00000")).unlink()
     assert shardctl.repair(out).status == "repaired"
-    assert (out / "SHA256SUMS").read_text() == before
+    assert (tables_in(out) / "SHA256SUMS").read_text() == before
     assert shardctl.verify(out, level="deep").ok
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dataset_facts import rejects_of
+from dataset_files import shard_in, tables_in
 from in_this_process import convert, repair
 from json_lines import json_lines, texts_in
 
@@ -118,7 +119,7 @@ def model(folder: Path, template: str | None = None) -> Path:
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens(SPECIAL)
     folder.mkdir(parents=True, exist_ok=True)
-    made.save(str(folder / "tokenizer.json"))
+    made.save(str(tables_in(folder) / "tokenizer.json"))
     config = {
         "bos_token": "<s>",
         "eos_token": "<|im_end|>",
@@ -320,11 +321,17 @@ def test_a_template_of_a_file_is_part_of_the_dataset(tmp_path, out):
     )
     converted(tmp_path, [{"messages": PLAIN}], template=str(template), tokenizer="bytes")
     assert texts(out) == [("hiyes what? that",) * 2]
-    before = (out / "chat_template.jinja").read_text(), (out / "SHA256SUMS").read_text()
+    before = (
+        (tables_in(out) / "chat_template.jinja").read_text(),
+        (tables_in(out) / "SHA256SUMS").read_text(),
+    )
     template.unlink()
-    (out / "train-00000.arrow").unlink()
+    (shard_in(out, "train-00000")).unlink()
     assert repair(out).status == "repaired"
-    assert ((out / "chat_template.jinja").read_text(), (out / "SHA256SUMS").read_text()) == before
+    assert (
+        (tables_in(out) / "chat_template.jinja").read_text(),
+        (tables_in(out) / "SHA256SUMS").read_text(),
+    ) == before
 
 
 def test_chats_without_a_template_and_texts_that_are_chats_are_refused(tmp_path, out, cli):

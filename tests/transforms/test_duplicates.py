@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import examples
 from dataset_facts import dropped, keys, sums
+from dataset_files import files_called
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import saved
@@ -162,9 +163,8 @@ def test_rejected_duplicates_count_for_max_rejects(source, out):
 def test_repair_brings_back_the_same_samples_and_rejects(source, out, names):
     convert(source, out, recipe={"duplicates": "similar"}, samples_per_shard=4)
     before = sums(out)
-    for name in names:
-        for path in out.glob(name):
-            path.unlink()
+    for path in [path for name in names for path in files_called(out, name)]:
+        path.unlink()
     shardctl.repair(out)
     assert sums(out) == before
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dataset_facts import dropped, keys, rejects_of, sums
+from dataset_files import shards_in, tables_in
 from image_files import saved
 from in_this_process import convert
 from pictures import encoded, soft_shapes
@@ -255,7 +256,11 @@ def test_filtered_samples_come_back_by_repair(source, out):
     }
     convert(source, out, recipe=recipe)
     before = sums(out)
-    for path in [*out.glob("train-*"), out / "plan.arrow", out / "rejects.jsonl"]:
+    for path in [
+        *shards_in(out, "train"),
+        tables_in(out) / "plan.arrow",
+        tables_in(out) / "rejects.jsonl",
+    ]:
         path.unlink()
     shardctl.repair(out, workers=0)
     assert sums(out) == before

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dataset_facts import rejects_of, sums
+from dataset_files import shards_in
 from image_files import images
 from json_lines import json_lines
 
@@ -211,10 +212,7 @@ NAMES = [f"{number:02d}.png" for number in range(14)]
 
 def slots_of_shards(out: Path, size: int, without: str = "never") -> dict[str, str]:
     """As `slots`, for a dataset of NAMES whose shards each begin with another slot."""
-    shards = [
-        pa.ipc.open_file(path).read_all()["key"].to_pylist()
-        for path in sorted(out.glob("train-*.arrow"))
-    ]
+    shards = [pa.ipc.open_file(path).read_all()["key"].to_pylist() for path in shards_in(out)]
     starts = [NAMES.index(keys[0]) for keys in shards]
     assert len(starts) > 1
     groups = zip(starts, [*starts[1:], len(NAMES)], strict=True)
@@ -363,7 +361,7 @@ def test_records_that_are_shuffled_are_called_as_they_come(lines, out):
 def repaired(out: Path, name: str) -> None:
     """Make sure that all shards can be made again, byte by byte."""
     before = sums(out)
-    for shard in out.glob("*-*.arrow"):
+    for shard in shards_in(out):
         shard.unlink()
     assert shardctl.repair(out, transforms=[f"models:{name}"], workers=0).ok
     assert sums(out) == before

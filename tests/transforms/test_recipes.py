@@ -20,9 +20,9 @@ from in_this_process import convert
 import shardctl
 from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.manifest import Manifest
 from shardctl.sources.format_table import RECORDS
-from shardctl.system.folders import LocalFolder
 from shardctl.system.options import declared_in
 from shardctl.transforms.recipe import KEYS, Recipe
 from shardctl.transforms.recipe_files.overriding import parse_step_option
@@ -401,7 +401,7 @@ def test_the_recipe_of_a_dataset_makes_the_same_dataset_again(tmp_path, photos, 
     assert check_recipe(again).ok
     assert load_recipe(again) == shown["recipe"]
     convert(source, tmp_path / "second", recipe=again)
-    first, second = (Manifest.load(LocalFolder(tmp_path / name)) for name in ("first", "second"))
+    first, second = (Manifest.load(dataset_in(tmp_path / name)) for name in ("first", "second"))
     assert first.fingerprint_parts == second.fingerprint_parts
     assert convert(source, tmp_path / "first", recipe=again).status == "up-to-date"
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dataset_facts import rejects_of
+from dataset_files import shard_in
 from image_files import images, saved
 from in_this_process import convert, repair
 from json_lines import json_lines, texts_in
@@ -18,9 +19,9 @@ from pictures import picture
 
 import shardctl
 from shardctl.errors import UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.images.codecs import image
 from shardctl.inspection.content.samples import samples_of_key
-from shardctl.system.folders import LocalFolder
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.table import parse_step
 
@@ -93,9 +94,9 @@ def test_a_function_may_make_several_samples_of_one_and_none(tmp_path, out, work
     (reject,) = rejects_of(out)
     assert (reject.key, reject.error) == ("in.jsonl#2", "left-out")
     assert shardctl.verify(out, level="deep").findings == ()
-    of_key = samples_of_key(LocalFolder(out), "in.jsonl#1")
+    of_key = samples_of_key(dataset_in(out), "in.jsonl#1")
     assert [found.values["text"] for found in of_key] == ["a", "b", "c"]
-    (out / "train-00000.arrow").unlink()
+    (shard_in(out, "train-00000")).unlink()
     assert repair(out, transforms=["manysteps:words"]).status == "repaired"
     assert shardctl.verify(out).findings == ()
 
@@ -121,7 +122,7 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
     for name in ("a.jsonl", "b.jsonl"):
         texts_in(tmp_path / "in" / name, ["x y z", " ", *["x y z"] * 7])
     convert(tmp_path / "in", out, own("words"), samples_per_shard=1000)
-    (out / "train-00000.arrow").unlink()
+    (shard_in(out, "train-00000")).unlink()
     (tmp_path / "in" / "a.jsonl").unlink()
     result = repair(out, transforms=["manysteps:words"], drop_lost=True)
     assert (result.status, result.lost_samples) == ("dropped", 24)
@@ -174,7 +175,7 @@ def test_times_go_through_functions_without_a_change(tmp_path, out, zone):
     }
     pq.write_table(pa.table(columns), tmp_path / "in.parquet")
     assert convert(tmp_path / "in.parquet", out, recipe=own("late")).samples == 2
-    table = pa.ipc.open_file(out / "train-00000.arrow").read_all()
+    table = pa.ipc.open_file(shard_in(out, "train-00000")).read_all()
     assert {name: table[name].combine_chunks() for name in columns} == columns
 
 

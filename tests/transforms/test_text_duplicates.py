@@ -17,6 +17,7 @@ import pytest
 import xxhash
 from conftest import examples
 from dataset_facts import rejects_of, sums
+from dataset_files import files_called, tables_in
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, repair
@@ -585,7 +586,7 @@ def without_duplicates(
 def test_repair_makes_the_same_shards_and_tables(without_duplicates, tmp_path, names):
     out = Path(shutil.copytree(without_duplicates, tmp_path / "out"))
     before = sums(out)
-    for path in [path for name in names.split() for path in out.glob(name)]:
+    for path in [path for name in names.split() for path in files_called(out, name)]:
         path.write_bytes(b"damaged")
     assert repair(out).status == "repaired"
     assert sums(out) == before
@@ -595,7 +596,7 @@ def test_repair_makes_the_same_shards_and_tables(without_duplicates, tmp_path, n
 def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
     write(tmp_path / "in", DOCUMENTS)
     exactly(tmp_path)
-    (tmp_path / "out/duplicates-document.arrow").unlink()
+    (tables_in(tmp_path / "out") / "duplicates-document.arrow").unlink()
     texts_in(tmp_path / "in/a/1.jsonl", ["one two", "three", "one two", None, "", "other"])
     result = repair(tmp_path / "out")
     assert result.status == "damaged"
@@ -604,7 +605,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path):
 
 def test_a_table_that_contradicts_the_texts_is_refused(tmp_path):
     row = {name: [0] for name in SCHEMA.names} | {"record": [1], "piece": [7]}
-    with pa.ipc.new_file(tmp_path / "duplicates-line.arrow", SCHEMA) as writer:
+    with pa.ipc.new_file(tables_in(tmp_path) / "duplicates-line.arrow", SCHEMA) as writer:
         writer.write_table(pa.table(row, SCHEMA))
     run = Deduplicate("line").begin(tmp_path, {})
     records = Records(0, np.array([1]), pa.record_batch({"key": ["a#1"], "text": ["x\ny"]}))

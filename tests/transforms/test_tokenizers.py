@@ -17,13 +17,14 @@ import pyarrow as pa
 import pytest
 from conftest import examples
 from dataset_facts import rejects_of
+from dataset_files import content_of, shard_in, tables_in
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, repair
 from json_lines import json_lines, texts_in
 
 import shardctl
-from shardctl.errors import InputError, StorageError, UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.making.train_tokenizer import KINDS, SPECIAL
 from shardctl.transforms.tokenizers import engines, huggingface
 from shardctl.transforms.tokenizers.base import Tokenizer, WithOffsets
@@ -53,7 +54,7 @@ def bpe() -> bytes:
 def folder(bpe: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tokenizer, as models have it."""
     place = tmp_path_factory.mktemp("model")
-    (place / "tokenizer.json").write_bytes(bpe)
+    (tables_in(place) / "tokenizer.json").write_bytes(bpe)
     (place / "tokenizer_config.json").write_text(
         json.dumps({"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|pad|>"})
     )
@@ -422,7 +423,9 @@ def test_the_files_of_a_folder_say_what_tokens_are_for(folder, tmp_path):
     found = open_tokenizer(str(folder))
     assert (found.eos, found.pad) == (SPECIAL.index("<|im_end|>"), SPECIAL.index("<|pad|>"))
     assert set(found.files) == {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
-    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (tables_in(tmp_path) / "tokenizer.json").write_bytes(
+        (tables_in(folder) / "tokenizer.json").read_bytes()
+    )
     assert open_tokenizer(str(tmp_path)).eos == SPECIAL.index("<|endoftext|>")
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
     assert open_tokenizer(str(tmp_path)).eos == 2
@@ -480,7 +483,7 @@ def test_wrong_names_are_refused(tmp_path):
     ):
         with pytest.raises((InputError, UsageError), match=problem):
             open_tokenizer(spec)
-    os.mkfifo(tmp_path / "tokenizer.json")
+    os.mkfifo(tables_in(tmp_path) / "tokenizer.json")
     with pytest.raises(InputError, match="regular file"):
         open_tokenizer("tokenizer.json", tmp_path)
 
@@ -503,14 +506,6 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def written(out: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in out.iterdir()
-        if path.is_file() and path.name != "manifest.json"
-    }
-
-
 def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
     folder, documents, tmp_path
 ):
@@ -520,7 +515,7 @@ def test_texts_become_tokens_that_give_them_back_for_any_number_of_workers(
         )
         for n in (0, 2)
     ]
-    assert written(tmp_path / "0") == written(tmp_path / "2")
+    assert content_of(tmp_path / "0") == content_of(tmp_path / "2")
     ds = shardctl.open(tmp_path / "0")
     assert ds.schema.field("tokens").type == pa.list_(pa.uint16())
     assert "text" not in ds.schema.names
@@ -549,34 +544,38 @@ def test_the_dataset_has_its_tokenizer_and_needs_the_first_one_no_more(
     (step,) = manifest["recipe"]["transform"]
     assert step["tokenizer"] == "tokenizer.json"
     assert str(mine) not in json.dumps(manifest["recipe"])
-    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(written(out))
+    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(
+        content_of(out)
+    )
     assert f"tokenizers {tokenizers.__version__}" in manifest["fingerprint_parts"]["versions"]
     assert convert(documents, out, recipe=recipe).status == "up-to-date"
     with pytest.raises(shardctl.errors.DatasetError, match="differs in its recipe"):
         convert(documents, out, recipe=making("bytes"))
-    before = written(out)
+    before = content_of(out)
     shutil.rmtree(mine)
-    shard = out / "train-00000.arrow"
-    shard.write_bytes(before[shard.name][:-50] + bytes(50))
+    shard = shard_in(out, "train-00000")
+    shard.write_bytes(before["train-00000"][:-50] + bytes(50))
     assert repair(out).status == "repaired"
-    assert written(out) == before
+    assert content_of(out) == before
     (out / "manifest.json").unlink()
     assert repair(out, sources=[documents]).repaired == ("manifest.json",)
     assert json.loads((out / "manifest.json").read_text())["files"] == manifest["files"]
-    (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
+    (tables_in(out) / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
     repaired = repair(out)
     assert [entry.file for entry in repaired.unrepaired] == ["tokenizer.json"]
     assert "copy the right one" in repaired.unrepaired[0].message
     with pytest.raises(InputError, match="not the tokenizer of the recipe"):
         convert(
-            documents, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}
+            documents,
+            tmp_path / "again",
+            recipe={"transform": [{**step, "tokenizer": str(tables_in(out))}]},
         )
 
 
 def test_a_tokenizer_is_its_files_however_it_is_named(folder, documents, out):
     convert(documents, out, recipe=making(folder))
-    again = convert(documents, out, recipe=making(folder / "tokenizer.json"))
+    again = convert(documents, out, recipe=making(tables_in(folder) / "tokenizer.json"))
     assert again.status == "up-to-date"
 
 
@@ -643,11 +642,11 @@ def test_a_chat_is_encoded_as_its_whole_text(folder, tmp_path):
     source = json_lines(tmp_path / "in.jsonl", [{"messages": chat, "n": 1} for chat in chats])
     recipe = making(folder, "tokenize_chat")
     made = [shardctl.convert(source, tmp_path / str(n), recipe=recipe, workers=n) for n in (0, 2)]
-    assert written(tmp_path / "0") == written(tmp_path / "2")
+    assert content_of(tmp_path / "0") == content_of(tmp_path / "2")
     ds = shardctl.open(tmp_path / "0")
     texts = [ds.tokenizer.decode(sample["tokens"]) for sample in ds]
     assert texts[0] == "[user] hi the cat[assistant] yes 文\n<|im_end|>"
-    own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    own = tokenizers.Tokenizer.from_file(str(tables_in(folder) / "tokenizer.json"))
     assert [list(sample["tokens"]) for sample in ds] == [own.encode(text).ids for text in texts]
     assert ds.schema.names == ["key", "n", "tokens", "loss_mask"]
     assert made[0].steps[0]["loss_tokens"] == sum(int(sum(sample["loss_mask"])) for sample in ds)
@@ -728,16 +727,13 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokenizer_of_a_new_dataset(bpe, 
     source, recipe = texts_in(tmp_path / "in.jsonl", ["a b"]), making(tmp_path / "t.json")
     convert(source, out)
     (out / "tokenizer.json").write_text("mine")
-    for dry_run in (True, False):
-        with pytest.raises(StorageError, match="not of a dataset"):
-            convert(source, out, recipe=recipe, overwrite=True, dry_run=dry_run)
-    assert (out / "tokenizer.json").read_text() == "mine"
-    (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
     convert(source, out, recipe=recipe, overwrite=True)
+    assert (out / "tokenizer.json").read_text() == "mine"
+    assert (tables_in(out) / "tokenizer.json").read_bytes() == bpe
     convert(source, out, recipe=making(tmp_path / "t.json", pad="<|pad|>"), overwrite=True)
     assert shardctl.verify(out).ok
     convert(source, out, overwrite=True)
-    assert not (out / "tokenizer.json").exists()
+    assert not (tables_in(out) / "tokenizer.json").exists()
 
 
 def test_a_tokenizer_with_a_huge_number_does_not_end_the_process(bpe):

@@ -39,9 +39,11 @@ from shardctl.benchmark.measure.subjects import (
 from shardctl.benchmark.measure.throughput import Measured, Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
+from shardctl.format.names import PLAN
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
 from shardctl.format.tables import ShardTable, is_written
@@ -55,7 +57,6 @@ from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.system.arguments import instance
 from shardctl.system.files import ordinary
-from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
 from shardctl.system.options import declared_in, taken_arguments
@@ -266,7 +267,9 @@ class _Inputs:
                     f"{printable(source)}: is gone, and --baseline reads the raw inputs of "
                     f"{printable(root)}"
                 )
-        recipe = Recipe.from_json(manifest.recipe, root)
+        dataset = dataset_in(root)
+        tables = dataset.path(PLAN).parent
+        recipe = Recipe.from_json(manifest.recipe, tables)
         bases = (
             source if Path(source).is_dir() else str(Path(source).parent)
             for source in manifest.sources
@@ -274,9 +277,9 @@ class _Inputs:
         if recipe.store and recipe.store.name != "none":
             # Training needs pixels: they are not encoded again, and stored bytes are decoded.
             recipe = dataclasses.replace(recipe, store=ImageEncoding.parse("raw"))
-        layout = Layout.loads(ShardTable(LocalFolder(root)).making.layout)
+        layout = Layout.loads(ShardTable(dataset).making.layout)
         self._job = Job(
-            root,
+            tables,
             tuple(map(SourceBase.anywhere, bases)),
             recipe,
             layout,
@@ -285,9 +288,8 @@ class _Inputs:
             recorded=True,
         )
         self._splits = [split.name for split in manifest.splits]
-        self._units = list(
-            _some_units(DatasetTables(LocalFolder(root)), options.split, self._job.fields is None)
-        )
+        units = _some_units(DatasetTables(dataset), options.split, self._job.fields is None)
+        self._units = list(units)
 
     def drop(self) -> None:
         """Drop the files from the page cache."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import backend
 from shardctl.system.files import ordinary
-from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.mmap import resident_pages
 from shardctl.system.permutation import evenly_spaced
@@ -89,7 +89,12 @@ def residency(root: Path) -> float | None:
 
     Raises DatasetError.
     """
-    return residency_of([root / name for name in ShardTable(LocalFolder(root)).names])
+    return residency_of(_shards_of(root))
+
+
+def _shards_of(root: Path) -> list[Path]:
+    dataset = dataset_in(root)
+    return list(map(dataset.path, ShardTable(dataset).paths))
 
 
 def residency_of(files: Sequence[Path]) -> float | None:
@@ -114,7 +119,7 @@ def evict(root: Path) -> None:
     Mapped pages stay: datasets that were opened before must have been released.
     """
     gc.collect()
-    drop(root / name for name in ShardTable(LocalFolder(root)).names)
+    drop(_shards_of(root))
 
 
 def drop(paths: Iterable[Path]) -> None:

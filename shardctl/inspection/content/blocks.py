@@ -62,7 +62,7 @@ class Piece:
 class StoredSample:
     """One sample and its place. `values` are as they are stored; `source` is None for a lone shard.
 
-    `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that
+    `shard` is what its shard is called, of a lone one the file's name. `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that
     its block was written with, and `intact` says whether it still holds; None if it was not
     computed. `roles` are those of all fields, but for objects that are not of the type of objects.
     `texts` has the decoded text of each field of tokens where a Decoder (tokens.py) has seen the
@@ -137,8 +137,8 @@ class StoredSample:
 
 @dataclass(frozen=True)
 class Shard:
-    """The file of a shard in a folder, opened when it is first needed. `entry` is None for a lone
-    one."""
+    """The file of a shard in a folder by its path, opened when it is first needed. `entry` is None
+    for a lone one."""
 
     folder: Folder
     name: str
@@ -200,8 +200,10 @@ class StoredBlock:
             for field in self.data.schema
         }
         row = self.first + place
-        index = self.entry.first + row if self.entry is not None else None
-        at = (self.shard.name, self.number, row, index)
+        name, index = self.shard.name, None
+        if self.entry is not None:
+            name, index = self.entry.name, self.entry.first + row
+        at = (name, self.number, row, index)
         return StoredSample(*at, None, intact, values, roles=roles)
 
 

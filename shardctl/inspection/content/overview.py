@@ -17,6 +17,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.dataset_tables import checked_column
 from shardctl.format.manifest import Manifest, SplitFacts
+from shardctl.format.names import shard_name
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.content.blocks import shards_of
@@ -102,19 +103,26 @@ def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverv
     columns = tuple((f.name, str(f.type)) for f in reader.schema)
     split = str(reader.info["split"])
     return ShardOverview(
-        name, split, samples, reader.bytes, raw, columns, dict(column_bytes), tuple(blocks)
+        shard_name(split, reader.info["shard"]),
+        split,
+        samples,
+        reader.bytes,
+        raw,
+        columns,
+        dict(column_bytes),
+        tuple(blocks),
     )
 
 
 def find_shard(folder: FolderHere, name: str) -> ShardEntry:
-    """Return the shard of a dataset by its file name or its number. Raises UsageError if there is
+    """Return the shard of a dataset by what it is called, its path or its number. Raises UsageError if there is
     none."""
     table = ShardTable(folder)
     number = int(name) if name.isdecimal() else table.index_of(name)
     if number is None or number >= len(table):
         raise UsageError(
             f"{folder.shown()}: no shard {name!r}; it has {counted(len(table), 'shard')}, from "
-            f"{table[0].path}"
+            f"{table[0].name}"
         )
     return table[number]
 

@@ -16,7 +16,7 @@ from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, RecordUnit, possible_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import PLAN
+from shardctl.format.names import PLAN, shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
@@ -271,7 +271,8 @@ def _column(name: str, block: StoredBlock) -> pa.Array:
             np.arange(block.first, block.first + rows) + (block.entry.first if block.entry else 0)
         )
     if name in ("shard", "split"):
-        value = block.reader.name if name == "shard" else str(block.reader.info["split"])
+        info = block.reader.info
+        value = shard_name(info["split"], info["shard"]) if name == "shard" else str(info["split"])
         return pa.array([value] * rows, pa.string())
     image = name if name in roles.images else str(roles.main_image)
     headers = headers_of(

@@ -389,10 +389,8 @@ def other_facts(shard: Shard) -> Iterator[Fault]:
     if tuple((f.name, str(f.type)) for f in reader.schema) != shard.record.manifest.schema:
         yield Fault("schema-differs", f"its columns are not those of the dataset; {REBUILD}")
     own = shard_name(reader.info["split"], reader.info["shard"])
-    if own != entry.path:
-        yield Fault(
-            "wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}"
-        )
+    if own != entry.name:
+        yield Fault("wrong-shard", f"this was written as {own}; {REBUILD}")
 
 
 def other_bytes(shard: Shard) -> Iterator[Fault]:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Numbers, hash_names
+from shardctl.format.dataset_folder import DatasetFolder
+from shardctl.format.dataset_location import AnyDataset
 from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
@@ -25,6 +27,7 @@ from shardctl.format.names import (
     SHARDS,
     STAGING,
 )
+from shardctl.format.on_store import DatasetOnStore
 from shardctl.format.tables import (
     BRING_BACK,
     ShardTable,
@@ -33,7 +36,7 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
-from shardctl.system.files import exists
+from shardctl.system.files import exists, write_atomically
 from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB
 from shardctl.system.text import printable
@@ -45,15 +48,46 @@ LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
 """What no path below a source has: parts that are empty, . or .., and NUL."""
 
 
-def check_manifest(folder: Folder) -> tuple[Manifest | None, list[Finding]]:
-    """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at
-    all."""
+def check_manifest(folder: AnyDataset) -> tuple[Manifest | None, list[Finding]]:
+    """Read the manifest, and its copy beside the tables: that alone of an earlier generation.
+    Damage is a finding; raises DatasetError if there is no dataset at all."""
+    root = folder.present if isinstance(folder, DatasetFolder) else folder
+    tables = folder.places.tables
+    name = f"{tables}{MANIFEST}"
+    is_whole = all(folder.stat(each) is not None for each in REBUILT_FROM)
+    manifest, findings = _check_manifest(root, is_whole or folder.stat(name) is not None)
+    if not tables or tables == folder.places.shards:  # format 2
+        return manifest, findings
+    try:
+        data = folder.read(name)
+        copy = Manifest.parse(data, folder.shown(name))
+    except FileNotFoundError:
+        return manifest, [*findings, error(MISSING, f"{name} is missing; {MEND}")]
+    except OSError as fault:
+        return manifest, [*findings, unreadable(name, fault, MEND)]
+    except DatasetError as problem:
+        return manifest, [*findings, error("damaged-manifest", f"{problem}; {MEND}")]
+    if manifest is None and isinstance(folder, DatasetOnStore):
+        # those read it who check the tables
+        write_atomically(folder.work / MANIFEST, data.to_pybytes())
+    if manifest is None or manifest.generation.number == copy.generation.number:
+        # how many generations are kept may be changed later
+        known = json.dumps(json.loads(data.to_pybytes()), indent=1).encode() + b"\n"
+        same = manifest is None or manifest.keeping(0) == copy.keeping(0)
+        if not same or known != data.to_pybytes():
+            what = f"{MANIFEST} and {name} have other bytes; {MEND}"
+            findings = [*findings, error("damaged-manifest", what)]
+        return manifest or copy, findings
+    return copy, findings
+
+
+def _check_manifest(folder: Folder, is_one: bool) -> tuple[Manifest | None, list[Finding]]:
+    """`is_one` says whether a manifest can be made of the rest of the dataset."""
     here = folder.local
     try:
         folder.read(MANIFEST, 0, 1)
     except (FileNotFoundError, NotADirectoryError):
-        lost = all(folder.stat(name) is not None for name in REBUILT_FROM)
-        if not lost or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
+        if not is_one or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
             # says what this is instead: no dataset, or a conversion that is not finished
             Manifest.load(folder)
         return None, [
@@ -131,7 +165,7 @@ def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Findin
         yield from _compare_jpegs(manifest, table)
     if start != len(entries):
         yield error("counts-differ", f"{MANIFEST} and {SHARDS} have different splits; {MEND}")
-    if len(set(table.names)) != len(entries):
+    if min(len(set(table.paths)), len(set(table.names))) != len(entries):
         yield error("counts-differ", f"{SHARDS} has the same file for several shards; {MEND}")
 
 
@@ -160,7 +194,7 @@ def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]
     for entry in table:
         if sums.get(entry.path) != entry.sha256:
             yield error(
-                "checksums-differ", f"{CHECKSUMS} and {SHARDS} disagree on it; {MEND}", entry.path
+                "checksums-differ", f"{CHECKSUMS} and {SHARDS} disagree on it; {MEND}", entry.name
             )
     listed = {entry.path for entry in table} | set(manifest.files) - {CHECKSUMS}
     for name in sorted(set(sums) ^ listed):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,27 @@ from shardctl.errors import DatasetError, UsageError, WorkerError, explaining_in
 from shardctl.format.dataset_location import (
     DatasetLocation,
     check_unchanged,
+    from_json,
     open_location,
     refuse_part_of_dataset,
     to_json,
 )
-from shardctl.format.manifest import Manifest
+from shardctl.format.manifest import Generation, Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
     CHECKSUMS,
+    DATA,
     FILES,
     GENERATIONS,
     PLAN,
     SHARDS,
     STAGING,
     UPDATE,
-    is_file_name,
-    is_shard_name,
+    Places,
+    are_paths_inside,
+    content_digits,
+    is_shard_of_format_2,
+    name_of_path,
 )
 from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.inspection.verify.result import (
@@ -49,6 +55,7 @@ from shardctl.inspection.verify.result import (
     warning,
 )
 from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
+from shardctl.system.files import PARTIAL
 from shardctl.system.folders import hash_file, is_regular_file
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, Pool, Task
@@ -105,9 +112,10 @@ def verify_with(
     path: str | Path,
     level: str,
     progress: bool | Report,
+    chosen: Sequence[int] | None = None,
 ) -> VerifyResult:
     """Check as `verify` does, with the processes of `pool_of_checks`, which end afterwards; None:
-    with new ones."""
+    with new ones. `chosen` are the shards that are checked, by their numbers; None: all."""
     if level not in LEVELS:
         raise UsageError(unknown("level", level, LEVELS))
     checked = "no shard was checked yet"
@@ -127,7 +135,7 @@ def verify_with(
                     checked = f"{done:,} of {counted(total, 'shard')} were checked"
                     report(done, total)
 
-                return _Verification(place, level, on_shard, pool).of_dataset()
+                return _Verification(place, level, on_shard, pool).of_dataset(chosen)
 
 
 MOST_KILLS = 4 * FATAL_KILLS
@@ -160,17 +168,20 @@ class _Verification:
         self._check_all([{"check": "lone shard"}])
         return result_of(self.level, 1, self.samples, self.findings)
 
-    def of_dataset(self) -> VerifyResult:
-        """Check the dataset.
+    def of_dataset(self, chosen: Sequence[int] | None) -> VerifyResult:
+        """Check the dataset, or of its shards the chosen ones.
 
         Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as
         `_check_all`.
         """
         manifest, found = check_manifest(self.folder)
         self.findings += found
-        if manifest is None:
+        opened: Manifest | None = None
+        with contextlib.suppress(DatasetError):  # the processes open it with the tables
+            opened = Manifest.load(from_json(to_json(self.folder)))
+        if manifest is None or opened is None:
             return result_of(self.level, self._by_checksums(set()), 0, self.findings)
-        shards, samples = self._check_with(manifest)
+        shards, samples = self._check_with(manifest, chosen)
         check_unchanged(self.folder)
         if not check_manifest(self.folder)[0] == manifest:
             raise DatasetError(
@@ -178,7 +189,7 @@ class _Verification:
             )
         return result_of(self.level, shards, samples, self.findings)
 
-    def _check_with(self, manifest: Manifest) -> tuple[int, int]:
+    def _check_with(self, manifest: Manifest, chosen: Sequence[int] | None) -> tuple[int, int]:
         names = sorted(manifest.files)
         of_files = self._check_all([{"check": "file", "name": name} for name in names])
         found = dict(zip(names, of_files, strict=True))
@@ -198,14 +209,15 @@ class _Verification:
         if SHARDS in broken or wrong[OF_SHARDS]:
             return self._by_checksums(broken), 0
         table = ShardTable(self.folder)
-        self._look_for_extra_files({*table.names, *manifest.own_files})
+        self._look_for_extra_files({*table.paths, *manifest.own_files}, manifest.kept)
         self._check_update(manifest)
         use_plan = self.level != "quick" and not (
             {FILES, PLAN} & broken or wrong["files"] or wrong["plan"]
         )
-        of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
-        with self.folder.prefetch(table.names) as note:
-            self._check_all(LazySequence(len(table), of_shard), self.progress, note)
+        shards = range(len(table)) if chosen is None else chosen
+        of_shard = lambda at: {"check": "shard", "shard": shards[at], "plan": use_plan}  # noqa: E731 - one line, used once
+        with self.folder.prefetch(table.paths if chosen is None else ()) as note:
+            self._check_all(LazySequence(len(shards), of_shard), self.progress, note)
         return len(table), int(table.rows.sum())
 
     def _check_update(self, manifest: Manifest) -> None:
@@ -301,7 +313,7 @@ class _Verification:
     def _name(self, task: Task) -> str:
         """Return the name of what a task checks."""
         if task["check"] == "shard":
-            return ShardTable(self.folder)[task["shard"]].path
+            return ShardTable(self.folder)[task["shard"]].name
         return self.place.lone or str(task.get("name", task["check"]))
 
     def _by_checksums(self, checked: set[str]) -> int:
@@ -316,20 +328,20 @@ class _Verification:
         except DatasetError as problem:
             self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
             sums = {}
-        names = [name for name in sums if is_file_name(name)]
+        names = [name for name in sums if are_paths_inside([name])]
         with self.folder.prefetch(names) as note:
             for place, name in enumerate(names):
                 if name not in checked:
                     self.findings += self._by_checksum(name, sums[name])
                 note(place)
                 self.progress(place + 1, len(names))
-        shards = set(filter(is_shard_name, names))
+        shards = set(filter(_is_shard, names))
         if shards:
             self._look_for_extra_files(set(names))
         return len(shards)
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
-        shard, remedy = (name, REBUILD) if is_shard_name(name) else (None, MEND)
+        shard, remedy = (name_of_path(name), REBUILD) if _is_shard(name) else (None, MEND)
         missing = error(
             MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard
         )
@@ -343,10 +355,12 @@ class _Verification:
 
         return reading(missing, name, remedy, compare)
 
-    def _look_for_extra_files(self, listed: set[str]) -> None:
-        """Find files that do not belong to the dataset, beside those `listed`. Missing files are
-        found by the other checks."""
-        known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
+    def _look_for_extra_files(self, listed: set[str], kept: Iterable[Generation] = ()) -> None:
+        """Find files that do not belong to the dataset, beside those `listed` and those of the
+        generations that are kept. Missing files are found by the other checks."""
+        # the folder of shards of format 2 on a store is one of those above the listed
+        above = {name.partition("/")[0] for name in listed}
+        known = listed | above | BESIDE_SHARDS | {STAGING, GENERATIONS, DATA}
         try:
             names = self.folder.names()
         except OSError as fault:
@@ -356,12 +370,26 @@ class _Verification:
                 warning(UNREADABLE, f"{what}; whether it has other files is unknown")
             )
             return
-        for name in sorted(set(names) - known):
+        # shards of other generations, and of a job that goes on
+        others = {name for name in names if name not in known and not _may_be_shard(name)}
+        for each in kept if others else ():  # made before format 3, they lie elsewhere
+            with contextlib.suppress(DatasetError):
+                others -= {*ShardTable(replace(self.folder, places=Places(each.path))).paths}
+        for name in sorted(others):
             self.findings.append(
                 warning(
                     "extra-file", f"{printable(name)} is not part of the dataset; it does no harm"
                 )
             )
+
+
+def _is_shard(name: str) -> bool:
+    """Return whether a file in the list of checksums is a shard."""
+    return "/" in name or is_shard_of_format_2(name)
+
+
+def _may_be_shard(path: str) -> bool:
+    return path.startswith(f"{DATA}/") and bool(content_digits(path) or path.endswith(PARTIAL))
 
 
 def _why_fatal(death: Death) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from shardctl.errors import DatasetError
-from shardctl.format.dataset_location import DatasetFolder, from_json
+from shardctl.format.dataset_location import AnyDataset, from_json
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import ShardReader
 from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard, ShardRecord
@@ -42,7 +42,7 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
     elif what == "shard":
         record = _record(_stored(folder), task["shard"], task["plan"])
         name = record.entry.path
-        missing = error("missing-shard", f"the shard is missing; {REBUILD}", name)
+        missing = error("missing-shard", f"the shard is missing; {REBUILD}", record.entry.name)
         findings = [missing]
         # what a store sends is asked for once more
         for _ in range(2) if is_regular_file(folder, name) else ():
@@ -57,7 +57,7 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _stored(folder: DatasetFolder) -> DatasetTables:
+def _stored(folder: AnyDataset) -> DatasetTables:
     return DatasetTables(folder)
 
 
@@ -87,16 +87,16 @@ def check_shard(
     Without its dataset there is no table to tell how many samples it should have, so that every
     block is read, at `quick` too. Raises OSError if the file cannot be read.
     """
-    found = folder.stat(name)
+    called, found = name if record is None else record.entry.name, folder.stat(name)
     if record is not None and found is not None and found.size != record.entry.bytes:
         what = f"it has {found.size} bytes where {record.entry.bytes} were written"
-        return [error("wrong-size", f"{what}; {REBUILD}", name)], 0
+        return [error("wrong-size", f"{what}; {REBUILD}", called)], 0
     try:
         shard = Shard(ShardReader(folder, name), record, progress, fatal)
     except DatasetError as problem:
         hash_file(folder, name)  # raises OSError where it is not the content that is wrong
         remedy = "" if record is None else f"; {REBUILD}"
-        return [error("unreadable-shard", f"{problem}{remedy}", name)], 0
+        return [error("unreadable-shard", f"{problem}{remedy}", called)], 0
     last = "full" if record is None and level == "quick" else level
     # the faults of the lowest level that finds any
     each_level = (_faults_of(shard, each) for each in LEVELS[: LEVELS.index(last) + 1])
@@ -105,7 +105,8 @@ def check_shard(
         key, source = fault.key, None
         if record is not None and fault.row is not None:
             key, source = record.origin_of(fault.row, key)
-        findings.append(error(fault.kind, fault.message, name, fault.block, fault.row, key, source))
+        of = (called, fault.block, fault.row, key, source)
+        findings.append(error(fault.kind, fault.message, *of))
     return findings, sum(block.data.num_rows for block in shard.keys)
 
 

@@ -296,7 +296,7 @@ class Export(ABC):
         """Return what is written at a time: every shard."""
         numbers: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
         for number, entry in source.numbered_shards():
-            numbers[entry.split].append((number, entry.path.removesuffix(".arrow")))
+            numbers[entry.split].append((number, entry.name))
         return [
             ExportPart(name, split, (number,), place, len(of_split))
             for split, of_split in numbers.items()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError, WorkerError
-from shardctl.format.dataset_location import DatasetFolder, from_json, to_json
+from shardctl.format.dataset_folder import DatasetFolder
+from shardctl.format.dataset_location import AnyDataset, from_json, to_json
 from shardctl.format.names import Json
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.base import Done, Export, ExportPart, PartResult, Progress, Work
@@ -21,7 +22,6 @@ from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.sources.export_description import Field
-from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.options import Word, declared_in
 from shardctl.system.permutation import LazySequence
@@ -69,16 +69,20 @@ class ExportJob:
         return {**self.to_json(), "dataset": self._folder.text}
 
     @property
-    def _folder(self) -> DatasetFolder:
+    def _folder(self) -> AnyDataset:
         """The folder of the dataset, by the name that it has wherever a process is."""
-        here = self.source.folder.local
-        return self.source.folder if here is None else LocalFolder(here.resolve())
+        folder = self.source.folder
+        if isinstance(folder, DatasetFolder):
+            return replace(folder, root=folder.root.resolve())
+        return folder
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> ExportJob:
-        """Return the job that `to_json` gave. Raises DatasetError if the dataset is not there any
-        more."""
+    def from_json(cls, record: Mapping[str, Any], state: str) -> ExportJob:
+        """Return the job that `to_json` gave. Raises DatasetError if the dataset is not in the
+        `state` for which it was planned."""
         source = Source(from_json(record["dataset"]), Choice.from_json(record["choice"]))
+        if source.state != state:  # moved away, and another one put in its place
+            raise source.changed()
         fields = tuple(Field(**field) for field in record["fields"])
         return cls.of(source, record["to"], record["settings"], fields)
 
@@ -89,11 +93,12 @@ class ExportJob:
         work = Work(
             **vars(part), source=self.source, fields=self.fields, folder=folder, progress=progress
         )
-        written = self.export.write(work)
+        try:
+            written = self.export.write(work)
+        finally:  # at the end of the export the first one may be back
+            self.source.check_unchanged()
         if turned := self.source.turned - before:
             written = replace(written, facts={**written.facts, TURNED: turned})
-        # here too: at the end of the export the first one may be back
-        self.source.check_unchanged()
         return written
 
     def notes_of(self, done: Done) -> tuple[str, ...]:
@@ -263,8 +268,4 @@ def handle(task: Json, tell: Tell, _progress: WorkerProgress) -> Any:
 def _job(folder: JobFolder, state: str, _version: int) -> ExportJob:
     """Return the job, which is read once for all parts of an export. Raises DatasetError if its
     dataset is another one."""
-    job = ExportJob.from_json(folder.record())
-    # moved away, and another one put in its place, since the export was planned
-    if job.source.state != state:
-        raise job.source.changed()
-    return job
+    return ExportJob.from_json(folder.record(), state)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.format.dataset_location import DatasetFolder, check_unchanged
+from shardctl.format.dataset_location import AnyDataset, check_unchanged
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
@@ -89,7 +89,7 @@ class Source:
     not have.
     """
 
-    def __init__(self, folder: DatasetFolder, choice: Choice) -> None:
+    def __init__(self, folder: AnyDataset, choice: Choice) -> None:
         self.folder, self.choice = folder, choice
         self._stored = DatasetTables(folder)
         self.manifest: Manifest = self._stored.manifest

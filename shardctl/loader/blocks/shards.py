@@ -10,9 +10,9 @@ import threading
 import time
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
 from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.dataset_folder import DatasetFolder, dataset_in
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Generation, Manifest, beside, folder_of
-from shardctl.format.names import MANIFEST, SHARDS
+from shardctl.format.manifest import Generation, Manifest, places_of
+from shardctl.format.names import MANIFEST, SHARDS, Places
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
     from shardctl.loader.blocks.fetching import Ahead
 
 
-SETTLING_SECONDS = 0.5
-"""How long a dataset that takes the place of another one may take to have its kept generations
-too."""
+REPLACED_SECONDS = 60.0
+"""How long a dataset is opened again that is replaced between the reading of two of its files: file
+servers show what was before for so long."""
 
 MAPPED_AT_A_TIME = 16_384
 """Shards that are mapped at a time in all datasets of a process, which takes no descriptors; Linux
@@ -97,15 +98,14 @@ class Shards:
     """
 
     def __init__(
-        self, root: Path, split: str | None = None, table: ShardTable | None = None
+        self, folder: DatasetFolder, split: str | None = None, table: ShardTable | None = None
     ) -> None:
         """`table` is that of shards.arrow, where it was opened before."""
-        root = root.absolute()  # the current folder may change later
-        self.root, self._place, self.split = root, root, split
-        self._manifest = os.path.join(root, MANIFEST)
-        self._identity = identity(self._manifest)
-        self.manifest = Manifest.load(LocalFolder(root))
-        table = table or ShardTable(LocalFolder(root))
+        root = folder.root.absolute()  # the current folder may change later
+        self.folder = replace(folder, root=root)
+        self.root, self.split = root, split
+        self.manifest = Manifest.load(self.folder)
+        table = table or ShardTable(self.folder)
         if sum(facts.shards for facts in self.manifest.splits) != len(table):
             raise DatasetError(
                 f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; "
@@ -139,12 +139,12 @@ class Shards:
 
     def in_split(self, split: str) -> Shards:
         """Return the shards of a split of the same generation. Raises UsageError, DatasetError."""
-        return open_same(self._place, split, self.manifest.generation)
+        return open_same(self.root, split, self.manifest.generation)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was
-        replaced meanwhile."""
-        return open_same, (self._place, self.split, self.manifest.generation)
+        """Open the same shards when it is unpickled. Raises DatasetError there if they are gone
+        meanwhile."""
+        return open_same, (self.root, self.split, self.manifest.generation)
 
     def renew(self) -> None:
         """Take a fresh lock: in a forked child the old one may be held by a thread that is not
@@ -175,7 +175,7 @@ class Shards:
             return self.manifest.layout(schema.remove_metadata())
         except (ValueError, TypeError) as error:
             raise self._other(
-                printable(self._manifest), f"its fields are not those of the columns ({error})"
+                self.folder.shown(MANIFEST), f"its fields are not those of the columns ({error})"
             ) from None
 
     @cached_property
@@ -234,7 +234,8 @@ class Shards:
         return Path(self._path(shard))
 
     def _path(self, shard: int) -> str:
-        return os.path.join(self.root, self._table.names[self._first_shard + shard])
+        path = self._table.paths[self._first_shard + shard]
+        return os.path.join(self.root, self.folder.places.of(path))
 
     def shard_of(self, blocks: Numbers) -> Numbers:
         """Return the shard that each block is in, (n,)."""
@@ -333,7 +334,7 @@ class Shards:
     def fetch_files(self, names: Sequence[str]) -> Path:
         """Return the local folder where these files of the dataset lie, which are neither tables
         nor shards."""
-        return self.root
+        return self.root / self.folder.places.tables
 
     def open(self, shard: int, opener: Opener, fields: Fields = None) -> OpenShard:
         """Open a shard, or return it where it is open. Raises DatasetError for one that is not what
@@ -347,39 +348,36 @@ class Shards:
         return found
 
     def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:
-        while True:
-            self._read_on()
-            path = self.path(shard)
-            try:
-                file = BlockFile.at(path, opener, fields)
-            except DatasetError as error:
-                status = identity(path)
-                if self._is_in_place:
-                    if isinstance(error, DamageError) or status is None:
-                        self._check_size(shard, status)
-                    raise
-                continue
-            status = identity(path)
-            if self._is_in_place:  # else the file may be of another dataset
-                status = self._check_size(shard, status)
-                if file.bytes == status[1]:  # else it came just now
-                    break
+        path = self.path(shard)
+        try:
+            file = BlockFile.at(path, opener, fields)
+        except DatasetError as error:
+            if (status := identity(path)) is None or isinstance(error, DamageError):
+                self._check_size(shard, status)
+            raise
+        status = self._check_size(shard, identity(path))
         self._check_content(shard, file, fields)
         return OpenShard(file, path, status)
 
     def _check_size(self, shard: int, status: FileIdentity | None) -> FileIdentity:
         """Return the identity of the file of a shard. Raises DatasetError where there is none, or
-        one of another size. It was looked at before the dataset was found to be in place: that
-        may have moved since."""
+        one of another size."""
         size = int(self._table.sizes[self._first_shard + shard])
-        if status is None or status[1] != size:
-            what = (
-                "no such shard"
-                if status is None
-                else f"{status[1]} bytes where the dataset has {size}"
-            )
+        if status is None:
+            raise self._gone(self.name_of(shard), "no such shard")
+        if status[1] != size:
+            what = f"{status[1]} bytes where the dataset has {size}"
             raise self._other(self.name_of(shard), what)
         return status
+
+    def _gone(self, name: str, what: str) -> DatasetError:
+        """Return the error for a shard that is not there: its generation is gone, or the dataset is
+        damaged."""
+        number, places = self.manifest.generation.number, None
+        with contextlib.suppress(DatasetError):
+            places = places_of(Manifest.load(LocalFolder(self.root)), number, self.shown)
+        is_there = places == self.folder.places
+        return self._other(name, what) if is_there else _generation_gone(self.root, number)
 
     def _check_content(self, shard: int, file: BlockFile, fields: Fields) -> None:
         """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
@@ -387,24 +385,6 @@ class Shards:
             raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
         if shard and not file.schema.equals(self._schema(fields)):
             raise self._other(self.name_of(shard), _OTHER_COLUMNS)
-
-    @property
-    def _is_in_place(self) -> bool:
-        """Whether what is read is still the dataset that was opened."""
-        # None where it gave way just as it was found
-        return self._identity is not None and identity(self._manifest) == self._identity
-
-    def _read_on(self) -> None:
-        """Make sure that this dataset is read, also where another one has taken its place: from
-        where it was kept.
-
-        Raises DatasetError if it was not.
-        """
-        if self._is_in_place:
-            return
-        root = _root_of(self._place, self.manifest.generation)
-        self.root, self._manifest = root, os.path.join(root, MANIFEST)
-        self._identity = identity(self._manifest)
 
     def _schema(self, fields: Fields) -> pa.Schema:
         columns = self.layout.columns
@@ -419,14 +399,12 @@ class Shards:
             return
         opened.checked = time.monotonic()
         found = identity(self._path(shard))
-        if found != opened.identity:
-            self._read_on()
-            found = identity(self._path(shard))
-        if found != opened.identity and not (
-            found and self.root != self._place and found[1] == opened.identity[1]
-        ):
-            what = "gone" if found is None else "truncated, rewritten or replaced"
-            raise self._other(self.name_of(shard), f"{what} while it was read")
+        if found is None:
+            raise self._gone(self.name_of(shard), "gone while it was read")
+        # a repair may have put the same bytes there again
+        is_same = found[0] != opened.identity[0] and found[1] == opened.identity[1]
+        if found != opened.identity and not is_same:
+            raise self._other(self.name_of(shard), "truncated or rewritten while it was read")
 
     def _other(self, name: str, what: str) -> DatasetError:
         return DatasetError(f"{name}: {what}; {VERIFY_ADVICE}")
@@ -441,51 +419,55 @@ def identity(path: str | Path) -> FileIdentity | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def open_shards(find: Callable[[], Path], split: str | None) -> Shards:
-    """Open a split of the dataset in the folder that `find` returns, and read its columns from the
-    first shard. If the dataset is replaced or moved meanwhile, open it again. Raises DatasetError,
-    UsageError."""
+def open_shards(path: Path, split: str | None) -> Shards:
+    """Open a split of the dataset at a path, and read its columns from the first shard. If it is
+    replaced meanwhile, open the new one. Raises DatasetError, UsageError."""
+    until = time.monotonic() + REPLACED_SECONDS
     while True:
-        root = find()
-        found, shards = identity(root / MANIFEST), None
+        here = dataset_in(path)
         try:
-            shards = Shards(root, split)
+            shards = Shards(here, split)
             _ = shards.layout  # kept
+            return shards
         except (DatasetError, UsageError):
-            if identity(root / MANIFEST) == found and find() == root:
+            if dataset_in(path) == here or time.monotonic() > until:
                 raise
-        if shards is not None and identity(root / MANIFEST) == found:
-            return shards
 
 
-def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
-    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises
-    DatasetError if it is gone."""
-    while True:
-        shards = open_shards(lambda: _root_of(place, generation), split)
-        if shards.manifest.generation == generation:
-            shards._place = place
-            return shards
+def open_same(root: Path, split: str | None, generation: Generation) -> Shards:
+    """Open a split of a generation of the dataset in a folder. Raises DatasetError if it is
+    gone."""
+    if identity(root / MANIFEST) is None:
+        raise _generation_gone(root, generation.number)
+    manifest = Manifest.load(LocalFolder(root))
+    known = manifest.history or (manifest.generation,)
+    found = next((each for each in known if _is_same(each, generation)), None)
+    if found is None or not (found.path or found == manifest.generation):
+        raise _generation_gone(root, generation.number)
+    places = manifest.places if found == manifest.generation else Places(found.path)
+    return Shards(DatasetFolder(root, "", places), split)
 
 
-def _root_of(place: Path, generation: Generation) -> Path:
-    """Return where a generation of the dataset at a place is: there, or where it was kept. Raises
-    DatasetError."""
-    name = folder_of(place, generation.number).relative_to(place)
-    until = time.monotonic() + SETTLING_SECONDS
-    while True:
-        # While a dataset takes the place of another one, that one and those that it has kept lie
-        # beside it.
-        for root in (place, place / name, beside(place) / name, beside(place)):
-            with contextlib.suppress(DatasetError):
-                if Manifest.load(LocalFolder(root)).generation == generation:
-                    return root
-        if time.monotonic() > until:
-            what = "moved, renamed or removed while it was read; open it where it is now"
-            if identity(place / MANIFEST):
-                what = "replaced by another dataset while it was read; open it again"
-            raise DatasetError(f"{printable(place)}: {what}")
-        time.sleep(SETTLING_SECONDS / 10)
+def _is_same(one: Generation, other: Generation) -> bool:
+    """Return whether these are one generation, which may have got its folder, or have lost it."""
+    folders = {one.path, other.path} - {""}
+    return (one.number, one.created, len(folders) < 2) == (other.number, other.created, True)
+
+
+def _generation_gone(root: Path, number: int) -> DatasetError:
+    """Return the error for a generation that is no longer in a folder."""
+    if identity(root / MANIFEST) is None:
+        what = "moved, renamed or removed while it was read; open it where it is now"
+        return DatasetError(f"{printable(root)}: {what}")
+    return swept(printable(root), number)
+
+
+def swept(shown: str, number: int) -> DatasetError:
+    """Return the error for a generation that is no longer there."""
+    return DatasetError(
+        f"{shown}: generation {number} was swept while it was read; open the dataset again, or keep "
+        "more generations (--keep-generations)"
+    )
 
 
 def _make_room(descriptors: bool) -> None:

@@ -85,11 +85,13 @@ class CacheWarning(UserWarning):
 @dataclass(frozen=True)
 class About:
     """Which dataset a folder holds: `version` is what the store called its manifest, `digest` the
-    SHA-256 of that file."""
+    SHA-256 of that file. `generation` is the folder that has a copy of it, which is never replaced;
+    "" in format 2."""
 
     url: str
     version: str
     digest: str
+    generation: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,10 @@ from shardctl.errors import (
     WrongAnswerError,
 )
 from shardctl.format.arrays import Numbers
-from shardctl.format.dataset_location import missing_dataset, read_manifest
-from shardctl.format.manifest import Manifest
-from shardctl.format.names import GENERATIONS, MANIFEST, SHARDS
+from shardctl.format.dataset_folder import DatasetFolder
+from shardctl.format.dataset_location import generation_of, missing_dataset, read_manifest
+from shardctl.format.manifest import Manifest, places_of
+from shardctl.format.names import MANIFEST, SHARDS, Places
 from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
 from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
@@ -98,24 +99,25 @@ def remote_shards(
     """Open a split of the dataset below a URL, as `open_dataset` has it. Raises DatasetError,
     StoreError, StorageError, InstallError, UsageError."""
     cache = cache_of(folder, limit)
-    shards = RemoteShards(open_remote(url, cache), split)
+    url, kept = generation_of(url.rstrip("/"))
+    shards = RemoteShards(open_remote(url, cache, kept), split)
     if generation is not None:
         number = whole_number("generation", generation)
-        if number != shards.manifest.generation.number:
-            kept = f"{url.rstrip('/')}/{GENERATIONS}/{number:05d}"
-            shards = RemoteShards(open_remote(kept, cache), split)
+        places = places_of(shards.manifest, number, printable(url))
+        if places != shards.manifest.places:
+            shards = RemoteShards(open_remote(url, cache, places.tables), split)
     return shards
 
 
-def open_remote(url: str, cache: Cache | None) -> RemoteDataset:
-    """Open the dataset below a URL as it is now. Raises DatasetError, StoreError, StorageError,
-    InstallError, UsageError."""
+def open_remote(url: str, cache: Cache | None, generation: str = "") -> RemoteDataset:
+    """Open the dataset below a URL as it is now, or one of its generations, by its folder. Raises
+    DatasetError, StoreError, StorageError, InstallError, UsageError."""
     forget_clients()  # a program that opens it again may have other credentials now
-    folder = StoreFolder(url.rstrip("/"))
+    folder = StoreFolder(url)
     for _ in range(_TRIES - 1):
         with suppress(ObjectChangedError):
-            return _opened(folder, cache)
-    return _opened(folder, cache)
+            return _opened(folder, cache, generation)
+    return _opened(folder, cache, generation)
 
 
 def open_again(about: About, cache: Cache | None, tables: Path) -> RemoteDataset:
@@ -129,33 +131,41 @@ def open_again(about: About, cache: Cache | None, tables: Path) -> RemoteDataset
     manifest = tables / MANIFEST
     # of the process that handed this one over
     if manifest.exists() and _digest(manifest.read_bytes()) == about.digest:
-        return RemoteDataset(about, Manifest.load(LocalFolder(tables)).base, tables, None)
-    opened = open_remote(about.url, cache)
+        return RemoteDataset(about, Manifest.load(LocalFolder(tables)).places, tables, None)
+    try:
+        opened = open_remote(about.url, cache, about.generation)
+    except DatasetError as error:
+        raise _swept(about) from error
     if opened.about.digest != about.digest:
-        raise DatasetError(
-            f"{printable(about.url)}: replaced by another dataset while it was read; open it again"
-        )
+        raise _swept(about)
     return opened
 
 
-def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
+def _swept(about: About) -> DatasetError:
+    return DatasetError(
+        f"{printable(about.url)}: replaced by another dataset while it was read, and not kept; open "
+        "it again"
+    )
+
+
+def _opened(folder: StoreFolder, cache: Cache | None, generation: str) -> RemoteDataset:
     with nullcontext(False) if cache is None else cache.looking_up(folder.url) as mine:
         if cache is not None:
-            found = folder.stat(MANIFEST)
+            found = folder.stat(f"{generation}{MANIFEST}")
             if found is None:
                 raise missing_dataset(folder.url)
             about = About(folder.url, found.version, "")
             if (opened := _from_cache(about, cache.find(folder.url, found.version))) is not None:
                 return opened
-        there = read_manifest(folder.store)
+        there = read_manifest(folder.store, generation)
         if there is None:
             raise missing_dataset(folder.url)
         data, version = there
-        about = About(folder.url, version, _digest(data))
         manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
+        about = About(folder.url, version, _digest(data), manifest.generation.path)
 
         def fetch(tables: Path) -> tuple[int, int]:
-            _fetch(folder, manifest.base, tables, SHARDS, manifest.files[SHARDS])
+            _fetch(folder, manifest.places, tables, SHARDS, manifest.files[SHARDS])
             table = ShardTable(LocalFolder(tables))
             write_atomically(tables / MANIFEST, data)
             return len(table), len(table.block_rows)
@@ -167,7 +177,7 @@ def _opened(folder: StoreFolder, cache: Cache | None) -> RemoteDataset:
     with ExitStack() as stack:
         tables = stack.enter_context(scratch_folder())
         fetch(tables)
-        opened = RemoteDataset(about, manifest.base, tables, None)
+        opened = RemoteDataset(about, manifest.places, tables, None)
         weakref.finalize(opened, _leave, os.getpid(), stack.pop_all())
     return opened
 
@@ -182,8 +192,8 @@ def _from_cache(about: About, kept: CachedDataset | None) -> RemoteDataset | Non
         manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
         digest = _digest(data)
         if kept.is_of(digest) and sha256_of(kept.tables / SHARDS) == manifest.files[SHARDS].sha256:
-            about = About(about.url, about.version, digest)
-            return RemoteDataset(about, manifest.base, kept.tables, kept)
+            about = About(about.url, about.version, digest, manifest.generation.path)
+            return RemoteDataset(about, manifest.places, kept.tables, kept)
     kept.discard()
     return None
 
@@ -194,14 +204,15 @@ def _leave(process: int, stack: ExitStack) -> None:
         stack.close()
 
 
-def _fetch(folder: StoreFolder, base: str, tables: Path, name: str, facts: FileFacts) -> None:
+def _fetch(folder: StoreFolder, places: Places, tables: Path, name: str, facts: FileFacts) -> None:
     """Bring a file of the dataset: the one that the manifest says, by its digest. Raises
     DatasetError if it is another one."""
-    shown = folder.shown(base + name)
+    key = places.of(name)
+    shown = folder.shown(key)
 
     def bring() -> None:
         with replacing(tables / name) as sink:
-            for piece in folder.store.pieces(Entry(base + name, facts.bytes)):
+            for piece in folder.store.pieces(Entry(key, facts.bytes)):
                 sink.write(piece)
             if sink.facts != facts:
                 raise WrongAnswerError(shown)
@@ -235,7 +246,7 @@ class RemoteShards(Shards):
 
     def __init__(self, dataset: RemoteDataset, split: str | None = None) -> None:
         self.dataset = dataset
-        super().__init__(dataset.tables, split, dataset.table)
+        super().__init__(DatasetFolder(dataset.tables), split, dataset.table)
         self._first = int(dataset.first_block[self._first_shard])
 
     def in_split(self, split: str) -> Shards:
@@ -347,7 +358,7 @@ class RemoteShards(Shards):
         for name in names:
             facts = self.manifest.files[name]
             if not (tables / name).exists() or sha256_of(tables / name) != facts.sha256:
-                _fetch(StoreFolder(self.dataset.url), self.dataset.base, tables, name, facts)
+                _fetch(StoreFolder(self.dataset.url), self.dataset.places, tables, name, facts)
         return tables
 
     def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
 from shardctl.format.arrays import Numbers
+from shardctl.format.dataset_folder import DatasetFolder
+from shardctl.format.names import Places
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
@@ -40,7 +42,6 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import NAMES, Fetcher
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.system.files import ordinary
-from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry
@@ -97,12 +98,14 @@ class RemoteDataset:
     """The shards of a dataset below a URL. Its tables lie in `tables`, a local folder. Threads may
     share it."""
 
-    def __init__(self, about: About, base: str, tables: Path, cached: CachedDataset | None) -> None:
+    def __init__(
+        self, about: About, places: Places, tables: Path, cached: CachedDataset | None
+    ) -> None:
         """Raises DatasetError for tables that are not whole, StorageError."""
-        self.about, self.base, self.tables, self.cached = about, base, tables, cached
+        self.about, self.places, self.tables, self.cached = about, places, tables, cached
         self.url = about.url
         self.counts = dict.fromkeys(NAMES, 0)
-        self.table = table = ShardTable(LocalFolder(tables))
+        self.table = table = ShardTable(DatasetFolder(tables))
         self.first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = int(self.first_block[-1])
         if cached is not None:
@@ -248,7 +251,7 @@ class RemoteDataset:
         # without its footer, a block in the cache could not be read
         if self.cached is None or opened.path is None:
             return get()
-        name, size = self.table.names[shard], int(self.table.sizes[shard])
+        name, size = self._name_of(shard), int(self.table.sizes[shard])
         return self.cached.keep(len(self.table) + block, name, size, start, 0, get)
 
     def _get(self, shard: int, start: int, length: int) -> pa.Buffer:
@@ -287,7 +290,11 @@ class RemoteDataset:
             return self._versions.setdefault(shard, found.version)
 
     def _key_of(self, shard: int) -> str:
-        return self.base + self.table.names[shard]
+        return self.places.of(self.table.paths[shard])
+
+    def _name_of(self, shard: int) -> str:
+        """Return the name of its file in the cache."""
+        return self.table.paths[shard].rpartition("/")[2]
 
     def shard(self, shard: int) -> _OpenShard:
         """Return where a shard's blocks lie: from its footer, which is fetched once. Raises
@@ -305,7 +312,7 @@ class RemoteDataset:
     def _opened(self, shard: int) -> _OpenShard:
         """Look at a shard. A footer that is not what was written is fetched once more."""
 
-        cached, name, size = self.cached, self.table.names[shard], int(self.table.sizes[shard])
+        cached, name, size = self.cached, self._name_of(shard), int(self.table.sizes[shard])
 
         def look() -> _OpenShard:
             get, path, tail = partial(self._fetched_tail, shard), None, None

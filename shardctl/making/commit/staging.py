@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Bools
-from shardctl.format.names import REPLACED
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import CHECKSUMS, DATA, SHARDS, path_of_shard
+from shardctl.format.tables import open_table
 from shardctl.making.plan.fingerprint import difference
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job, SourceBase
-from shardctl.making.shards.marker import ShardMarker, read_finished
-from shardctl.system.file_lease import LEASE
-from shardctl.system.files import is_file, is_folder, naming_the_path
+from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob, Job, SourceBase
+from shardctl.making.shards.marker import ShardMarker, read_finished, record_of_marker
+from shardctl.system.files import is_file, is_folder, make_folder, naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.job_folder import JOB, JobFolder
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.transforms.recipe import Recipe
 
 REPAIR_PREFIX = "repair-"
-"""Prefix of the working folders of repair, in the staging folder. No repair resumes another one,
-except if that one has begun to replace the dataset."""
+"""Prefix of the working folders of what no process can go on with: a repair, `prune`. The id of the
+job comes after it."""
 
 _JOB_NAME = re.compile(r"([0-9a-f]{32}(-update)?|(repair|write)-[0-9a-f]+)(\.[0-9a-f]{8})*")
 """The names of folders of jobs: a fingerprint, or what a repair or shardctl.write calls itself; and
@@ -46,15 +47,6 @@ def jobs_in(staging: Path) -> list[Path]:
     return sorted(path for path in staging.iterdir() if is_job_name(path.name) and is_folder(path))
 
 
-def is_given_up(staging: Path) -> bool:
-    """Return whether a staging folder has nothing but what a killed process was deleting: discarded
-    jobs, and its lease."""
-    with contextlib.suppress(OSError):
-        discarded = {path.name for path in jobs_in(staging) if path.suffix}
-        return is_folder(staging) and set(os.listdir(staging)) <= {LEASE, *discarded}
-    return False
-
-
 def unfinished(folder: Path, bases: tuple[SourceBase, ...], recipe: Recipe) -> DatasetJob | None:
     """Return the job that was begun in `folder` with this recipe, for the sources as they are now;
     None if none was.
@@ -69,17 +61,72 @@ def unfinished(folder: Path, bases: tuple[SourceBase, ...], recipe: Recipe) -> D
         return None  # of a version whose jobs are other ones: as if it were another conversion's
 
 
+def id_of_job(folder: Path) -> str:
+    """Return the id of the job in a folder, "" if it has none."""
+    if folder.name.startswith(REPAIR_PREFIX):
+        return folder.name.removeprefix(REPAIR_PREFIX)
+    return JobFolder(folder).id
+
+
+def is_resumable(folder: Path, there: Manifest | None) -> bool:
+    """Return whether a process may go on with the job in a folder, where the dataset `there` is: not
+    if it brings another one up to date."""
+    if folder.suffix or folder.name.startswith(REPAIR_PREFIX) or not JobFolder(folder).is_begun():
+        return False
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        before = JobFolder(folder).record()["digest_before"]
+        return not before or (there is not None and there.files[CHECKSUMS].sha256 == before)
+    return True
+
+
+def shards_made(folder: Path, markers: Iterable[str] | None = None) -> list[str]:
+    """Return the paths of the shards that the job in a folder has finished, as these of its markers
+    name them; None: all. A marker that is torn names none."""
+    made: list[str] = []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, DatasetError):
+        job = JobFolder(folder)
+        names = [split["name"] for split in job.record()["splits"]]
+        table = open_table(LocalFolder(folder), SHARDS).select(["split", "number"])
+        for marker in job.markers() if markers is None else markers:
+            stem, _, ending = marker.partition(".")
+            if ending == "arrow" and stem.isdecimal() and int(stem) < table.num_rows:
+                with contextlib.suppress(OSError, ValueError, KeyError, pa.ArrowException):
+                    facts = record_of_marker(job.marker(stem, ".arrow"))["facts"]
+                    (row,) = table.slice(int(stem), 1).to_pylist()
+                    made.append(path_of_shard(names[row["split"]], row["number"], facts["sha256"]))
+    return made
+
+
+_PARTIAL = re.compile(r".+-[0-9]{5,}\.([0-9a-f]{8})\.[0-9a-f]{8}\.partial")
+
+
+def job_of_partial(path: str) -> str:
+    """Return the id of the job that was writing a shard; "" if this is no such file."""
+    found = _PARTIAL.fullmatch(path)
+    return found[1] if found else ""
+
+
 def clear_partial_files(job: Job) -> None:
     """Delete the incomplete files of killed workers."""
-    JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: True)
+    _clear(job, lambda name: True)
 
 
 def clear_partial_files_of(job: Job, chosen: Bools) -> None:
     """Delete the incomplete files of killed workers, of these shards alone: (shards,)."""
     names = set()
     for shard in np.flatnonzero(chosen).tolist():
-        names |= {path(shard).name for path in (job.shard_path, job.marker_path, job.rejects_path)}
-    JobFolder(job.folder).delete_partial_files(NEW_FOLDER, lambda name: name in names)
+        paths = (job.unfinished_path(shard), job.marker_path(shard), job.rejects_path(shard))
+        names |= {path.name for path in paths}
+    _clear(job, lambda name: name in names)
+
+
+def _clear(job: Job, is_wanted: Callable[[str], bool]) -> None:
+    def of_job(name: str) -> bool:
+        return name.endswith(f".{job.id}") and is_wanted(name)
+
+    folder = JobFolder(job.folder)
+    folder.delete_partial_files(job.shards_root / DATA, of_job)
+    folder.delete_partial_files(job.folder / DONE_FOLDER, is_wanted)
 
 
 def finished_shards(job: Job, chosen: Bools) -> Iterator[tuple[int, ShardMarker]]:
@@ -116,7 +163,8 @@ def how_far(staging: Path) -> tuple[int, int] | None:
 def begin(job: Job) -> None:
     """Make the folders of a job that begins. Its plan is there already; job.json, saved last, makes
     it one to go on from."""
-    JobFolder(job.folder).make_folders(NEW_FOLDER)
+    JobFolder(job.folder).make_folders(RECIPE_FOLDER)
+    make_folder(job.shards_root / DATA, job.shards_root)
     with naming_the_path(job.folder):
         job.write_recipe_files()
     job.save()
@@ -139,21 +187,10 @@ def refuse_to_lose(
                 refuse_to_lose_job(staging.below(name), parts)
 
 
-def make_room(staging: Path, folder: Path) -> None:
-    """Clear the staging folder for a job that begins in `folder`."""
-    with naming_the_path(staging):
-        for job in jobs_in(staging):
-            discard(job)
-        folder.mkdir()
-
-
 def discard(folder: Path) -> None:
     """Take away the folder of a job. Raises OSError, and StorageError if the folder, or the one
-    that it lies in, is a link.
-
-    What says that its dataset takes its place goes when the name says that the job is discarded.
-    """
-    JobFolder(folder).discard(folder.parent.parent, [REPLACED])
+    that it lies in, is a link."""
+    JobFolder(folder).discard(folder.parent.parent)
 
 
 def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> None:

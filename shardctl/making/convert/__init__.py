@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import CONTINUES, explaining_interrupts
+from shardctl.making.commit import open_target
 from shardctl.making.convert.conversion import ConvertRequest
 from shardctl.making.convert.listener import ConversionProgress, Listener
 from shardctl.making.convert.result import ConvertResult
 from shardctl.making.convert.run import run as run_conversion
-from shardctl.making.convert.targets import open_target
 from shardctl.making.options import convert_options
 from shardctl.system.arguments import instance
 from shardctl.system.packages import refuse_while_importing

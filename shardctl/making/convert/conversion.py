@@ -19,11 +19,13 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Numbers, column_of
+from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.discover import settle_kind
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import (
@@ -32,7 +34,6 @@ from shardctl.making.convert.previous import (
     refuse_written,
     verdict_on,
 )
-from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import Labels, Options, chosen_options
 from shardctl.making.paths import check_copies_folder, check_sources, destination_of
 from shardctl.making.plan.fingerprint import (
@@ -112,11 +113,6 @@ class ConvertRequest:
         split = SplitRule.parse(chosen.split)
         roots = [SourceRoot.of(source) for source in several]
         destination = destination_of(dst, roots)
-        if isinstance(destination, str) and chosen.keep_generations:
-            raise UsageError(
-                f"{printable(destination)}: a store keeps no generations; leave out "
-                "--keep-generations"
-            )
         if chosen.copy_rejects is not None:
             if is_url(chosen.copy_rejects):
                 raise UsageError(
@@ -544,6 +540,7 @@ def find_unwalked(
     recipe = None if others else recipe_if_same(request, manifest)
     if recipe is None:
         return None
+    folder = dataset_of(manifest, folder)
     try:
         state = UpdateState(folder, manifest.update)
         files = open_checked_table(folder, FILES)

@@ -34,8 +34,15 @@ from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
 from shardctl.format.tables import count_reasons
-from shardctl.making.commit import publish
-from shardctl.making.commit.staging import clear_partial_files_of, finished_shards, marked_shards
+from shardctl.making.commit import open_target
+from shardctl.making.commit.commit import sweep
+from shardctl.making.commit.staging import (
+    clear_partial_files_of,
+    finished_shards,
+    id_of_job,
+    marked_shards,
+)
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
@@ -52,18 +59,18 @@ from shardctl.making.convert.run import (
 from shardctl.making.convert.table_writer import (
     Provenance,
     changes_of,
-    delete_empty_shards,
+    commit_made,
+    made_before,
     provenance_of,
     write_dataset,
 )
-from shardctl.making.convert.targets import Target, WriteLease, open_target
 from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
 from shardctl.making.paths import check_sources, destination_of
 from shardctl.making.plan.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, SourceBase
+from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob, SourceBase
 from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
@@ -213,7 +220,7 @@ def _job_of(request: ConvertRequest, place: LocalFolder, part: Part) -> DatasetJ
     digest = _digest(request)
     for folder in parted_jobs(place):
         parted = Parted.load(folder.root)
-        if parted is None or parted.asked != digest or publish.is_committing(folder.root):
+        if parted is None or parted.asked != digest:
             continue
         shown = place.shown()
         if parted.parts != part.parts:
@@ -239,7 +246,8 @@ def parted_jobs(folder: LocalFolder) -> list[LocalFolder]:
     """Return the folders of the jobs at a destination that are built in parts: one, unless
     something is left over."""
     staging = folder.below(STAGING)
-    return [staging.below(path.parent.name) for path in sorted(staging.root.glob(f"*/{PARTED}"))]
+    jobs = sorted(path.parent for path in staging.root.glob(f"*/{PARTED}"))
+    return [staging.below(job.name) for job in jobs if JobFolder(job).is_begun()]
 
 
 def _digest(request: ConvertRequest) -> str:
@@ -332,14 +340,13 @@ def finish(
     here = Path(dst)
     if not is_url(dst) and here.is_dir() and any(here.iterdir()):
         # with files, and with nothing of a dataset or a conversion
-        ours = exists(here / MANIFEST) or exists(here / STAGING) or publish.needs_recovery(here)
+        ours = exists(here / MANIFEST) or exists(here / STAGING)
         if not ours:
             raise _nothing_to_finish(printable(dst))
     with progress_of(progress) as shown, open_target(destination_of(dst, [])) as target:
         folder = target.folder
-        if parted_jobs(folder) or publish.needs_recovery(folder.root):
+        if parted_jobs(folder):
             with target.lease_beside_parts(wait) as held:
-                publish.recover(folder.root)
                 if jobs := parted_jobs(folder):
                     return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
         target.fetch_dataset()
@@ -366,34 +373,40 @@ def _finish(
     shown: Progress,
 ) -> ConvertResult:
     """Make the dataset of the job in a folder."""
-    folder, new = target.folder, job_folder.path(NEW_FOLDER)
+    folder, there = target.folder, target.manifest()
+    if there is not None and there.job == id_of_job(job_folder.root):
+        # it was committed by a call that was killed
+        target.await_parts(waiting)
+        sweep(target, held)
+        target.fetch_dataset()
+        return result_of(folder, "up-to-date", time.monotonic() - began)
+    recipe_files = job_folder.path(RECIPE_FOLDER)
     parted = Parted.load(job_folder.root)
     if parted is None:
         raise DatasetError(
             f"{job_folder.shown()}: not a job of this version of shardctl; use the one that "
             "built the parts"
         )
-    recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], new)
+    recipe = Recipe.without_functions(JobFolder(job_folder.root).record()["recipe"], recipe_files)
     job = DatasetJob.load(job_folder, recipe)
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    # a call that was killed may have taken away shards without samples
-    if not (new / MANIFEST).exists():
+    made = made_before(job, target)
+    if made is None:
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()
     # one that was given up for dead may still be writing the same bytes again
     target.await_parts(waiting)
-    status = "updated" if folder.path(MANIFEST).exists() else "created"
+    status = "created" if there is None else "updated"
     with telling_what_is_done(job):
-        if not (new / MANIFEST).exists():
-            job = write_dataset(
+        if made is None:
+            made = write_dataset(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
-        refuse_many_rejects(folder, Manifest.load(LocalFolder(new)), max_rejects)
+        refuse_many_rejects(made.folder, made.manifest, max_rejects)
     held.check()
-    delete_empty_shards(job, target)
-    target.publish(new, updates=before is not None)
+    job = commit_made(made, target, held, before is not None)
     seconds = time.monotonic() - began
     result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
     return replace(result, changes=changes_of(job))

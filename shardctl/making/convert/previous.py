@@ -17,6 +17,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, InputError
 from shardctl.format.arrays import Bools, Numbers, column_of, hash_names
 from shardctl.format.counts import COUNTS, JpegRecord
+from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, PLANNED, REJECTS, SHARDS, TABLES, Json
@@ -30,6 +31,7 @@ from shardctl.format.tables import (
     read_rejects,
 )
 from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
+from shardctl.making.commit.target import Target, files_beside, lost_shards
 from shardctl.making.plan.fingerprint import (
     VERSIONS,
     difference,
@@ -78,8 +80,9 @@ class PreviousDataset:
     """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that
     is damaged or missing."""
 
-    def __init__(self, folder: LocalFolder, manifest: Manifest) -> None:
-        self.folder, self.manifest = folder, manifest
+    def __init__(self, dataset: LocalFolder, manifest: Manifest) -> None:
+        self.folder = folder = dataset_of(manifest, dataset)
+        self.manifest = manifest
         refuse_damaged_tables(folder, manifest)
         try:
             self.state = UpdateState(folder, manifest.update)
@@ -96,16 +99,6 @@ class PreviousDataset:
             raise DatasetError(
                 f"{folder.shown()}: {SHARDS} does not say how it was made ({error!r})"
             ) from error
-
-    def refuse_lost(self, shard: int) -> None:
-        """Raise DatasetError if a shard is not there, or not as large as it was."""
-        entry = self.table[shard]
-        with contextlib.suppress(OSError):
-            if self.folder.path(entry.path).stat().st_size == entry.bytes:
-                return
-        raise DatasetError(
-            f"{self.folder.shown(entry.path)}: is damaged or missing; {REPAIR_FIRST}"
-        )
 
     @property
     def digest(self) -> str:
@@ -188,6 +181,15 @@ class PreviousDataset:
                 line = file.readline()
                 start += len(line)
                 yield line
+
+
+def refuse_lost(target: Target, before: PreviousDataset, shards: list[int]) -> None:
+    """Raise DatasetError if one of these shards of the dataset before is gone, or not as large as
+    it was."""
+    table = before.table
+    stay = {table.paths[shard]: int(table.sizes[shard]) for shard in shards}
+    for path in lost_shards(stay, files_beside(target, stay)):
+        raise DatasetError(f"{before.folder.shown(path)}: is damaged or missing; {REPAIR_FIRST}")
 
 
 NO_LABEL = np.iinfo(np.int64).min
@@ -656,6 +658,7 @@ def explain(
     listing: Listing,
 ) -> Explanation:
     """Compare a conversion with the dataset in a folder."""
+    folder = dataset_of(manifest, folder)
     before = manifest.fingerprint_parts
     differ = differing_parts(before, parts)
     found = between_settings(manifest, recipe, settings)

@@ -45,7 +45,7 @@ from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT, job_table
-from shardctl.making.shards.job import ANY_UNIT, NEW_FOLDER, File, Job, KnownLine, Probe
+from shardctl.making.shards.job import ANY_UNIT, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
 from shardctl.sources.formats.content import compression_of, decompressed
@@ -262,10 +262,10 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
 
 
 def check_new(
-    job: Job, matching: Matching, before: PreviousDataset, listing: Listing
+    job: Job, new: LocalFolder, matching: Matching, before: PreviousDataset, listing: Listing
 ) -> tuple[list[str], str]:
     """Return warnings on what became of the files that an update has added, or that have changed;
-    and why they had better not replace the others. The job is done.
+    and why they had better not replace the others. The job is done, and its tables are in `new`.
 
     There is a warning where most of their records were rejected, or no sample comes of a file that
     gave some before, or may have many records. They had better not replace the others where most
@@ -276,7 +276,6 @@ def check_new(
     samples, places = np.zeros(len(files), np.int64), np.full(len(listing), -1, np.int64)
     samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
     places[files] = np.arange(len(files))
-    new = LocalFolder(job.folder / NEW_FOLDER)
     # Blank lines are no records, which a plan counts, unless samples are joined of several records.
     plan = open_table(new, PLAN, PLAN_SCHEMA)
     place_of = places[plan["file"].to_numpy()]

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardctl.format.arrays import hash_names
 from shardctl.format.counts import Counts, jpeg_costs, step_lines
+from shardctl.format.dataset_folder import dataset_in, dataset_of
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
@@ -129,9 +130,10 @@ def result_of(
     have their labels, `made` that it was made now: else nothing is said again of what its rejects
     are and what the recipe has done."""
     manifest = Manifest.load(folder)
+    dataset = dataset_of(manifest, folder)
     reasons, examples = dict[str, int](), tuple[Reject, ...]()
     if made or has_some_rejects(manifest):
-        reasons, examples = count_reasons(read_rejects(folder))
+        reasons, examples = count_reasons(read_rejects(dataset))
     counts = manifest.class_counts if labelled else None
     if counts is not None and (missing := manifest.samples - sum(map(sum, counts.values()))) > 0:
         samples = counted(manifest.samples, "sample")
@@ -162,7 +164,7 @@ def result_of(
         notices=tuple(notices),
         warnings=(
             *warnings_of(manifest, reasons, examples),
-            *repeated_keys(folder, manifest),
+            *repeated_keys(dataset, manifest),
             *warnings,
         ),
         jpeg=manifest.jpeg,
@@ -208,7 +210,7 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
 
     Nothing is said of a dataset on an object store: all of it would have to be read again.
     """
-    if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
+    if folder.url or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
     stored = DatasetTables(folder)
     hashes = np.concatenate(
@@ -274,7 +276,7 @@ def finished(
     copied = 0
     if copies is not None:
         bases = tuple(base.path for base in inputs.bases)
-        copied = copy_rejects(conversion.folder, bases, Path(copies))
+        copied = copy_rejects(dataset_in(conversion.folder.root), bases, Path(copies))
     return replace(found, samples_per_s=(made or 0) / seconds, copied=copied, changes=changes)
 
 
@@ -428,7 +430,9 @@ def result_lines(result: ConvertResult, dst: str) -> list[str]:
     took = f"in {result.seconds:.1f} s{rate}"
     lines = [f"{result.status} {shown}: {what}, {took}", *changes]
     if result.rejected:
-        listed = f"the {REJECTS} of the dataset" if is_url(dst) else f"{shown}/{REJECTS}"
+        listed = (
+            f"the {REJECTS} of the dataset" if is_url(dst) else dataset_in(Path(dst)).shown(REJECTS)
+        )
         lines.append(f"{_rejected(result)}, listed in {listed}:")
         lines += reason_lines(result.reasons, result.examples)
     return lines + [printable(line) for line in step_lines(result.steps or ())]

@@ -25,16 +25,18 @@ from shardctl.errors import (
 )
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST
+from shardctl.format.names import FILES
 from shardctl.format.roles import Image
-from shardctl.making.commit import publish
+from shardctl.making.commit.commit import sweep, upgrade
 from shardctl.making.commit.staging import (
     begin,
     clear_partial_files,
     finished_shards,
+    id_of_job,
     refuse_to_lose,
     unfinished,
 )
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import plan_conversion
 from shardctl.making.convert.listener import SPARE_DISK, Changes, Estimate, Listener, metered
@@ -47,6 +49,7 @@ from shardctl.making.convert.previous import (
     PreviousDataset,
     decide,
     match_files,
+    refuse_lost,
 )
 from shardctl.making.convert.rejects import (
     check_new,
@@ -59,12 +62,13 @@ from shardctl.making.convert.rejects import (
 )
 from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.table_writer import (
+    MadeDataset,
     changes_of,
-    delete_empty_shards,
+    commit_made,
+    made_before,
     provenance_of,
     write_dataset,
 )
-from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
 from shardctl.making.plan.labels import LABEL, write_files_table
@@ -72,13 +76,12 @@ from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
+from shardctl.making.shards.job import DatasetJob, Job
 from shardctl.making.shards.marker import WorkDone
 from shardctl.sources.annotations.objects import annotated_columns
 from shardctl.sources.files import SourceRoot, in_use
 from shardctl.sources.formats.base import FOLDER
-from shardctl.system.files import free_bytes, write_atomically
-from shardctl.system.folders import LocalFolder
+from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.processes.pool import Pool
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import format_bytes, printable
@@ -127,8 +130,8 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
             if isinstance(planned, ConvertResult):
                 return planned
             with _checks_ahead(conversion, planned) as checks:
-                made, job = _execute(conversion, planned, held)
-                return _commit(conversion, replace(planned, job=job), held, made, checks)
+                samples, made = _execute(conversion, planned, held)
+                return _commit(conversion, planned, held, samples, made, checks)
 
         try:
             return with_types(make)
@@ -166,13 +169,11 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     None. Raises the error of a refusal, DatasetReplacedError."""
     if conversion.options.explain:
         return explained(conversion, inputs)
-    root = conversion.folder.root
     decision, before, there = _decide(conversion, inputs)
     if there is not None and not decision.job_name:
         if not conversion.options.dry_run:
-            there = _completed(conversion, there)
+            there = _settled(conversion, there)
         return _use_existing(conversion, inputs, there)
-    publish.refuse_in_way_of_recipe(root, conversion.recipe.files)
     return _plan_only(conversion, inputs, decision, before) if conversion.options.dry_run else None
 
 
@@ -219,26 +220,26 @@ def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) ->
     return finished(conversion, inputs, "up-to-date", None, inputs.listing)
 
 
-def _completed(conversion: Conversion, manifest: Manifest) -> Manifest:
-    """Complete what a process has begun that was killed while the dataset took its place, or before
-    it released its lease; and have the dataset keep as many generations as was asked for. Return
-    its manifest.
+def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
+    """Have the dataset keep as many generations as was asked for, and sweep what a process has left
+    that was killed after its commit. Return its manifest.
 
-    Nothing else is deleted here: this is a check, and the next command that writes sees to what was
-    left. It stays if another process works on it, or if the folder cannot be written. Who holds the
-    lease has seen to it.
+    Nothing else is deleted: this is a check. It stays if another process works on the dataset, or
+    if that cannot be written.
     """
-    root, keep = conversion.folder.root, conversion.options.keep_generations
-    if conversion.held is None and conversion.target.needs_recovery():
-        with contextlib.suppress(BusyError, StorageError), conversion.target.lease(None):
-            publish.recover(root)
-            publish.settle_generations(root)
-    if keep is not None and keep != manifest.keep:
-        with conversion.leased() as held:
-            manifest = replace(Manifest.load(conversion.folder), keep=keep)
-            held.check()
-            write_atomically(root / MANIFEST, manifest.to_json().encode())
-            publish.settle_generations(root)
+    keep = conversion.options.keep_generations
+    if keep is None or keep == manifest.keep:
+        committed = (id_of_job(job) == manifest.job for job in conversion.target.jobs())
+        if conversion.held is None and any(committed):
+            errors = (BusyError, StorageError, DatasetError)
+            with contextlib.suppress(*errors), conversion.target.lease(None) as held:
+                sweep(conversion.target, held)
+        return manifest
+    with conversion.leased() as held:
+        upgrade(conversion.target, held)
+        manifest = Manifest.load(conversion.folder).keeping(keep)
+        conversion.target.replace_manifest(manifest.to_json().encode(), held)
+        sweep(conversion.target, held)
     return manifest
 
 
@@ -294,17 +295,20 @@ def begin_job(
     records. The caller holds the lease. Raises DatasetReplacedError, and StorageError if the disk
     cannot hold the dataset.
     """
-    name = fingerprint(inputs.parts)
-    if publish.recover(conversion.folder.root) in (name, f"{name}{UPDATING}"):
+    name, target = fingerprint(inputs.parts), conversion.target
+    if {name, f"{name}{UPDATING}"}.intersection(sweep(target, held)):
+        target.fetch_dataset()
         return finished(conversion, inputs, "resumed", 0, inputs.listing)
     # Once more: another converter may have finished while this one waited.
     decision, before, there = _decide(conversion, inputs)
     if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)
+    if upgrade(target, held):
+        raise DatasetReplacedError
     folder = conversion.staging.path(decision.job_name)
     if all_types:
-        held.check()
-        conversion.target.discard(folder)  # the disk has its room before the plan asks for it
+        # the disk has its room before the plan asks for it
+        sweep(target, held, [decision.job_name])
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before)
     planned, write = plan_job(conversion, inputs, before, folder, all_types)
@@ -312,11 +316,14 @@ def begin_job(
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
-    job = conversion.target.prepared(planned.job)
+    sweep(target, held, [other.name for other in target.jobs()])
+    job = replace(planned.job, url=conversion.folder.url)
+    with naming_the_path(folder):
+        folder.mkdir(parents=True)
     told = write()
     job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *told))))
     begin(job)
-    conversion.target.begun(job)
+    target.begun(job)
     return replace(planned, job=job)
 
 
@@ -352,7 +359,7 @@ def plan_job(
         own = replace(inputs, listing=inputs.listing.fresh())
         found = UpdatePlanner(conversion, own, before, folder).plan()
         if isinstance(found, UpdatePlan):
-            conversion.target.refuse_lost(before, found.kept)
+            refuse_lost(conversion.target, before, found.kept)
             moved = moved_records(found.job, found.matching)
             job = replace(found.job, warnings=(*found.job.warnings, *moved))
             planned = PlannedJob(job, own, status, before, found.matching)
@@ -399,9 +406,8 @@ def _write_tables(
 def announce(
     conversion: Conversion, job: DatasetJob, listing: Listing, is_new: bool = False
 ) -> Estimate:
-    """Tell what a job will do and cost. Raises StorageError if files of a person are in its way,
-    and if the disk cannot hold the dataset of a new one."""
-    publish.refuse_in_way_of_job(conversion.folder.root, job)
+    """Tell what a job will do and cost. Raises StorageError if the disk cannot hold the dataset of a
+    new one."""
     free, classes = conversion.target.free_bytes(), job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.expected * job.samples_per_record)  # if only repeats are rejected
@@ -459,15 +465,14 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 
 def _execute(
     conversion: Conversion, planned: PlannedJob, held: WriteLease
-) -> tuple[int, DatasetJob]:
+) -> tuple[int, MadeDataset]:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
-    were made, and the job with all notices."""
+    were made, and the dataset."""
     job, before = planned.job, planned.before
     target, options = conversion.target, conversion.options
-    new = LocalFolder(job.folder / NEW_FOLDER)
-    if new.path(MANIFEST).exists():
-        refuse_many_rejects(conversion.folder, Manifest.load(new), options.max_rejects)
-        return 0, job
+    if (made := made_before(job, target)) is not None:
+        refuse_many_rejects(made.folder, made.manifest, options.max_rejects)
+        return 0, made
     target.entrust(job, held)
     if planned.status == "resumed":
         clear_partial_files(job)
@@ -476,7 +481,7 @@ def _execute(
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
-        made = build_shards(
+        samples = build_shards(
             job, shards, before, conversion.engine, options.max_rejects, conversion.listener
         )
         held.check()
@@ -484,11 +489,11 @@ def _execute(
         seconds = conversion.seconds if of_all else None
         provenance = provenance_of(conversion, planned.inputs, before, seconds)
         try:
-            job = write_dataset(job, provenance, before, target)
+            made = write_dataset(job, provenance, before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
-            target.discard(job.folder)
+            sweep(target, held, [job.folder.name])
             raise
-    return made, job
+    return samples, made
 
 
 def build_shards(
@@ -583,24 +588,26 @@ def _checks_ahead(
 
 
 def _commit(
-    conversion: Conversion, planned: PlannedJob, held: WriteLease, made: int, checks: Pool | None
+    conversion: Conversion,
+    planned: PlannedJob,
+    held: WriteLease,
+    samples: int,
+    made: MadeDataset,
+    checks: Pool | None,
 ) -> ConvertResult:
-    """Make a job that is done the dataset. This call has made `made` of its samples. Raises
+    """Make a job that is done the dataset. This call has made so many of its samples. Raises
     TooManyRejectsError."""
-    job, target, before = planned.job, conversion.target, planned.before
-    changes, listing, new = changes_of(job), planned.inputs.listing, job.folder / NEW_FOLDER
-    if before is not None and (
-        Manifest.load(LocalFolder(new)).rejected or changes is None or changes.changed
-    ):
+    job, target, before = made.job, conversion.target, planned.before
+    changes, listing = changes_of(job), planned.inputs.listing
+    if before is not None and (made.manifest.rejected or changes is None or changes.changed):
         # `matching` is None where the job was planned by a process that was stopped.
         matching = planned.matching or match_files(before, listing, job.folder / FILES)
-        checked, loses = check_new(job, matching, before, listing)
+        checked, loses = check_new(job, made.folder, matching, before, listing)
         if loses and conversion.options.max_rejects is None:
             raise TooManyRejectsError(
                 f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
             )
         job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *checked))))
-    held.check()
-    delete_empty_shards(job, target)
-    target.publish(new, before is not None, checks)
-    return finished(conversion, planned.inputs, planned.status, made, job, changes)
+    made = replace(made, job=job)
+    job = commit_made(made, target, held, before is not None, checks)
+    return finished(conversion, planned.inputs, planned.status, samples, job, changes)

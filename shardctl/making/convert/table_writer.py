@@ -3,6 +3,7 @@ are made of the markers of the shards."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.errors import DatasetError, InputError, TooManyRejectsError
 from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest, SplitFacts, sum_up
@@ -24,39 +25,40 @@ from shardctl.format.tables import (
     Making,
     ShardEntry,
     ShardSpool,
-    ShardTable,
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
 from shardctl.images.codecs import backend
-from shardctl.making.commit.publish import manifest_of
+from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_generation
 from shardctl.making.commit.staging import clear_partial_files
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
-from shardctl.making.convert.targets import Target
 from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import VERSIONS
 from shardctl.making.plan.labels import JOB_ONLY
 from shardctl.making.plan.plan import NOT_KEPT, job_table, plan_table
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob
+from shardctl.making.shards.job import DatasetJob
 from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.system.files import copy_file, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
+from shardctl.system.processes.pool import Pool
 from shardctl.system.progress import Report
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, format_bytes, printable
 from shardctl.transforms.picture import Shape
 
 
 @dataclass(frozen=True)
 class Provenance:
     """What the manifest says of a conversion beside what its job knows: `what` its generation is,
-    how many are to be kept, and the `seconds` that all of it took, None if that is not known."""
+    how many are to be kept, None: as many as before; and the `seconds` that all of it
+    took, None if that is not known."""
 
     settings: Json
     sources: Sequence[str]
-    keep: int
+    keep: int | None
     what: str
     environment: dict[str, str]
     seconds: float | None
@@ -65,9 +67,8 @@ class Provenance:
 def provenance_of(
     conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
 ) -> Provenance:
-    """Return the provenance of a conversion. As many generations are kept as of the dataset
-    `before`, if nothing else is said."""
-    options, keep = conversion.options, 0 if before is None else before.manifest.keep
+    """Return the provenance of a conversion, which may bring the dataset `before` up to date."""
+    options = conversion.options
     recipe, environment = conversion.recipe, {"python": platform.python_version()}
     environment |= {"numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":
@@ -80,11 +81,70 @@ def provenance_of(
     return Provenance(
         settings=conversion.request.recorded_settings(recipe),
         sources=inputs.sources,
-        keep=keep if options.keep_generations is None else options.keep_generations,
+        keep=options.keep_generations,
         what="convert" if before is None else what,
         environment=environment,
         seconds=None if seconds is None else round(seconds, 3),
     )
+
+
+MUCH_KEPT = 0.1
+"""How much may stay for readers of earlier generations, as a share of the dataset, without a
+notice."""
+
+
+@dataclass(frozen=True)
+class MadeDataset:
+    """A job that is done: with all notices for the user, and the folder that has the tables and the
+    manifest of its dataset."""
+
+    job: DatasetJob
+    folder: LocalFolder
+    manifest: Manifest
+
+
+def made_before(job: DatasetJob, target: Target) -> MadeDataset | None:
+    """Return the dataset of a job whose tables an earlier call has written, None if none has."""
+    folder, there = LocalFolder(new_generation(target, job.id)), target.manifest()
+    known = {each.path for each in there.history} if there is not None else set[str]()
+    with contextlib.suppress(DatasetError):  # it is not there, or was torn when the power failed
+        manifest = Manifest.load(folder)
+        if known.issuperset(each.path for each in manifest.kept):  # none was swept since
+            return MadeDataset(job, folder, manifest)
+    return None
+
+
+def commit_made(
+    made: MadeDataset,
+    target: Target,
+    held: WriteLease,
+    updates: bool,
+    checks: Pool | None = None,
+) -> DatasetJob:
+    """Make this the dataset that is there. Return the job with all notices.
+
+    One that `updates` the dataset of before on this machine is checked first, in the processes
+    `checks`, None for new ones: its tables, and the footers of its new shards. Raises DatasetError.
+    """
+    if updates and not target.folder.url:
+        # which most conversions never need
+        from shardctl.inspection.verify.verification import verify_with
+
+        built = np.flatnonzero(made.job.kept == NOT_KEPT).tolist()
+        findings = verify_with(checks, made.folder.root, "quick", False, built).findings
+        found = next((each for each in findings if each.severity == "error"), None)
+        if found is not None:
+            made.folder.path(MANIFEST).unlink()  # the next try makes the tables once more
+            raise DatasetError(
+                f"{made.folder.shown()}: {found.message}; the dataset is as it was before"
+            )
+    leaves_out = made.manifest.shards < made.job.shards
+    commit(target, held, made.folder.root, made.job.folder, leaves_out)
+    kept = kept_bytes(target)
+    if kept <= made.manifest.bytes * MUCH_KEPT:
+        return made.job
+    said = notice("earlier-generations", size=format_bytes(kept))
+    return replace(made.job, notices=(*made.job.notices, said))
 
 
 def write_dataset(
@@ -93,9 +153,8 @@ def write_dataset(
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
-) -> DatasetJob:
-    """Complete the new dataset in the folder of a job, and return the job with all notices for the
-    user. All shards are built.
+) -> MadeDataset:
+    """Write the tables and the manifest of a job. All shards are built.
 
     The job brings the dataset `before` up to date, which is at `target`. `report` gets the number
     of joined shards. Raises TooManyRejectsError if not one input was converted, InputError if there
@@ -103,8 +162,6 @@ def write_dataset(
     """
     clear_partial_files(job)
     target.fetch_done(job, np.ones(job.shards, bool))
-    if before is not None:
-        target.keep(job, before)
     changes = changes_of(job)
     with_empty = changes is not None and not changes.anew
     of_dataset, outcome_of, lines = _outcomes(job, before, with_empty)
@@ -121,8 +178,15 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
+    def path_of(shard: int, found: ShardMarker) -> str:
+        number = int(of_dataset.kept[shard])
+        if before is None or number == NOT_KEPT:
+            return of_dataset.planned_shard(shard).path(found.facts.sha256)
+        return before.table[number].path
+
+    new = new_generation(target, job.id)
     facts = join_markers(
-        of_dataset, settings, done, lines, None, True, job.files, job.beside, pruned
+        of_dataset, new, settings, done, lines, path_of, None, True, job.files, job.beside, pruned
     )
     made = manifest_of(
         of_dataset.layout,
@@ -130,37 +194,24 @@ def write_dataset(
         of_dataset.parts,
         settings=settings,
         sources=tuple(provenance.sources),
-        keep=provenance.keep,
         environment=provenance.environment,
         seconds=provenance.seconds,
         records=of_dataset.records_read,
-        base=of_dataset.base,
+        job=job.id,
         **facts,
     )
     numbers = (len(of_dataset.files), 0, 0)
     if changes is not None:
         numbers = (changes.added, changes.removed, changes.changed)
-    there = None if before is None else before.manifest
     if first_frames:
         advice = "" if job.fields is not None else "; --frames all takes all"
         said = notice("several-frames", images=counted(first_frames, "image"), advice=advice)
         job = replace(job, notices=tuple(dict.fromkeys((*job.notices, said))))
         job.save()  # before the manifest: who goes on from there says it too
-    write_manifest(of_dataset, made.with_generation(there, provenance.what, *numbers))
-    return job
-
-
-def delete_empty_shards(job: DatasetJob, target: Target) -> None:
-    """Take away the shards of a job that its dataset, which is complete in its folder, leaves out:
-    those without samples.
-
-    To be done before that takes its target, and not before it is complete: until then whoever goes
-    on needs all of them.
-    """
-    there = ShardTable(LocalFolder(job.folder / NEW_FOLDER)).names
-    if len(there) < job.shards:
-        planned = {job.planned_shard(shard).name for shard in range(job.shards)}
-        target.leave_out(job, sorted(planned - set(there)))
+    manifest = made.with_generation(target.manifest(), provenance.what, *numbers, provenance.keep)
+    folder = LocalFolder(new, job.working.url and f"{job.url}/{manifest.generation.path}")
+    write_manifest(folder, manifest)
+    return MadeDataset(job, folder, manifest)
 
 
 def changes_of(job: DatasetJob) -> Changes | None:
@@ -253,26 +304,28 @@ def divided(planned: Sequence[int], filled: Bools) -> tuple[Numbers, Numbers]:
 
 def join_markers(
     job: DatasetJob,
+    new: Path,
     settings: Json,
     done_of: Callable[[int], ShardMarker],
     lines: Callable[[int, ShardMarker], Iterable[bytes]],
+    path_of: Callable[[int, ShardMarker], str],
     fields: Json | None = None,
     records_jpegs: bool = True,
     file_states: pa.Table | None = None,
     beside: str = "",
     pruned: Pruned = NOTHING_PRUNED,
 ) -> Json:
-    """Join the markers into the dataset's tables, beside the new shards: all but the manifest.
-    Return what that says of the markers, by the names of its fields.
+    """Join the markers into the dataset's tables, in the folder `new`: all but the manifest. Return
+    what that says of the markers, by the names of its fields.
 
-    `settings` are those of the manifest; `done_of` returns the marker of a shard, and `lines` those
-    of its rejects. Both are called in the order of the dataset. `fields` is what the manifest says
+    `settings` are those of the manifest; `done_of` returns the marker of a shard, `lines` those of
+    its rejects, and `path_of` where it is. They are called in the order of the dataset. `fields` is what the manifest says
     of them; without it, that is found from the shapes of the images. `records_jpegs` False leaves
     out what the images are as JPEG, as an older shardctl did. `file_states` says when the files
     were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside` and `pruned`
     are for that file too.
     """
-    new, classes, shapes = job.folder / NEW_FOLDER, job.layout.classes, set[Shape]()
+    classes, shapes = job.layout.classes, set[Shape]()
     jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
     objects, cut_off = 0, 0 if job.layout.roles.objects else None
     steps: list[Counts] | None = []
@@ -324,7 +377,8 @@ def join_markers(
                 shards.add(
                     ShardEntry(
                         split=split,
-                        path=place.name,
+                        number=place.number,
+                        path=path_of(shard, done),
                         units=place.units,
                         inputs=done.inputs,
                         rejected=done.rejected,
@@ -340,6 +394,8 @@ def join_markers(
         shards.write_table(new / SHARDS, _making(job, fields, settings), jpeg)
         for name in job.recipe.tables:
             copy_file(job.folder / name, new / name)
+        for name, data in job.recipe.files.items():
+            write_atomically(new / name, data)
         files = sum_up(new, shards.sums(), sorted([*job.recipe.files, *job.recipe.tables]))
     inputs, rejected, samples, size = np.sum([*totals.values()], axis=0).tolist()
     of_splits = ((split, totals[split.name].tolist()) for split in job.splits)
@@ -359,20 +415,19 @@ def join_markers(
     }
 
 
-def write_manifest(job: DatasetJob, manifest: Manifest) -> None:
-    """Complete the new dataset's folder, which has the tables. Raises TooManyRejectsError if not one
-    input was converted, InputError if there was none."""
+def write_manifest(new: LocalFolder, manifest: Manifest) -> None:
+    """Complete the folder of a generation, which has the tables. Raises TooManyRejectsError if not
+    one input was converted, InputError if there was none."""
     if manifest.inputs == 0:
         raise InputError("the files hold no records, only blank lines; nothing was committed")
     if manifest.samples == 0:
-        new = job.working.below(NEW_FOLDER)
         first = next(read_rejects(new))
         raise TooManyRejectsError(
             f"no input could be converted ({manifest.inputs:,} rejected), for instance "
             f"{printable(first.source)}: {first.message}; nothing was committed, "
             f"{new.shown(REJECTS)} has the reasons"
         )
-    write_atomically(job.folder / NEW_FOLDER / MANIFEST, manifest.to_json().encode())
+    write_atomically(new.path(MANIFEST), manifest.to_json().encode())
 
 
 def write_final_files(path: Path, files: pa.Table) -> None:

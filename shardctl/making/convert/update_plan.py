@@ -14,7 +14,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.arrays import Bools, Numbers, column_of
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, PLAN, number_of_shard, shard_name
+from shardctl.format.names import FILES, PLAN, shard_name
 from shardctl.format.roles import Label
 from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.convert.columns import names_left_out, refuse_partitions
@@ -323,7 +323,7 @@ class UpdatePlanner:
                 parts.append(planner.rows(split, start, end))
                 of_parts.append(np.full(parts[-1].num_rows, number, np.int64))
             # some may be missing
-            numbers = [number_of_shard(before.table.names[shard]) for shard in mine]
+            numbers = [before.table[shard].number for shard in mine]
             after = max(numbers, default=-1) + 1
             numbers += range(after, after + more)
             kept = [NOT_KEPT if touched[shard] else shard for shard in mine] + [NOT_KEPT] * more

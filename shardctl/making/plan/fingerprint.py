@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.names import Json
-from shardctl.format.shard import FORMAT_VERSION
+from shardctl.format.shard import SHARD_VERSION
 from shardctl.images.codecs import backend
 from shardctl.making.plan.listing import Listing
 from shardctl.sources.formats import DETECT
@@ -56,7 +56,7 @@ def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
     return {
         "recipe": _digest(recipe.to_json()),
         "settings": _digest(settings),
-        "code": _digest({"custom": custom, "format_version": FORMAT_VERSION}),
+        "code": _digest({"custom": custom, "format_version": SHARD_VERSION}),
         VERSIONS: ", ".join(_versions(recipe)),
     }
 
@@ -118,7 +118,7 @@ def deciding_versions(recipe: Recipe) -> str:
 def _versions(recipe: Recipe) -> list[str]:
     """Name what decides values and bytes: what writes the shards, detects encodings, handles the
     images, and draws."""
-    names = [f"shardctl {__version__}", f"format {FORMAT_VERSION}", f"pyarrow {pa.__version__}"]
+    names = [f"shardctl {__version__}", f"format {SHARD_VERSION}", f"pyarrow {pa.__version__}"]
     if recipe.random:
         names.append(f"numpy {np.__version__}")
     if recipe.record_reading.encoding == DETECT:

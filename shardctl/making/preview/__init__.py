@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects, Roles
@@ -28,12 +29,12 @@ from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.inspection.content.images import is_objects
 from shardctl.making.commit.staging import begin
+from shardctl.making.commit.target import Target
 from shardctl.making.convert.columns import renamed, without_key
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.convert.run import with_types
-from shardctl.making.convert.targets import Target
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
@@ -41,7 +42,7 @@ from shardctl.making.plan.splits import SplitRule
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.first_records import columns_beside
 from shardctl.making.shards.job import Job, Probe
-from shardctl.making.shards.marker import read_marker
+from shardctl.making.shards.marker import make_folders, read_marker
 from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
@@ -254,7 +255,8 @@ class _Trial:
         folder = Path(tempfile.mkdtemp(dir=self.inputs.scratch))
         files = draft.planner.write_each(folder, places)
         write_files_table(folder / FILES, draft.listing, draft.labelling, files)
-        job = replace(job, folder=folder)
+        job = replace(job, folder=folder, apart=True)
+        make_folders(folder)
         begin(job)
         told = ConversionProgress(self.shown)
         told.part("", len(shards), len(shards))
@@ -288,7 +290,7 @@ def _tried(job: Job, shard: int) -> Tried:
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
     reject = next(job.rejects(shard), None)
     size = planned.unit.size if job.fields is None else None
-    records = tuple(_records(job.shard_path(shard)))
+    records = tuple(_records(job.shard_path(shard, done.facts.sha256)))
     return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
 
 
@@ -303,7 +305,7 @@ def _with_further(tried: Tried, further: Tried) -> Tried:
 
 def _records(path: Path) -> Iterator[StoredSample]:
     """Yield the samples of a shard, nothing of which lies in its file any more."""
-    for block in some_blocks(DatasetLocation(LocalFolder(path.parent), path.name), None):
+    for block in some_blocks(DatasetLocation(DatasetFolder(path.parent), path.name), None):
         for place in range(block.data.num_rows):
             record = block.record(place)
             arrays = {

@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from shardctl.errors import CONTINUES, BusyError, UsageError, explaining_interrupts
+from shardctl.errors import (
+    CONTINUES,
+    BusyError,
+    DatasetError,
+    StorageError,
+    UsageError,
+    explaining_interrupts,
+)
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_location import open_location
-from shardctl.format.manifest import Manifest
+from shardctl.format.generations import unfinished_commit
 from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
 from shardctl.format.on_store import DatasetOnStore
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.making.commit import publish
+from shardctl.making.commit.commit import NewGeneration, making_generation, sweep
+from shardctl.making.commit.staging import REPAIR_PREFIX
+from shardctl.making.commit.target import Target
 from shardctl.making.options import Options
-from shardctl.making.paths import check_sources
+from shardctl.making.paths import check_sources, refuse_generation
 from shardctl.making.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
 from shardctl.making.repair.repairing import Repair
-from shardctl.making.write.writer import new_folder
 from shardctl.sources.files import in_use
 from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
-from shardctl.system.files import write_atomically
-from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import here_only, is_url
 from shardctl.system.progress import progress_of
 from shardctl.system.store_lease import probe
@@ -65,30 +72,30 @@ def repair(
         if drop_lost:
             here_only(path, "--drop-lost")
         with open_location(path, "blocks") as place:
-            here = place.folder.local
             if place.lone:
                 raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
-            if here is None or not publish.needs_recovery(here.resolve()):
-                check_manifest(place.folder)  # that there is a dataset at all
-
-        def repaired(dataset: FolderHere) -> RepairResult:
-            with file_lease.hold(dataset.work / STAGING, heard.waiting) as held:
-                completed = publish.recover(dataset.work)
-                with new_folder(dataset.work) as new:
-                    how = (given, tuple(transforms), drop_lost, workers, heard, held)
-                    result = Repair(dataset, new.parent, *how).run()
-            if completed is None:
+            check_manifest(place.folder)  # that there is a dataset at all
+        refuse_generation(str(path) if is_url(path) else Path(path).resolve())
+        how = (given, tuple(transforms), drop_lost, workers, heard)
+        if is_url(path):
+            with _held_on_store(str(path), heard.waiting) as (folder, held):
+                job = folder.work / STAGING / f"{REPAIR_PREFIX}{'0' * 8}"
+                job.mkdir(parents=True)
+                here = Target(LocalFolder(folder.work))
+                new = NewGeneration(here, held, job, "0" * 8)
+                mended = Repair(folder, new, *how)
+                result = mended.run()
+                if mended.repaired:
+                    _put_back(folder, held, mended.repaired)
                 return result
-            notice = "an interrupted replacement of the dataset was completed"
-            return replace(result, notices=(notice, *result.notices))
-
-        if not is_url(path):
-            return repaired(LocalFolder(Path(path).resolve()))
-        with _held_on_store(str(path), heard.waiting) as (folder, held):
-            result = repaired(folder)
-            if result.repaired:
-                _put_back(folder, held, result.repaired)
-        return result
+        target = Target(LocalFolder(Path(path).resolve()))
+        if why := unfinished_commit(target.folder.root):
+            raise StorageError(f"{target.folder.shown()}: {why}")
+        with target.lease(heard.waiting) as held:
+            with contextlib.suppress(DatasetError):  # damage is mended first
+                sweep(target, held)
+            with making_generation(target, held) as new:
+                return Repair(dataset_in(target.folder.root), new, *how).run()
 
 
 # --- a dataset on a store, whose files are repaired on this machine, and put back ---
@@ -97,15 +104,13 @@ def repair(
 def _put_back(folder: DatasetOnStore, held: store_lease.Lease, names: Sequence[str]) -> None:
     """Have the dataset get these files, as they are in the folder; the manifest last, if it is
     another one."""
-    store = client_of(folder.url)
+    store, tables = client_of(folder.url), folder.places.tables
     for name in sorted(set(names) - {MANIFEST}):
         held.check()
         store.put(folder.key_of(name), folder.path(name))
-    manifest = Manifest.load(folder)
-    if manifest.base != folder.base:  # one that was made anew knows of no folder
-        write_atomically(
-            folder.path(MANIFEST), replace(manifest, base=folder.base).to_json().encode()
-        )
+    copy = f"{tables}{MANIFEST}"
+    if tables and (folder.work / copy).exists():
+        store.put(copy, folder.work / copy)
     data = folder.read(MANIFEST).to_pybytes()
     if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
         return

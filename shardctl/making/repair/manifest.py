@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from shardctl.errors import DatasetError
 from shardctl.format.counts import are_step_counts
+from shardctl.format.dataset_location import AnyDataset
+from shardctl.format.generations import generation_folders
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import (
     Generation,
@@ -21,28 +25,32 @@ from shardctl.format.manifest import (
     are_class_counts,
     are_object_counts,
     are_versions,
-    folder_of,
+    digest_of,
     generations_of,
     is_absolute_place,
-    kept_generations,
+    sum_up,
 )
 from shardctl.format.names import (
     CHECKSUMS,
+    DATA,
+    GENERATIONS,
     MANIFEST,
     SHARDS,
     STAGING,
     TABLES,
     UPDATE,
     Json,
-    are_file_names,
-    is_shard_name,
+    NamedShard,
+    are_paths_inside,
+    job_of_generation,
+    shard_name,
 )
 from shardctl.format.stretches import MAGIC
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, read_checksums, read_rejects
-from shardctl.making.commit.publish import manifest_of, numbered_names, splits_of
+from shardctl.making.commit.commit import manifest_of, splits_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.repair.outcomes import LOST
-from shardctl.system.files import FileFacts
+from shardctl.system.files import FileFacts, replacing
 from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
@@ -69,16 +77,21 @@ def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
     other dataset.
     """
     ours = any(_has_hash(folder, name, manifest.files[name].sha256) for name in (CHECKSUMS, SHARDS))
-    if not ours and _proven_sums(folder) is not None:
+    others = generation_folders(folder.local) if manifest.job and folder.local else []
+    is_gone = bool(others) and manifest.generation.path not in others
+    if not ours and (is_gone or _proven_sums(folder) is not None):
         raise DatasetError(
             f"{folder.shown()}: {MANIFEST} belongs to another dataset than {SHARDS} and "
             f"{CHECKSUMS}; bring the right one back, or remove it, and repair again"
         )
 
 
-def refuse_shard(folder: FolderHere) -> None:
-    """Raise DatasetError if the manifest has the bytes of an Arrow file: a shard of which they may
-    be the only copy."""
+def refuse_not_ours(folder: FolderHere) -> None:
+    """Raise DatasetError if the manifest is a whole one that this version does not know, or has the
+    bytes of an Arrow file: a shard of which they may be the only copy."""
+    left = _what_is_left(folder)
+    if left.get("digest") == digest_of(left):
+        Manifest.from_record(left, folder.shown(MANIFEST))
     with contextlib.suppress(OSError):
         if folder.read(MANIFEST, 0, len(MAGIC)).to_pybytes() == MAGIC:
             raise DatasetError(
@@ -87,7 +100,7 @@ def refuse_shard(folder: FolderHere) -> None:
             )
 
 
-def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
+def remake_manifest(folder: AnyDataset, sources: tuple[str, ...]) -> Manifest:
     """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made
     and what is in it.
 
@@ -107,7 +120,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
     making, entries, left = table.making, list(table), _what_is_left(folder)
     layout = Layout.loads(making.layout)
     parts = _parts(left, making.parts)
-    kept = kept_generations(folder.work)
+    tables = folder.places.tables
 
     def old(name: str, fits: Callable[[Any], bool], other: Any = None) -> Any:
         value = left.get(name)
@@ -123,7 +136,7 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         return {**settings, "labels": Path(str(settings.get("labels"))).name} == making.settings
 
     named = _sources(left)
-    own = sorted(name for name in {*sums} - {*TABLES, CHECKSUMS} if not is_shard_name(name))
+    own = sorted({*sums} - {*TABLES, CHECKSUMS} - {*table.paths})
     files = {name: FileFacts(0, sums[name]) for name in (*TABLES, *own, CHECKSUMS)}
     update = old("update", is_update)
     lost = (reject.records for reject in _rejects(folder) if reject.error == LOST)
@@ -153,13 +166,32 @@ def remake_manifest(folder: FolderHere, sources: tuple[str, ...]) -> Manifest:
         steps=old("steps", are_step_counts),
         update=update and with_sizes(folder, {UPDATE: FileFacts(0, update["sha256"])})[UPDATE],
         history=_history(left, entries, sums[CHECKSUMS]),
-        keep=old("keep", lambda value: type(value) is int and value > 0, len(kept)),
+        keep=old("keep", lambda value: type(value) is int and value >= 0, 1),
+        job=job_of_generation(tables),
+        base=folder.places.shards,
     )
-    if made.history or not kept:
+    if not made.job or (made.history and made.generation.path == tables):
         return made
-    return made.with_generation(
-        Manifest.load(LocalFolder(folder_of(folder.work, kept[-1]))), "repair", 0, 0, 0
-    )
+    earlier, number = _earlier(folder), int(tables.split("/")[1].partition("-")[0])
+    last = replace(made.generation, number=number, command="repair", added=0, path=tables)
+    made = replace(made, history=(*(each for each in earlier if each.number < number), last))
+    return replace(made, keep=max(made.keep, len(made.kept)))
+
+
+def _earlier(folder: AnyDataset) -> tuple[Generation, ...]:
+    """Return the generations before, as one that is kept tells them."""
+    here = folder.local
+    if here is None:
+        return ()
+    for other in reversed(generation_folders(here)):
+        with contextlib.suppress(DatasetError):
+            if other != folder.places.tables:
+                found = Manifest.load(LocalFolder(here / other)).history
+                there = set(generation_folders(here))
+                return tuple(
+                    each if each.path in there else replace(each, path="") for each in found
+                )
+    return ()
 
 
 def _is_text(value: Any) -> bool:
@@ -248,7 +280,7 @@ def hash_files(folder: FolderHere, progress: Report) -> tuple[dict[str, str], di
     listed.
     """
     try:
-        names = sorted(set(folder.names()) - {STAGING})
+        names = sorted(set(folder.names()) - {STAGING, DATA, GENERATIONS})
     except OSError as error:
         raise DatasetError(
             f"{folder.shown()}: cannot be listed ({error.strerror or error})"
@@ -275,24 +307,35 @@ def _hash(folder: Folder, name: str) -> str | OSError | None:
         return fault
 
 
-def shard_names(folder: FolderHere, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
-    """Return the file names of all shards, in the order of the dataset, from whatever is intact and
-    knows them."""
+def named_shards(
+    folder: AnyDataset, manifest: Manifest, hashes: dict[str, str]
+) -> list[NamedShard]:
+    """Return all shards, in the order of the dataset, from whatever is intact and knows them."""
     if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
-        return ShardTable(folder).names
-    numbered = numbered_names(manifest.splits)
+        return [NamedShard(each.split, each.number, each.path) for each in ShardTable(folder)]
+    splits = [split.name for split in manifest.splits]
+    paths: Iterable[str] = hashes
     if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
-        listed = [name for name in read_checksums(folder) if is_shard_name(name)]
-        if set(listed) != set(numbered) and are_file_names(listed):
-            places = {split.name: number for number, split in enumerate(manifest.splits)}
-            return sorted(
-                listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name)
-            )
-    return numbered
+        paths = read_checksums(folder)
+    elif not manifest.job:
+        return [
+            NamedShard(split.name, number, f"{shard_name(split.name, number)}.arrow")
+            for split in manifest.splits
+            for number in range(split.shards)
+        ]
+    found = filter(None, (NamedShard.of(path, splits) for path in paths if inside(path)))
+    # of two shards with the same number, one may be of another generation: the tables tell
+    named = {(each.split, each.number): each for each in found}
+    return sorted(named.values(), key=lambda each: (splits.index(each.split), each.number))
+
+
+def inside(path: str) -> bool:
+    """Return whether this is a path inside the dataset's folder."""
+    return are_paths_inside([path])
 
 
 def expected_hashes(
-    folder: FolderHere, manifest: Manifest, shards: list[str], hashes: dict[str, str]
+    folder: AnyDataset, manifest: Manifest, shards: list[str], hashes: dict[str, str]
 ) -> dict[str, str]:
     """Return what every file but the manifest should hash to, as far as that is still known.
 
@@ -310,12 +353,24 @@ def expected_hashes(
     return expected | {name: recorded[name] for name in shards if name in recorded}
 
 
-def refuse_folders(folder: Folder, manifest: Manifest) -> None:
+def refuse_folders(folder: Folder, names: Iterable[str]) -> None:
     """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything,
     and is not deleted."""
-    for name in (MANIFEST, *manifest.files, *numbered_names(manifest.splits)):
+    for name in names:
         found = folder.stat(name)
         if found is not None and found.kind == "folder":
             raise DatasetError(
                 f"{folder.shown(name)}: a folder, not a file; move it away, then repair again"
             )
+
+
+def as_format_2(folder: Path, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
+    """Have tables in a folder as they were before format 3, and return their facts."""
+    table = pa.ipc.open_file(pa.memory_map(str(folder / SHARDS))).read_all()
+    sums = list(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+    without = table.drop_columns(["number"])
+    with replacing(folder / SHARDS) as sink:
+        file = pa.PythonFile(sink, mode="w")
+        with pa.ipc.new_file(file, without.schema) as writer:
+            writer.write_table(without)
+    return sum_up(folder, sums, sorted({*files} - {*TABLES, CHECKSUMS}))

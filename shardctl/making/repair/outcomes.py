@@ -18,7 +18,16 @@ from shardctl.format.arrays import Numbers
 from shardctl.format.counts import JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, PLAN, PLANNED, REJECTS, SHARDS, shard_name
+from shardctl.format.names import (
+    DATA,
+    FILES,
+    PLAN,
+    PLANNED,
+    REJECTS,
+    SHARDS,
+    NamedShard,
+    shard_name,
+)
 from shardctl.format.shard import ShardFacts, ShardReader
 from shardctl.format.tables import (
     PLAN_SCHEMA,
@@ -32,7 +41,6 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.making.commit.publish import link_or_copy
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
@@ -53,7 +61,6 @@ from shardctl.making.shards.job import (
     DatasetJob,
     Job,
     KnownLine,
-    PlannedShard,
     PlannedUnit,
     RecordReading,
     SourceBase,
@@ -63,7 +70,7 @@ from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
-from shardctl.system.files import naming_the_path
+from shardctl.system.files import copy_file, make_folder, naming_the_path
 from shardctl.system.folders import Folder, FolderHere, hash_file
 from shardctl.system.locations import normal
 from shardctl.system.progress import Phase, Progress
@@ -77,7 +84,7 @@ from shardctl.system.report import (
     rows_in_notebook,
     text,
 )
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted
 from shardctl.transforms.recipe import Recipe
 
 
@@ -210,9 +217,14 @@ class Outcomes:
     """
 
     def __init__(
-        self, dataset: FolderHere, job: Job, intact: set[str], counts: UpdateState | None
+        self,
+        dataset: FolderHere,
+        job: Job,
+        shards: Sequence[NamedShard],
+        intact: set[str],
+        counts: UpdateState | None,
     ) -> None:
-        self._dataset, self._job = dataset, job
+        self._dataset, self._job, self._shards = dataset, job, shards
         self._table = ShardTable(dataset) if SHARDS in intact else None
         self._plan = open_checked_table(dataset, PLAN) if PLAN in intact else None
         self._reasons = read_rejects(dataset) if REJECTS in intact else None
@@ -250,7 +262,8 @@ class Outcomes:
         """Return what became of a shard that was not built again, as the tables have it."""
         place = self._job.planned_shard(shard)
         rejected = int(units["rejected"].to_numpy().sum())
-        jpegs = self._jpegs(place) if self._job.keeps_sources else None
+        path = self._shards[shard].path
+        jpegs = self._jpegs(path) if self._job.keeps_sources else None
         if self._table is not None:
             entry = self._table[self._table.names.index(place.name)]
             facts = ShardFacts(
@@ -258,15 +271,15 @@ class Outcomes:
             )
             inputs = entry.inputs
         else:
-            facts, keys = shard_facts(self._dataset, place.name)
+            facts, keys = shard_facts(self._dataset, path)
             inputs = keys + rejected
         counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
         return done_of(facts, inputs, rejected, counts, units, jpegs)
 
-    def _jpegs(self, place: PlannedShard) -> JpegRecord:
+    def _jpegs(self, path: str) -> JpegRecord:
         """Return what the images of a shard that was not built again are as JPEG, as they say it
         themselves."""
-        reader = ShardReader(self._dataset, place.name)
+        reader = ShardReader(self._dataset, path)
         column = str(reader.layout.roles.main_image)
         images = (block.column(column).field("bytes") for block in reader.blocks())
         return record_of_jpegs([jpeg_facts(data.as_py()) for block in images for data in block])
@@ -368,14 +381,14 @@ class Made:
     """How a dataset was made: what every job that makes it again must know. `sources` are their
     paths.
 
-    `shards` are the file names of all shards, in the order of the dataset.
+    `shards` are all shards, in the order of the dataset.
     """
 
     manifest: Manifest
     recipe: Recipe
     layout: Layout
     sources: Sequence[str]
-    shards: Sequence[str]
+    shards: Sequence[NamedShard]
 
     @property
     def roots(self) -> tuple[SourceBase, ...]:
@@ -386,6 +399,7 @@ class Made:
         """Return the job in a folder that has its tables."""
         job = self.planned_job(folder, splits, recorded)
         begin(job)
+        make_folder(job.shards_root / DATA, folder)
         return job
 
     def planned_job(
@@ -404,6 +418,7 @@ class Made:
             **vars(reading),
             shuffle=manifest.settings["shuffle"],
             recorded=recorded,
+            apart=True,
             parts=manifest.fingerprint_parts,
         )
 
@@ -425,12 +440,11 @@ def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> La
 # --- by the dataset's own plan ---
 
 
-def _link(dataset: FolderHere, folder: Path, names: Iterable[str]) -> None:
-    """Have a job find tables of the dataset: by a second name, since no symbolic link is followed
-    in a staging folder."""
+def _copy(dataset: FolderHere, folder: Path, names: Iterable[str]) -> None:
+    """Have a job find tables of the dataset in its own folder."""
     for name in names:
         with naming_the_path(folder):
-            link_or_copy(dataset.path(name).resolve(), folder / name)
+            copy_file(dataset.path(name), folder / name)
 
 
 def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
@@ -440,14 +454,14 @@ def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]
     plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all
     the same.
     """
-    _link(dataset, folder, (PLAN, FILES, *made.recipe.tables))
+    _copy(dataset, folder, (PLAN, FILES, *made.recipe.tables))
     files, plan = open_checked_table(dataset, FILES), open_checked_table(dataset, PLAN)
     units = _units_of_shards(plan, files.num_rows, len(made.shards), dataset.shown(PLAN))
     ends = np.cumsum([0, *units])
     in_plan = np.concatenate([[0], np.cumsum(plan["records"].to_numpy())])
     records = in_plan[ends[1:]] - in_plan[ends[:-1]]
     names = [split.name for split in made.manifest.splits]
-    places = [split_and_number(name, names) for name in made.shards]
+    places = [(names.index(each.split), each.number) for each in made.shards]
     split, number = np.array(places).reshape(-1, 2).T
     columns = [split, number, ends[:-1], units, records, np.full(len(units), NOT_KEPT)]
     # where they are lost, they are as a conversion makes them
@@ -480,15 +494,6 @@ def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> Num
     if not holds:
         raise DatasetError(f"{shown}: contradicts itself; {REPAIR_ADVICE}")
     return np.bincount(columns["shard"], minlength=shards)
-
-
-def split_and_number(name: str, splits: Sequence[str]) -> tuple[int, int]:
-    """Return the number of a shard's split, and its own number within it, from its file name.
-    Raises DatasetError."""
-    split, _, digits = name.removesuffix(".arrow").rpartition("-")
-    if split in splits and digits.isdecimal() and shard_name(split, int(digits)) == name:
-        return splits.index(split), int(digits)
-    raise DatasetError(f"{printable(name)} is not a possible name of a shard of this dataset")
 
 
 # --- from the sources as they are now ---
@@ -550,15 +555,17 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
     numbered = [
         shard_name(name, number) for name, count in shards.items() for number in range(count)
     ]
-    there = set(made.shards)
-    if list(splitting.names) != list(shards) or [
-        name for name in numbered if name in there
-    ] != list(made.shards):
+    ordered = [each.name for each in made.shards]
+    there = set(ordered)
+    if (
+        list(splitting.names) != list(shards)
+        or [name for name in numbered if name in there] != ordered
+    ):
         raise DatasetError(
             "its sources give other splits and shards now; convert again with --overwrite"
         )
     write_files_table(folder / FILES, listing, labelling)
-    _link(dataset, folder, made.recipe.tables)
+    _copy(dataset, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))
     splits = tuple(
         SplitPlan(name, records, expected, count)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
+from shardctl.format.dataset_folder import dataset_of
+from shardctl.format.dataset_location import AnyDataset
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
@@ -30,21 +32,23 @@ from shardctl.format.update_state import NOTHING_PRUNED, Pruned, UpdateState
 from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
-from shardctl.making.commit import publish
+from shardctl.making.commit.commit import NewGeneration, now
+from shardctl.making.commit.target import WriteLease
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
 from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
 from shardctl.making.repair.manifest import (
+    as_format_2,
     expected_hashes,
     hash_files,
+    named_shards,
     named_sources,
     refuse_folders,
+    refuse_not_ours,
     refuse_other_manifest,
-    refuse_shard,
     remake_manifest,
-    shard_names,
     with_sizes,
 )
 from shardctl.making.repair.outcomes import (
@@ -64,18 +68,18 @@ from shardctl.making.repair.outcomes import (
     shard_facts,
 )
 from shardctl.making.shards.engines.local import Engine, local_engine
-from shardctl.making.shards.job import NEW_FOLDER, DatasetJob, Job
-from shardctl.making.shards.marker import WorkDone, read_finished, read_marker
+from shardctl.making.shards.job import DatasetJob, Job
+from shardctl.making.shards.marker import ShardMarker, WorkDone, read_finished, read_marker
 from shardctl.making.write.writer import write_tables
-from shardctl.system import file_lease
 from shardctl.system.files import (
     FileFacts,
+    make_folder,
     naming_the_path,
     sha256_of,
     sync_folder,
     write_atomically,
 )
-from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Limits
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe import Recipe
@@ -98,26 +102,38 @@ class Repair:
     """The state of one call of `repair`. `doubtful` are the sources that a damaged manifest
     names."""
 
-    dataset: FolderHere
-    folder: Path
+    dataset: AnyDataset
+    new: NewGeneration
     sources: tuple[str, ...]
     transforms: tuple[str, ...]
     drop_lost: bool
     workers: int | str
     listener: Listener
-    held: file_lease.Lease
     doubtful: tuple[str, ...] = ()
     repaired: list[str] = dataclasses.field(default_factory=list)
     unrepaired: list[Unrepaired] = dataclasses.field(default_factory=list)
     lost: list[Lost] = dataclasses.field(default_factory=list)
     notices: list[str] = dataclasses.field(default_factory=list)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the job that makes what is lost."""
+        return self.new.folder
+
+    @property
+    def held(self) -> WriteLease:
+        """The right to write."""
+        return self.new.held
+
     def run(self) -> RepairResult:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
         BusyError."""
         self.manifest = self._whole_manifest()
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
-        self.names = shard_names(self.dataset, self.manifest, hashes)
+        self.shards = named_shards(self.dataset, self.manifest, hashes)
+        self.names = [shard.path for shard in self.shards]
+        refuse_folders(self.dataset, self.names)
+        self.called = {shard.path: shard.name for shard in self.shards}
         of_shards = sorted(unreadable.keys() & set(self.names))
         if self.drop_lost and of_shards:
             # its samples may all be there once its disk or server is back
@@ -137,7 +153,7 @@ class Repair:
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
             self.notices.append(
-                f"{printable(name)} cannot be read ({why}) and counts as damaged; check its disk"
+                f"{printable(self.called.get(name, name))} cannot be read ({why}) and counts as damaged; check its disk"
             )
         dropped = False
         # only a person can bring back what the recipe depends on
@@ -155,13 +171,17 @@ class Repair:
                 self.unrepaired += [Unrepaired(name, what) for name in sorted(self.damaged)]
         if self.unrepaired and self.pruned:
             self.notices.append("--overwrite brings pruned samples back; prune them again")
-        self._settle_manifest()
+        if not dropped:
+            self._settle_manifest()
         sync_folder(self.dataset.work)
         done = "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(
             "damaged" if self.unrepaired else done,
-            tuple(sorted(self.repaired)),
-            tuple(self.unrepaired),
+            tuple(sorted(self.called.get(name, name) for name in self.repaired)),
+            tuple(
+                dataclasses.replace(each, file=self.called.get(each.file, each.file))
+                for each in self.unrepaired
+            ),
             tuple(self.lost),
             tuple(self.notices),
         )
@@ -179,7 +199,8 @@ class Repair:
             engine.close()
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
-            self._mend_tables(lambda: self._write_tables(job)["files"])
+            as_before = lambda shard, done: self.names[shard]  # noqa: E731 - one line, used once
+            self._mend_tables(lambda: self._write_tables(job, self._remade, as_before)["files"])
         return dropped
 
     def _mend_written(self) -> None:
@@ -190,18 +211,14 @@ class Repair:
         self.unrepaired += [Unrepaired(name, what) for name in lost]
 
         def write() -> dict[str, FileFacts]:
-            new = self.folder / NEW_FOLDER
-            new.mkdir(exist_ok=True)
             manifest = self.manifest
             layout = find_layout(self.dataset, manifest, self.intact).to_json()
             made = (manifest.recipe, manifest.settings, manifest.fingerprint_parts)
             entries = [
-                ShardEntry.of_written(
-                    name.rpartition("-")[0], name, shard_facts(self.dataset, name)[0]
-                )
-                for name in self.names
+                ShardEntry.of_written(*shard, shard_facts(self.dataset, shard.path)[0])
+                for shard in self.shards
             ]
-            return write_tables(new, entries, Making(layout, manifest.fields, *made))
+            return write_tables(self._remade, entries, Making(layout, manifest.fields, *made))
 
         self._mend_tables(write)
 
@@ -229,11 +246,12 @@ class Repair:
         for finding in findings:
             if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
                 raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
+        if damaged:
+            refuse_not_ours(LocalFolder(self.dataset.work))
         if manifest is None:
-            refuse_shard(self.dataset)
             self.doubtful = named_sources(self.dataset)
             manifest = remake_manifest(self.dataset, self.sources)
-        refuse_folders(self.dataset, manifest)
+        refuse_folders(self.dataset, (MANIFEST, *manifest.files))
         if damaged:
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
@@ -266,9 +284,12 @@ class Repair:
         """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the
         dataset."""
         self.held.check()
-        write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
-        with naming_the_path(self.dataset.work / MANIFEST):
-            (self.folder / MANIFEST).replace(self.dataset.work / MANIFEST)
+        data = manifest.to_json().encode()
+        if self.dataset.places.tables and manifest.job:
+            copy = self._place(f"{self.dataset.places.tables}{MANIFEST}")
+            make_folder(copy.parent, self.dataset.work)
+            write_atomically(copy, data)
+        write_atomically(self.dataset.work / MANIFEST, data)
 
     def _job(self, engine: Engine) -> DatasetJob:
         """Return the job that makes this dataset: from its own plan, or from the sources if tables
@@ -280,9 +301,9 @@ class Repair:
         if needed:
             self._settle_sources()
         try:
-            recipe = Recipe.from_json(manifest.recipe, self.dataset.work)
+            recipe = Recipe.from_json(manifest.recipe, self._place(FILES).parent)
             layout = find_layout(self.dataset, manifest, self.intact)
-            made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.names)
+            made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.shards)
             if SOURCE_TABLES & self.damaged:
                 check_sources(manifest.sources)
             if FILES in self.damaged:
@@ -400,18 +421,20 @@ class Repair:
         """Move the rebuilt shards to their places, if they are those that were there."""
         self.held.check()
         for shard in shards:
-            name = job.planned_shard(shard).name
+            name = self.names[shard]
             sha256 = read_marker(job.marker_path(shard)).facts.sha256
             # If its SHA-256 is lost, the table of all shards will show whether it is right.
             if self.expected.get(name, sha256) != sha256:
                 self._tell_why_not(job, shard, name)
             elif name in self.damaged:
-                self._put(job.shard_path(shard), name)
+                self._put(job.shard_path(shard, sha256), name)
 
     def _put(self, made: Path, name: str) -> None:
         """Put a verified file in its place."""
-        with naming_the_path(self.dataset.work / name):
-            made.replace(self.dataset.work / name)
+        place = self._place(name)
+        with naming_the_path(place):
+            make_folder(place.parent, self.dataset.work)
+            made.replace(place)
         self.damaged.discard(name)
         self.repaired.append(name)
 
@@ -462,61 +485,88 @@ class Repair:
             return
         shards = sorted(self.damaged - set(self.manifest.files))
         if shards:
-            what = f"it lists all shards, and {shards[0]} is not repaired"
+            what = f"it lists all shards, and {self.called[shards[0]]} is not repaired"
             self.unrepaired += [Unrepaired(name, what) for name in tables]
             return
-        files = write()
+        files = write() if self.manifest.job else as_format_2(self._remade, write())
         self.held.check()
         for name in tables:
             if files[name].sha256 == self.manifest.files[name].sha256:
-                self._put(self.folder / NEW_FOLDER / name, name)
+                self._put(self._remade / name, name)
             else:
                 self.unrepaired.append(Unrepaired(name, self._differs()))
 
-    def _write_tables(self, job: DatasetJob) -> dict[str, Any]:
+    @cached_property
+    def _remade(self) -> Path:
+        """The folder for tables that are made again, before they are known to be right."""
+        folder = self.folder / "tables"
+        with naming_the_path(folder):
+            folder.mkdir(exist_ok=True)
+        return folder
+
+    def _place(self, name: str) -> Path:
+        """Return where a file of the dataset is on this machine."""
+        dataset = self.dataset
+        return dataset.path(name) if isinstance(dataset, LocalFolder) else dataset.work / name
+
+    def _write_tables(
+        self, job: DatasetJob, new: Path, path_of: Callable[[int, ShardMarker], str]
+    ) -> dict[str, Any]:
         state, manifest = self.state, self.manifest
-        outcomes = Outcomes(self.dataset, job, self.intact, state)
+        outcomes = Outcomes(self.dataset, job, self.shards, self.intact, state)
         of_update = (state.files, state.digest_beside, state.pruned) if state else ()
         has_jpegs = manifest.jpeg is not None
-        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, has_jpegs)
-        return join_markers(job, *given, *of_update)
+        given = (manifest.settings, outcomes.done, outcomes.lines, path_of)
+        return join_markers(job, new, *given, manifest.fields, has_jpegs, *of_update)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be
         done."""
-        if {each.file for each in self.unrepaired} - {each.shard for each in self.lost}:
+        lost = {each.shard for each in self.lost}
+        if {self.called.get(each.file, each.file) for each in self.unrepaired} - lost:
             return False
-        new = self.folder / NEW_FOLDER
-        for name in self.names:
-            if not (new / name).exists():
-                with naming_the_path(new / name):
-                    publish.link_or_copy(self.dataset.path(name), new / name)
-        facts = self._write_tables(job)
-        write_manifest(job, self._manifest_without_lost(facts, job.layout, LocalFolder(new)))
+        new, before = self.new, self.manifest.places
+
+        def path_of(shard: int, done: ShardMarker) -> str:
+            if self.names[shard] not in self.damaged:
+                return before.of(self.names[shard])
+            path = job.planned_shard(shard).path(done.facts.sha256)
+            with naming_the_path(new.root / path):
+                job.shard_path(shard, done.facts.sha256).replace(new.root / path)
+            new.shards.append(path)
+            return path
+
+        facts = self._write_tables(job, new.tables, path_of)
+        without = self._manifest_without_lost(facts, job.layout)
+        write_manifest(LocalFolder(new.tables), without)
         self.held.check()
-        publish.publish(new, self.dataset.work)
+        new.commit()
+        if not self.manifest.job:  # nothing else names what is left of format 2
+            new.target.delete(self.damaged & set(self.names))
         self.repaired += sorted(self.damaged)
         self.unrepaired, self.damaged = [], set()
         return True
 
-    def _manifest_without_lost(
-        self, facts: dict[str, Any], layout: Layout, new: LocalFolder
-    ) -> Manifest:
+    def _manifest_without_lost(self, facts: dict[str, Any], layout: Layout) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
+        without = dataclasses.replace(
+            self.manifest,
+            created=now(),
+            dropped=self.manifest.dropped + lost,
+            steps=None,  # they count samples that are no longer there
+            keep=self.manifest.keep if self.manifest.job else 1,
+            job=self.new.id,
+            base="",
+            replaced="",
+            **{name: facts[name] for name in OF_SHARDS},
+        ).with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
         counts, classes = None, len(layout.classes or ())
         if classes:
+            new = dataset_of(without, self.new.target.folder)
             found = count_labels(new, str(layout.roles.main_label), classes)
             names = (split.name for split in self.manifest.splits)
             counts = {name: found.get(name, [0] * classes) for name in names}
-        without = dataclasses.replace(
-            self.manifest,
-            created=publish.now(),
-            dropped=self.manifest.dropped + lost,
-            class_counts=counts,
-            steps=None,  # they count samples that are no longer there
-            **{name: facts[name] for name in OF_SHARDS},
-        )
-        return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
+        return dataclasses.replace(without, class_counts=counts)
 
 
 def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:

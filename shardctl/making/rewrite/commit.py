@@ -3,7 +3,6 @@ manifest, and its commit."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,17 +15,16 @@ import pyarrow as pa
 
 from shardctl.format.arrays import Bools
 from shardctl.format.counts import COUNTS, JpegRecord
+from shardctl.format.dataset_location import open_location
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, sum_up
 from shardctl.format.names import (
     FILES,
-    GENERATIONS,
     MANIFEST,
     PLANNED,
     REJECTS,
     SHARDS,
-    STAGING,
     Json,
 )
 from shardctl.format.shard import Compression
@@ -42,16 +40,22 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
-from shardctl.making.commit import publish
-from shardctl.making.commit.staging import discard, jobs_in
+from shardctl.making.commit import open_target
+from shardctl.making.commit.commit import (
+    NewGeneration,
+    making_generation,
+    now,
+    splits_of,
+    sweep,
+    upgrade,
+)
 from shardctl.making.convert.previous import refuse_damaged_tables, without_planned
-from shardctl.making.paths import check_writable, refuse_generation
+from shardctl.making.paths import destination_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.plan import job_table, plan_table
-from shardctl.making.write.writer import digest_of_shards, new_folder
-from shardctl.system import file_lease
-from shardctl.system.files import naming_the_path, refuse_link, replacing
-from shardctl.system.folders import LocalFolder
+from shardctl.making.write.writer import digest_of_shards
+from shardctl.system.files import copy_file, naming_the_path, replacing, write_atomically
+from shardctl.system.folders import FolderHere
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
 
@@ -60,9 +64,9 @@ class SourceDataset:
     """The dataset whose shards are written again. Raises DatasetError if a table of it is
     damaged."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.folder = root, LocalFolder(root)
-        self.manifest = Manifest.load(self.folder)
+    def __init__(self, folder: FolderHere) -> None:
+        self.folder = folder
+        self.manifest = Manifest.load(folder)
         refuse_damaged_tables(self.folder, self.manifest)
         self.stored = DatasetTables(self.folder)
         self.table = self.stored.shards
@@ -102,8 +106,7 @@ class SourceDataset:
 
 @dataclass(frozen=True)
 class NewShard:
-    """A shard of the new dataset. It is `kept`, with the name that it has, or lies in the new
-    folder already.
+    """A shard of the new dataset, which is there already.
 
     `units` are its rows of plan.arrow, but for the number of the shard; `lines` those of
     rejects.jsonl; `plain` which of its images are plain JPEG, None where that is not recorded.
@@ -114,7 +117,6 @@ class NewShard:
     lines: Iterable[bytes]
     counts: ShardCounts
     plain: Bools | None
-    kept: bool
 
 
 Runs = Sequence[tuple[int, int, int]]
@@ -123,11 +125,9 @@ Runs = Sequence[tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A shard that is to be written: the name of its file, its number in its split, and the rows
-    that it has."""
+    """A shard that is to be written: its number in its split, and the rows that it has."""
 
     split: str
-    path: str
     number: int
     runs: Runs
 
@@ -143,7 +143,8 @@ class Rewritten:
         """Return what is recorded of it now. `counts` lacks what copying has counted."""
         entry = ShardEntry(
             split=self.split,
-            path=self.path,
+            number=self.number,
+            path=copied.path,
             units=units.num_rows,
             inputs=inputs,
             rejected=int(units["rejected"].to_numpy().sum()),
@@ -154,16 +155,16 @@ class Rewritten:
             parts = [jpegs.only(int(begins[shard]) + at, rows) for shard, at, rows in self.runs]
             plain = np.concatenate([np.empty(0, bool), *parts])
         counts = replace(counts, labels=dict(copied.labels), objects=copied.objects)
-        return NewShard(entry, units, lines, counts, plain, False)
+        return NewShard(entry, units, lines, counts, plain)
 
 
 def copies(
     old: SourceDataset,
-    new: Path,
+    new: NewGeneration,
     shards: Sequence[Rewritten],
     progress: Report,
 ) -> Iterator[Copied]:
-    """Write shards into the new folder, and yield what is in each. `progress` is called with shards
+    """Write shards into the dataset, and yield what is in each. `progress` is called with shards
     done and shards."""
 
     def copy(shard: Rewritten) -> Copied:
@@ -173,13 +174,14 @@ def copies(
             Run(old.folder, entries[number].path, entries[number].block_rows, first, rows)
             for number, first, rows in shard.runs
         ]
-        path = new / shard.path
-        return copy_shard(path, old.layout, shard.split, shard.number, old.compression, runs)
+        to = new.root, new.id, old.layout, shard.split, shard.number, old.compression
+        return copy_shard(*to, runs)
 
     with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
         for done, copied in enumerate(pool.map(copy, shards), 1):
             progress(done, len(shards))
             yield copied
+            new.put(copied.path)
 
 
 def with_columns(units: pa.Table, changed: Json) -> pa.Table:
@@ -189,30 +191,21 @@ def with_columns(units: pa.Table, changed: Json) -> pa.Table:
 
 
 @contextmanager
-def rewriting(
-    dst: str | Path, if_running: str
-) -> Iterator[tuple[SourceDataset, Path, file_lease.Lease]]:
-    """Hold the lease of a dataset, and yield it with a folder for the new one. What is left of that
-    in the end is deleted."""
-    with naming_the_path(Path(dst)):
-        # a link to it, or `..` in its path, would not be its name beside itself
-        root = Path(os.path.realpath(dst))
-    if not publish.needs_recovery(root):
-        # says what this is instead, before anything is written into it
-        Manifest.load(LocalFolder(root))
-    refuse_generation(root)
-    check_writable(root)
+def rewriting(dst: str | Path, if_running: str) -> Iterator[tuple[SourceDataset, NewGeneration]]:
+    """Hold the lease of a dataset, and yield it with the work on its next generation."""
+    with open_location(dst) as place:
+        Manifest.load(place.whole)  # says what this is instead, before anything is written into it
     waiting = (lambda owner: None) if if_running == "wait" else None
-    with file_lease.hold(root / STAGING, waiting) as held:
-        publish.recover(root)
-        with new_folder(root) as new:
-            yield SourceDataset(root), new, held
+    with open_target(destination_of(dst, ())) as target, target.lease(waiting) as held:
+        sweep(target, held)
+        upgrade(target, held)
+        with open_location(dst) as place, making_generation(target, held) as new:
+            yield SourceDataset(place.whole), new
 
 
 def commit(
     old: SourceDataset,
-    new: Path,
-    held: file_lease.Lease,
+    new: NewGeneration,
     shards: Sequence[NewShard],
     files: pa.Table,
     totals: Json,
@@ -220,36 +213,35 @@ def commit(
     removed: int = 0,
     pruned: Iterable[tuple[str, int]] = (),
 ) -> Manifest:
-    """Write the tables and the manifest beside the new shards, and put them in the place of the
-    dataset. Returns the manifest.
+    """Write the tables and the manifest of the next generation, and commit it. Returns the
+    manifest.
 
     `files` is the new files.arrow, `totals` what the manifest says that is not the sum of its
-    shards. `removed` samples of the records `pruned` are no longer there:
-    then earlier generations go too, as they have them.
+    shards. `removed` samples of the records `pruned` are no longer there: then earlier generations
+    go too, as they have them.
     """
-    making, settings = old.table.making, old.manifest.settings
+    making, settings, tables = old.table.making, old.manifest.settings, new.tables
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
         settings = without_planned(settings)
         making = replace(making, settings=without_planned(making.settings))
     entries = [shard.entry for shard in shards]
+    there = {*old.table.paths, *new.shards}
+    for path in (entry.path for entry in entries if entry.path not in there):
+        new.put(path)
     parts = old.manifest.fingerprint_parts
     if is_written(old.manifest.settings):
         parts = {WRITTEN_PART: digest_of_shards(entries)}
         making = replace(making, parts=parts)
-    for shard in shards:
-        if shard.kept:
-            with naming_the_path(new / shard.entry.path):
-                publish.link_or_copy(old.root / shard.entry.path, new / shard.entry.path)
-    with job_table(new / FILES, files.schema) as table:
+    with job_table(tables / FILES, files.schema) as table:
         table.write_table(files)
     for name in old.manifest.own_files:
-        with naming_the_path(new / name):
-            publish.link_or_copy(old.root / name, new / name)
+        with naming_the_path(tables / name):
+            copy_file(old.folder.path(name), tables / name)
     update = None
-    with ShardSpool(new.parent) as spool:
-        _write_plan_and_rejects(new, shards, spool)
+    with ShardSpool(new.folder) as spool:
+        _write_plan_and_rejects(tables, shards, spool)
         if old.state is not None:
-            with writing_update(new, {**dict.fromkeys(pruned), **old.state.pruned}) as (
+            with writing_update(tables, {**dict.fromkeys(pruned), **old.state.pruned}) as (
                 record,
                 file,
             ):
@@ -262,12 +254,12 @@ def commit(
         if old.table.records_jpegs and totals["jpeg"] is not None:
             bits = np.concatenate([np.empty(0, bool), *plain])
             jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
-        spool.write_table(new / SHARDS, making, jpegs)
-        facts = sum_up(new, spool.sums(), old.manifest.own_files)
-    splits = publish.splits_of(entries, (split.name for split in old.manifest.splits))
+        spool.write_table(tables / SHARDS, making, jpegs)
+        facts = sum_up(tables, spool.sums(), old.manifest.own_files)
+    splits = splits_of(entries, (split.name for split in old.manifest.splits))
     changed = replace(
         old.manifest,
-        created=publish.now(),
+        created=now(),
         samples=sum(split.samples for split in splits),
         shards=len(entries),
         bytes=sum(split.bytes for split in splits),
@@ -279,33 +271,14 @@ def commit(
         fingerprint_parts=parts,
         files=facts,
         update=update,
+        job=new.id,
         **totals,
     )
     manifest = changed.with_generation(old.manifest, command, 0, removed, 0)
-    with replacing(new / MANIFEST) as sink:
-        sink.write(manifest.to_json().encode())
-    held.check()
     if removed:
-        forget(old.root, new.parent)
-    elif manifest.keep:
-        publish.keep_generation(old.root)
-    publish.publish(new, old.root)
-    publish.settle_generations(old.root)
-    return manifest
-
-
-def forget(root: Path, but: Path | None = None) -> None:
-    """Delete earlier generations, and unfinished conversions: they may have samples that go. The
-    caller holds the lease.
-
-    `but` is the folder of the job that takes them away.
-    """
-    refuse_link(root / GENERATIONS)  # they would stay, with what is to go
-    publish.settle_generations(root, 0)
-    with naming_the_path(root / STAGING):
-        for job in jobs_in(root / STAGING):
-            if job != but:
-                discard(job)
+        manifest = replace(manifest.keeping(0), keep=manifest.keep)
+    write_atomically(tables / MANIFEST, manifest.to_json().encode())
+    return new.commit()
 
 
 def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:

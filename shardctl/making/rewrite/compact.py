@@ -14,13 +14,14 @@ import pyarrow as pa
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
 from shardctl.format.arrays import Numbers
 from shardctl.format.counts import COUNTS
+from shardctl.format.dataset_location import open_location
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
 from shardctl.format.update_state import ShardCounts
 from shardctl.images.codecs.jpeg import jpeg_facts
+from shardctl.making.commit.commit import NewGeneration
 from shardctl.making.convert.conversion_plan import shards_of
-from shardctl.making.convert.targets import refuse_lost_files
 from shardctl.making.options import Options
 from shardctl.making.rewrite.commit import (
     NewShard,
@@ -32,12 +33,10 @@ from shardctl.making.rewrite.commit import (
     with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
-from shardctl.system.files import free_bytes
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import here_only
 from shardctl.system.permutation import Permutation
 from shardctl.system.progress import Report, counting
-from shardctl.system.text import format_bytes, printable
+from shardctl.system.text import format_bytes
 
 NO_LIMIT = 1 << 60
 """A limit of shards that is none: shardctl.write records 2**62 for one that was not given."""
@@ -76,16 +75,17 @@ def compact(
     Raises UsageError if each sample is not one record in order (blocks of packed tokens, shuffled
     records of tables).
     """
-    root = here_only(dst, "compact")
     if dry_run:
-        old = SourceDataset(root)
-        return _result(old, _planned(old))
-    with rewriting(dst, if_running) as (old, new, held):
+        with open_location(dst) as place:
+            old = SourceDataset(place.whole)
+            return _result(old, _planned(old))
+    with rewriting(dst, if_running) as (old, new):
         plan = _planned(old)
         result = _result(old, plan)
         if result.status == "up-to-date":
+            new.target.refuse_lost_files(old.manifest)  # no shard is read
             return result
-        _check_space(old, plan)
+        _check_space(old, new, plan)
         with counting(progress, "shards", "compacting") as report:
             shards = list(_written(old, new, plan, report))
         objects = old.manifest.objects
@@ -97,25 +97,23 @@ def compact(
             "jpeg": old.manifest.jpeg,
             "steps": None,
         }
-        manifest = commit(old, new, held, shards, old.files, totals, "compact")
+        manifest = commit(old, new, shards, old.files, totals, "compact")
         return replace(result, bytes=manifest.bytes)
 
 
 def _result(old: SourceDataset, plan: list[_Shard]) -> CompactResult:
     kept = sum(1 for shard in plan if shard.kept is not None)
     status = "up-to-date" if kept == len(plan) == len(old.table) else "compacted"
-    if status == "up-to-date":
-        refuse_lost_files(old.root, old.manifest)  # no shard is read
     return CompactResult(
         status, old.manifest.samples, len(old.table), len(plan), kept, old.manifest.bytes
     )
 
 
-def _check_space(old: SourceDataset, plan: list[_Shard]) -> None:
+def _check_space(old: SourceDataset, new: NewGeneration, plan: list[_Shard]) -> None:
     read = {number for shard in plan if shard.kept is None for number in shard.of}
-    need, free = sum(old.table[number].bytes for number in read), free_bytes(old.root)
-    if need > free:
-        shown = printable(old.root)
+    need, free = sum(old.table[number].bytes for number in read), new.target.free_bytes()
+    if free is not None and need > free:
+        shown = old.folder.shown()
         raise StorageError(
             f"{shown}: compacting needs about {format_bytes(need)}, and {format_bytes(free)} are "
             "free"
@@ -140,7 +138,7 @@ def _planned(old: SourceDataset) -> list[_Shard]:
     """Return all new shards, in the order of the dataset."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(old.root)}: its samples are packed shard by shard; convert again "
+            f"{old.folder.shown()}: its samples are packed shard by shard; convert again "
             "with --overwrite"
         )
     limits = {
@@ -174,7 +172,7 @@ def _atoms(old: SourceDataset, split: int, name: str) -> Numbers:
             units = old.stored.units(shard)
             if not units.in_order:
                 raise UsageError(
-                    f"{printable(old.root)}: its records were shuffled in their shards; "
+                    f"{old.folder.shown()}: its records were shuffled in their shards; "
                     "convert again with --overwrite"
                 )
             shards = np.full(len(units), shard)
@@ -202,19 +200,19 @@ def _of_atoms(old: SourceDataset, split: str, number: int, atoms: Numbers) -> _S
     totals = np.add.reduceat(rows, begins) if len(rows) else rows
     columns = (shard[begins].tolist(), first[begins].tolist(), totals.tolist())
     runs = tuple(zip(*columns, strict=True))
-    units, name = atoms[atoms[:, 4] >= 0, 4], shard_name(split, number)
+    units = atoms[atoms[:, 4] >= 0, 4]
     # the shard before that has just these rows, of these units, under this name
-    kept = old.table.index_of(name)
+    kept = old.table.index_of(shard_name(split, number))
     if kept is not None:
         entry = old.table[kept]
         in_place = entry.first_unit + np.arange(entry.units)
         whole = ((kept, 0, entry.rows),) if entry.rows else ()
         kept = kept if runs == whole and np.array_equal(units, in_place) else None
-    return _Shard(split, name, number, runs, units, kept)
+    return _Shard(split, number, runs, units, kept)
 
 
 def _written(
-    old: SourceDataset, new: Path, plan: list[_Shard], progress: Report
+    old: SourceDataset, new: NewGeneration, plan: list[_Shard], progress: Report
 ) -> Iterator[NewShard]:
     """Write the new shards that are not kept, and yield all of them in order."""
     inputs = _inputs_of_units(old)
@@ -230,12 +228,12 @@ def _written(
         entry = old.table[shard.kept]
         units = old.stored.plan.slice(entry.first_unit, entry.units)
         counts = replace(old.counts(shard.kept), steps=())
-        yield NewShard(entry, units, lines, counts, old.plain(shard.kept), True)
+        yield NewShard(entry, units, lines, counts, old.plain(shard.kept))
 
 
 def _new_shard(
     old: SourceDataset,
-    new: Path,
+    new: NewGeneration,
     shard: _Shard,
     copied: Copied,
     inputs: Numbers,
@@ -249,22 +247,23 @@ def _new_shard(
     shapes = sorted({shape for number in shard.of for shape in old.counts(number).shapes})
     objects = old.manifest.objects
     cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
-    counts = ShardCounts({}, tuple(shapes[:2]), 0, cut_off, _jpegs(old, new, shard, rows), ())
+    counts = ShardCounts({}, tuple(shapes[:2]), 0, cut_off, _jpegs(old, new, copied), ())
     read = int(inputs[shard.units].sum()) if len(shard.units) else rows
     return shard.recorded(old, copied, units, read, lines, counts)
 
 
-def _jpegs(old: SourceDataset, new: Path, shard: _Shard, rows: int) -> tuple[int, ...] | None:
+def _jpegs(old: SourceDataset, new: NewGeneration, copied: Copied) -> tuple[int, ...] | None:
     """Count the JPEG images of a new shard. They are looked at only where not all of the dataset
     are of the same kinds."""
     counts, image = old.manifest.jpeg, old.layout.roles.main_image
+    rows = copied.facts.rows
     if counts is None or image is None:
         return None
     if all(counts[name] in (0, old.manifest.samples) for name in COUNTS):
         return tuple(rows if counts[name] else 0 for name in COUNTS)
     data = (
         each.as_py()
-        for block in ShardReader(LocalFolder(new), shard.path).blocks()
+        for block in ShardReader(LocalFolder(new.root), copied.path).blocks()
         for each in block.column(image).field("bytes")
     )
     return tuple(record_of_jpegs([jpeg_facts(each) for each in data]).counts().values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import CONTINUES, InputError, UsageError, explaining_interrupts
+from shardctl.errors import CONTINUES, InputError, StorageError, UsageError, explaining_interrupts
 from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.counts import COUNTS
+from shardctl.format.dataset_folder import DatasetFolder
+from shardctl.format.dataset_location import open_location
 from shardctl.format.dataset_tables import ShardUnits, possible_names
-from shardctl.format.manifest import folder_of, kept_generations
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    DATA,
+    GENERATIONS,
+    MANIFEST,
+    content_digits,
+    is_shard_of_format_2,
+)
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
 from shardctl.format.tables import ShardEntry, pruned_reject
@@ -25,22 +35,26 @@ from shardctl.format.update_state import BY_KEY
 from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
+from shardctl.loader.remote.open import remote_shards
 from shardctl.loader.stream import Selection
+from shardctl.making.commit.commit import NewGeneration, sweep
+from shardctl.making.commit.staging import job_of_partial
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.rewrite.commit import (
     NewShard,
     Rewritten,
     SourceDataset,
     commit,
     copies,
-    forget,
     rewriting,
     with_columns,
 )
 from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.sources.annotations.base import one_chunk
-from shardctl.system.locations import here_only
+from shardctl.system.files import is_file, is_folder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report, counting
-from shardctl.system.text import printable, some
+from shardctl.system.text import some
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,6 @@ def prune(
     done and shards instead. Raises DatasetError, UsageError for a wrong condition, or if samples
     cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
-    here_only(dst, "prune")
     if where is None and keys is None:
         raise UsageError("prune needs a condition or keys: give --where or --keys")
     if isinstance(keys, str):
@@ -88,29 +101,55 @@ def prune(
     if where is not None and keys is not None:
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
-        old = SourceDataset(Path(dst))
-        return _result(old, _chosen(old, where, keys))
-    with rewriting(dst, if_running) as (old, new, held):
+        with open_location(dst) as place:
+            old = SourceDataset(place.whole)
+            return _result(old, _chosen(old, where, keys))
+    with rewriting(dst, if_running) as (old, new):
         chosen = _chosen(old, where, keys)
         if chosen.rows:
             with counting(progress, "shards", "pruning") as report:
                 shards, totals, pruned = _written(old, new, chosen, report)
             if old.manifest.has_own_keys:
                 pruned = {(BY_KEY, key) for key in hash_names(chosen.keys).view(np.int64).tolist()}
-            commit(
-                old,
-                new,
-                held,
-                shards,
-                _files(old, shards),
-                totals,
-                "prune",
-                chosen.samples,
-                pruned,
-            )
+            files = _files(old, shards)
+            commit(old, new, shards, files, totals, "prune", chosen.samples, pruned)
         elif chosen.generations:
-            forget(old.root, new.parent)
+            alone = replace(old.manifest.keeping(0), keep=old.manifest.keep)
+            new.target.replace_manifest(alone.to_json().encode(), new.held)
+        if chosen.rows or chosen.generations:
+            _forget(new.target, new.held)
         return _result(old, chosen)
+
+
+def _forget(target: Target, held: WriteLease) -> None:
+    """Delete earlier generations, and unfinished conversions: they may have samples that are gone.
+    Raises StorageError for what stays."""
+    sweep(target, held, [job.name for job in target.jobs()], listed=target.sizes(f"{DATA}/"))
+    for folder in kept_of_format_2(target.folder):
+        names = sorted({*target.sizes(folder)}, key=lambda path: path.endswith(MANIFEST))
+        ours = {f"{folder}{name}" for name in BESIDE_SHARDS}
+        target.delete(
+            path
+            for path in names
+            if path in ours or is_shard_of_format_2(path.removeprefix(folder))
+        )
+    manifest = target.manifest()
+    assert manifest is not None, "it was committed"
+    named = set(target.shards_of(manifest.generation.path))
+    data = (path for path in target.sizes(f"{DATA}/") if path not in named)
+    left = [path for path in data if content_digits(path) or job_of_partial(path)]
+    gone = (folder for folder in target.generations() if folder != manifest.generation.path)
+    left += [
+        path
+        for folder in gone
+        for path in target.sizes(folder)
+        if path.removeprefix(folder) in BESIDE_SHARDS
+    ]
+    if left:
+        raise StorageError(
+            f"{target.folder.shown(left[0])}: could not be deleted ({len(left):,} in all), and may "
+            "have samples that were pruned; delete it, or run the same command again"
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +178,7 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     """Find the rows that go. Raises UsageError, InputError."""
     if old.stored.joins:
         raise UsageError(
-            f"{printable(old.root)}: each sample is made of several records; remove those "
+            f"{old.folder.shown()}: each sample is made of several records; remove those "
             "from the source, and convert again"
         )
     wanted = set(keys or ())
@@ -149,19 +188,40 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     def found_in(dataset: SourceDataset) -> tuple[dict[int, Numbers], set[str]]:
         if where is None:
             return _rows_with(dataset, wanted)
-        samples = matching(Selection(Shards(dataset.root, None)), where)
-        return _rows_with(dataset, set(_keys_of(dataset, samples)))
+        return _rows_with(dataset, set(_keys_of(dataset, matching(_selection(dataset), where))))
 
     rows, found = found_in(old)
-    kept = kept_generations(old.root)
-    has_them = rows or any(found_in(SourceDataset(folder_of(old.root, each)))[0] for each in kept)
+    kept = [(each.number, each.path) for each in old.manifest.kept]
+    here = old.folder.local
+    if here is not None:
+        older = kept_of_format_2(LocalFolder(here))
+        kept += [(int(folder.strip("/").rpartition("/")[2]), folder) for folder in older]
+    has_them = bool(rows)
+    for _, folder in kept if not rows else ():
+        with open_location(f"{old.folder.text}/{folder}") as place:
+            has_them = has_them or bool(found_in(SourceDataset(place.whole))[0])
     pruned = () if old.state is None else old.state.pruned
     before = {pruned_reject(source, record).key for source, record in pruned}
     missing = tuple(sorted(wanted - found - before))
     if missing and not has_them:
-        shown = printable(old.root)
-        raise InputError(f"{shown}: no sample has the key {some(missing)}")
-    return _Chosen(rows, found, missing, tuple(kept if has_them else ()))
+        raise InputError(f"{old.folder.shown()}: no sample has the key {some(missing)}")
+    numbers = tuple(sorted(number for number, _ in kept))
+    return _Chosen(rows, found, missing, numbers if has_them else ())
+
+
+def _selection(dataset: SourceDataset) -> Selection:
+    if isinstance(dataset.folder, DatasetFolder):
+        return Selection(Shards(dataset.folder))
+    number = dataset.manifest.generation.number
+    return Selection(remote_shards(dataset.folder.text, None, number, False, None))
+
+
+def kept_of_format_2(dataset: LocalFolder) -> list[str]:
+    """Return the folders of generations that were kept before format 3, each a dataset of its own,
+    with a / at their ends."""
+    names = os.listdir(dataset.root / GENERATIONS) if is_folder(dataset.root / GENERATIONS) else []
+    folders = sorted(f"{GENERATIONS}/{name}/" for name in names if name.isdecimal())
+    return [folder for folder in folders if is_file(dataset.root / folder / MANIFEST)]
 
 
 def _keys_of(old: SourceDataset, samples: Numbers) -> Iterator[str]:
@@ -191,7 +251,7 @@ def _rows_with(old: SourceDataset, wanted: set[str]) -> tuple[dict[int, Numbers]
 
 
 def _written(
-    old: SourceDataset, new: Path, chosen: _Chosen, progress: Report
+    old: SourceDataset, new: NewGeneration, chosen: _Chosen, progress: Report
 ) -> tuple[list[NewShard], dict[str, Any], set[tuple[str, int]]]:
     """Write the shards that have rows which go without these. Return all shards of the dataset,
     what its manifest says of the samples that are left, and the records that go."""
@@ -212,7 +272,7 @@ def _written(
             units = old.stored.plan.slice(entry.first_unit, entry.units)
             lines = (reject.line() for of_unit in old.rejects[shard] for reject in of_unit)
             counts, plain = old.counts(shard), old.plain(shard)
-            shards.append(NewShard(entry, units, lines, counts, plain, True))
+            shards.append(NewShard(entry, units, lines, counts, plain))
     return shards, _totals(old, labels, objects, all_jpegs), records
 
 
@@ -223,8 +283,7 @@ def _without(old: SourceDataset, shard: int, rows: Numbers) -> Rewritten:
     runs = [
         (shard, low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1
     ]
-    number = ShardReader(old.folder, entry.path).info["shard"]
-    return Rewritten(entry.split, entry.path, number, runs)
+    return Rewritten(entry.split, entry.number, runs)
 
 
 def _taken(old: SourceDataset, entry: ShardEntry, rows: Numbers) -> Iterator[pa.RecordBatch]:
@@ -321,7 +380,7 @@ def _by_place(old: SourceDataset, units: ShardUnits, rows: Numbers) -> Iterator[
 
 def _unknown_records(old: SourceDataset, why: str) -> UsageError:
     return UsageError(
-        f"{printable(old.root)}: its keys are values of a field, and {why}; remove them "
+        f"{old.folder.shown()}: its keys are values of a field, and {why}; remove them "
         "from the source, and convert again"
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -22,7 +23,19 @@ import xxhash
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.format.arrays import Numbers, rows_at
 from shardctl.format.layout import Layout
-from shardctl.format.names import FILES, PLAN, SHARDS, STAGING, Json, is_file_name, shard_name
+from shardctl.format.names import (
+    DATA,
+    FILES,
+    PLAN,
+    SHARDS,
+    STAGING,
+    Json,
+    generation_folder,
+    is_file_name,
+    job_of_generation,
+    path_of_shard,
+    shard_name,
+)
 from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, Reject, open_table, read_rejects
 from shardctl.making.plan.plan import NOT_KEPT, SplitPlan, job_table
@@ -156,8 +169,12 @@ class PlannedShard:
 
     @property
     def name(self) -> str:
-        """The file name of the shard."""
+        """What the shard is called."""
         return shard_name(self.split_name, self.number)
+
+    def path(self, sha256: str) -> str:
+        """Return where it lies in the folder of a dataset, once its bytes are known."""
+        return path_of_shard(self.split_name, self.number, sha256)
 
 
 RecordUnit = tuple[int, int | None]
@@ -301,9 +318,8 @@ def decode_schema(text: str | None) -> pa.Schema | None:
     return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-NEW_FOLDER = "new"
-"""The folder that becomes the dataset: finished shards, and in the end the tables and the
-manifest."""
+RECIPE_FOLDER = "recipe"
+"""The folder of the files that the recipe depends on."""
 
 KNOWN = "known.jsonl"
 """Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
@@ -330,8 +346,10 @@ class Job:
 
     `fields`, `by_field` and `draw` say how files of many records are read (RecordReading).
     `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
-    the plan is that of a finished dataset. `url` is the dataset's where that is on an object store,
-    with its files in the folder `base` there; then `folder` holds a copy of the job.
+    the plan is that of a finished dataset. `url` is the dataset's where that is on an object store;
+    then `folder` holds a copy of the job. `apart` says that finished shards stay in `folder`, for
+    who looks at them before they get into the dataset. `id` is in the names of what the job writes
+    into the dataset's folder.
     """
 
     folder: Path
@@ -345,14 +363,14 @@ class Job:
     shuffle: int | None = None
     recorded: bool = False
     url: str = ""
-    base: str = ""
+    apart: bool = False
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def write_recipe_files(self) -> None:
-        """Write the files that the recipe depends on into the folder that becomes the dataset."""
-        new = self.folder / NEW_FOLDER
+        """Write the files that the recipe depends on."""
         for name, data in self.recipe.files.items():
-            new.mkdir(exist_ok=True)  # a probe comes before the folders of the plan
-            write_atomically(new / name, data)
+            (self.folder / RECIPE_FOLDER).mkdir(exist_ok=True)  # a probe comes before the plan
+            write_atomically(self.folder / RECIPE_FOLDER / name, data)
 
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come
@@ -408,14 +426,9 @@ class Job:
                 for f in _saved(cls)
                 if f.name in record and f.name != "recipe"
             }
-            recipe = recipe or Recipe.from_json(record["recipe"], folder.root / NEW_FOLDER)
+            recipe = recipe or Recipe.from_json(record["recipe"], folder.root / RECIPE_FOLDER)
             job = cls(folder=folder.root, recipe=recipe, **given)
-            base = job.base
-            if (
-                bool(job.url) != bool(base)
-                or not isinstance(job.url, str)
-                or (base and not (is_file_name(base[:-1]) and base[-1] == "/"))
-            ):
+            if not job_of_generation(generation_folder(1, record["id"])):
                 raise ValueError("its shards would be put outside of the dataset's folder")
             if not all(is_file_name(split.name) for split in job.splits):
                 raise ValueError("a split has a name that leads out of the dataset's folder")
@@ -594,9 +607,18 @@ class Job:
         (row,) = self._shards.slice(shard, 1).to_pylist()
         return PlannedShard(split_name=self.splits[row["split"]].name, **row)
 
-    def shard_path(self, shard: int) -> Path:
-        """Path of the finished shard until the commit."""
-        return self.folder / NEW_FOLDER / self.planned_shard(shard).name
+    @property
+    def shards_root(self) -> Path:
+        """The folder that the paths of finished shards are relative to."""
+        return self.folder if self.url or self.apart else self.folder.parent.parent
+
+    def shard_path(self, shard: int, sha256: str) -> Path:
+        """Path of the finished shard."""
+        return self.shards_root / self.planned_shard(shard).path(sha256)
+
+    def unfinished_path(self, shard: int) -> Path:
+        """Path that stands for the shard while it is written."""
+        return self.shards_root / DATA / f"{self.planned_shard(shard).name}.{self.id}"
 
     def marker_path(self, shard: int) -> Path:
         """Path of the marker of a finished shard, with what became of each of its units."""

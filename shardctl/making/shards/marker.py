@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.format.counts import Counts, JpegRecord
-from shardctl.format.names import STAGING
+from shardctl.format.names import DATA, STAGING, Json
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import PLAN_SCHEMA
 from shardctl.making.plan.plan import job_table
-from shardctl.making.shards.job import NEW_FOLDER, Job
+from shardctl.making.shards.job import RECIPE_FOLDER, Job
 from shardctl.system.file_lease import PARTS
-from shardctl.system.files import PARTIAL, replacing, write_atomically
+from shardctl.system.files import PARTIAL, make_folder, replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.store_lease import LeaseToken
 from shardctl.system.stores import client_of
@@ -81,7 +81,8 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
     """
     try:
         done = read_marker(job.marker_path(shard))
-        whole = bool(job.url) or job.shard_path(shard).stat().st_size == done.facts.bytes
+        path = job.shard_path(shard, done.facts.sha256)
+        whole = bool(job.url) or path.stat().st_size == done.facts.bytes
         whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
     except (
         OSError,
@@ -115,8 +116,13 @@ def read_marker(path: Path) -> ShardMarker:
 
 def rows_made(path: Path) -> int:
     """Return how many samples a finished shard has, by its marker: without a look at its units."""
+    return int(record_of_marker(path)["facts"]["rows"])
+
+
+def record_of_marker(path: Path) -> Json:
+    """Return what a marker says of its shard, without what became of the units, unchecked."""
     metadata = pa.ipc.open_file(pa.memory_map(str(path))).schema.metadata
-    return int(json.loads(metadata[b"done"])["facts"]["rows"])
+    return dict(json.loads(metadata[b"done"]))
 
 
 def write_marker(path: Path, done: ShardMarker) -> None:
@@ -136,14 +142,15 @@ def upload_shard(job: Job, shard: int) -> None:
     Raises BusyError where another process has taken over: what it has made of sources that have
     changed since must stay.
     """
-    path, rejects, marker = job.shard_path(shard), job.rejects_path(shard), job.marker_path(shard)
+    rejects, marker = job.rejects_path(shard), job.marker_path(shard)
+    name = job.planned_shard(shard).path(read_marker(marker).facts.sha256)
     done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
     # here, too, a shard counts as finished only when it is there, also if this process is killed
     marker.replace(coming)
     try:
         store, sign = client_of(job.url), LeaseToken(**json.loads((job.folder / SIGN).read_bytes()))
         sign.check(store)
-        store.put(f"{job.base}{path.name}", path)
+        store.put(name, job.shards_root / name)
         if rejects.exists():
             store.put(f"{done}{rejects.name}", rejects)
         sign.check(store)
@@ -152,7 +159,7 @@ def upload_shard(job: Job, shard: int) -> None:
         coming.unlink()
         raise
     coming.replace(marker)
-    path.unlink()
+    (job.shards_root / name).unlink()
 
 
 SIGN = "sign.json"
@@ -169,7 +176,7 @@ def fetch_job(url: str, folder: Path) -> None:
     """Bring the job with the name of a folder, which is made, from where a dataset's is on a store.
     Raises StoreError."""
     folder.mkdir(parents=True)
-    JobFolder(folder).make_folders(NEW_FOLDER)
+    make_folders(folder)
     store, state = client_of(url), state_folder(folder)
     for page in store.pages(state):
         for entry in page:
@@ -177,6 +184,12 @@ def fetch_job(url: str, folder: Path) -> None:
             if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
                 fetch_file(store, entry, folder / name)
     trust_no_place(JobFolder(folder), url)
+
+
+def make_folders(folder: Path) -> None:
+    """Make the folders of a job that builds its shards apart."""
+    JobFolder(folder).make_folders(RECIPE_FOLDER)
+    make_folder(folder / DATA, folder)
 
 
 def fetch_file(store: Store, found: Entry, path: Path) -> None:

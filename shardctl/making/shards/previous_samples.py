@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Numbers
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import exactly
 from shardctl.format.shard_copy import Run, RunReader
@@ -71,7 +72,7 @@ class PreviousSamples:
 
     def __init__(self, path: Path, root: Path) -> None:
         self._table = open_table(LocalFolder(path.parent), path.name, REUSED_SCHEMA)
-        self._before = DatasetTables(LocalFolder(root))
+        self._before = DatasetTables(dataset_in(root))
         self._reader = RunReader()
         self._first_units: Numbers = self._table["first_unit"].to_numpy()
         # rows are read where they are, in mapped files

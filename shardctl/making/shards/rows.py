@@ -196,7 +196,8 @@ class ShuffledRows(Rows):
         made, batches = self._made, self._batches
         self._made, self._batches, self._bytes = [], [], 0
         count = len(made) + sum(batch.num_rows for batch in batches)
-        stream = xxhash.xxh3_64_intdigest(f"{self._name}\0{self._windows}".encode()) >> 1
+        # the name as it was in format 2: the same records have the same order for good
+        stream = xxhash.xxh3_64_intdigest(f"{self._name}.arrow\0{self._windows}".encode()) >> 1
         order = Permutation(count, self._seed, stream)(np.arange(count))
         for place in order.tolist() if made else ():
             self._take(*made[place])

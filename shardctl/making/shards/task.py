@@ -108,7 +108,8 @@ def _build_once(
     """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
     path = job.rejects_path(shard)
     with ExitStack() as files:
-        sink = files.enter_context(replacing(job.shard_path(shard), StreamedFile))
+        to = job.unfinished_path(shard), StreamedFile, partial(job.shard_path, shard)
+        sink = files.enter_context(replacing(*to))
         # made for the first of them
         rejects = cache(lambda: files.enter_context(replacing(path)))
         making = ShardInMaking(

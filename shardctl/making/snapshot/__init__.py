@@ -3,7 +3,6 @@ docs/snapshot.md."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -11,15 +10,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, STAGING, UPDATE
+from shardctl.format.names import FILES, UPDATE
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
-from shardctl.making.commit import publish
-from shardctl.making.commit.staging import how_far
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert import ConvertResult, Listener
 from shardctl.making.convert.conversion import ConvertRequest, find_unwalked, recipe_if_same
 from shardctl.making.convert.listener import ConversionProgress, Estimate
@@ -34,10 +32,8 @@ from shardctl.making.convert.result import (
     watching_log_line,
 )
 from shardctl.making.convert.run import run
-from shardctl.making.convert.targets import Target, WriteLease
 from shardctl.making.options import convert_options
 from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
-from shardctl.system import file_lease
 from shardctl.system.arguments import instance, truth, whole_number
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
@@ -46,9 +42,6 @@ from shardctl.system.progress import Lines, Progress
 from shardctl.system.python_names import with_options
 from shardctl.system.text import printable
 
-if TYPE_CHECKING:
-    from shardctl.making.convert.targets.store import StoreTarget
-
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
 
@@ -56,9 +49,6 @@ LEAVING = "waiting for rank 0 to begin, else this process makes the dataset"
 
 QUIET_SECONDS = 1.0
 """After how long they say that they wait."""
-
-LOOK_SECONDS, LOOK_SECONDS_ON_STORE = 0.25, 1.0
-"""Seconds between looks whether another process has done something."""
 
 NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
 """Options of `convert` that are for a person at a terminal, or say what is always so here."""
@@ -131,10 +121,6 @@ def snapshot(
     request = ConvertRequest.of(
         source, dst, recipe, {**options, "update": bool(moved_from)}
     ).changed(update=False, moved_from=())
-    if stored and request.options.keep_generations is not None:
-        raise UsageError(
-            "keep_generations= is for folders; a store keeps only the dataset that was replaced last"
-        )
     there = request.destination
     log = ProgressLog(str(there), progress and listener is None)
     make = partial(
@@ -148,13 +134,13 @@ def snapshot(
         listener=listener or log.listener(),
     )
     if isinstance(there, str):
-        from shardctl.making.convert.targets.store import place_on_store  # an extra
+        from shardctl.making.commit.store_target import place_on_store  # an extra
 
         cache_of(cache, cache_limit)  # what is wrong with it is said before anything is made
         with place_on_store(there) as store:
-            make(request, target=store, store=store).settle()
+            make(request, target=store).settle()
     else:
-        made = make(request, target=Target(LocalFolder(there)), store=None)
+        made = make(request, target=Target(LocalFolder(there)))
         if not wait and made.manifest() is None:
             return PartialDataset(there, in_background(made.settle))
         made.settle()
@@ -165,16 +151,11 @@ def snapshot(
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """One call of `snapshot`. `target` is `store` where that is an object store, None: a folder.
-
-    It may update or overwrite a dataset that is not what a conversion would make; `rank` is that of
-    this process. Many processes on many machines may wait for a store: they ask for little, and not
-    often.
-    """
+    """One call of `snapshot`. It may update or overwrite a dataset that is not what a conversion
+    would make; `rank` is that of this process."""
 
     request: ConvertRequest
     target: Target
-    store: StoreTarget | None
     may_update: bool
     may_overwrite: bool
     trust: bool
@@ -183,16 +164,10 @@ class _Snapshot:
     log: ProgressLog
     listener: Listener
 
-    @property
-    def _staging(self) -> Path:
-        return self.target.folder.path(STAGING)
-
     def manifest(self) -> Manifest | None:
         """Return the manifest of the dataset that is there now; None if there is none."""
-        if self.store is not None and self.store.is_replaced():
-            self.store.look_at_dataset()
-        with contextlib.suppress(DatasetError):  # it may be away while another one takes its place
-            return Manifest.load(self.target.folder)
+        if self.target.is_replaced():
+            self.target.look_at_dataset()
         return self.target.manifest()
 
     def settle(self) -> None:
@@ -212,21 +187,13 @@ class _Snapshot:
 
         Raises DatasetError if what is to be done was not allowed.
         """
-        root = self.target.folder.root
         if self.trust:
             if recipe_if_same(self.request, manifest) is not None:
                 return "up-to-date"
             verdict: Verdict = "anew"
             parts = "recipe, settings or code"
-        # One has begun to take its place; a read-only disk is left alone. On a store, the next
-        # conversion tidies up.
-        elif (
-            self.store is None and publish.needs_recovery(root) and os.access(root.parent, os.W_OK)
-        ):
-            return "update"
         else:
-            if self.store is not None:
-                self.store.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
+            self.target.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
             if find_unwalked(self.request, self.target.folder, manifest) is not None:
                 return "up-to-date"
             request = self.request.changed(explain=True, metrics=())
@@ -274,32 +241,27 @@ class _Snapshot:
     def _lease(self) -> AbstractContextManager[WriteLease]:
         """Be the only writer. While this process waits for that, it says how far the other one
         is."""
-        store, waiting = self.store, self.log.waiting
-        if store is None:
-            return file_lease.hold(
-                self._staging, waiting, lambda: self.log.looking(lambda: how_far(self._staging), 10)
-            )
         due = 0.0
 
         def looking() -> None:
             nonlocal due
-            self.log.looking(store.how_far, 60)
+            self.log.looking(self.target.how_far, 40 * self.target.look_seconds)
             # to get the lease one after the other would take many processes long
             if time.monotonic() >= due:
-                if store.is_replaced():
+                if self.target.is_replaced():
                     raise DatasetReplacedError
-                due = time.monotonic() + LOOK_SECONDS_ON_STORE
+                due = time.monotonic() + self.target.look_seconds
 
-        return store.lease(waiting, looking)
+        return self.target.lease(self.log.waiting, looking)
 
     def _run(self, held: WriteLease, **changed: Any) -> ConvertResult:
         return run(self.request.changed(**changed), self.listener, self.target, held)
 
     def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
-        """Bring the dataset up to date. In a folder it is kept as it was, for jobs that are reading
-        it, unless `keep_generations` says otherwise."""
+        """Bring the dataset up to date. As it was it is kept, for jobs that are reading it, unless
+        `keep_generations` says otherwise."""
         keep = self.request.options.keep_generations
-        if keep is None and self.store is None:
+        if keep is None:
             keep = max(1, manifest.keep)
         try:
             return self._run(held, update=True, keep_generations=keep, moved_from=self.moved_from)
@@ -311,11 +273,9 @@ class _Snapshot:
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""
         until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
-        is_leased = (
-            self.store.is_leased if self.store else partial(file_lease.is_leased, self._staging)
-        )
-        while time.monotonic() < until and not is_leased() and self.manifest() == before:
-            time.sleep(LOOK_SECONDS if self.store is None else LOOK_SECONDS_ON_STORE)
+        target = self.target
+        while time.monotonic() < until and not target.is_leased() and self.manifest() == before:
+            time.sleep(target.look_seconds)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.log.say([LEAVING])
                 announced = True

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,33 +12,31 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Numbers
+from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.manifest import SplitFacts
-from shardctl.format.names import MANIFEST, STAGING, shard_name
-from shardctl.format.shard import Opener, ShardFacts, ShardReader
+from shardctl.format.names import MANIFEST, STAGING, path_of_shard
+from shardctl.format.shard import ShardReader
 from shardctl.format.tables import SHARDS_SCHEMA, ShardEntry, ShardTable
 from shardctl.loader.blocks.memory import Batch
-from shardctl.loader.blocks.shards import OpenShard, Shards
+from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection
-from shardctl.making.commit.publish import manifest_of
-from shardctl.making.shards.job import NEW_FOLDER, marker_path
+from shardctl.making.commit.commit import manifest_of
+from shardctl.making.shards.job import marker_path
 from shardctl.making.shards.marker import read_marker
 from shardctl.system.arguments import truth, whole_number
 from shardctl.system.files import is_file
-from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.text import lacks, printable
-
-T = TypeVar("T")
 
 
 def _too_early(what: str) -> UsageError:
@@ -49,11 +45,6 @@ def _too_early(what: str) -> UsageError:
 
 LOOK_SECONDS = 0.05
 """Seconds between looks whether another shard is finished."""
-
-
-FinishedShard = tuple[str, int, ShardFacts]
-"""A shard that is finished: the path that it had then, its inode, by which it is known where it is
-moved to, its facts."""
 
 
 class Finished(NamedTuple):
@@ -68,70 +59,25 @@ class Finished(NamedTuple):
     part: Callable[[int], tuple[Shards, int]]
 
 
-def _again_if_moved(call: Callable[[], T]) -> T:
-    """Do something with a shard, and once more if that fails: the file moves when the dataset takes
-    its place, once."""
-    try:
-        return call()
-    except DatasetError:
-        return call()
-
-
 class FinishedPart(Shards):
     """Finished shards of a dataset that need not be complete, from some shard on."""
 
     def __init__(
-        self,
-        target: Path,
-        split: str | None,
-        shards: Sequence[FinishedShard],
-        recipe: dict[str, Any],
+        self, target: Path, split: str | None, shards: Sequence[ShardEntry], recipe: dict[str, Any]
     ) -> None:
-        paths, self._inodes, facts = zip(*shards, strict=True)
-        reader = _again_if_moved(lambda: _reader_of(_found(target, paths[0])))
-        rows, size = sum(each.rows for each in facts), sum(each.bytes for each in facts)
-        self.root, self._place, self.split = target, target, split
-        split = split or reader.info["split"]
-        self.manifest = manifest_of(
-            reader.layout, recipe, {}, (SplitFacts(split, rows, len(shards), size),)
-        )
-        table = [ShardEntry.of_written("", *each).row() for each in zip(paths, facts, strict=True)]
-        read = ShardTable(LocalFolder(target), pa.Table.from_pylist(table, SHARDS_SCHEMA))
-        self._take(read, range(len(shards)))
+        self.folder = DatasetFolder(target)
+        self.root, self.split = target, split
+        reader = ShardReader(self.folder, shards[0].path)
+        rows, size = sum(each.rows for each in shards), sum(each.bytes for each in shards)
+        facts = SplitFacts(split or reader.info["split"], rows, len(shards), size)
+        self.manifest = manifest_of(reader.layout, recipe, {}, (facts,))
+        rows_of_table = [each.row() for each in shards]
+        table = ShardTable(self.folder, pa.Table.from_pylist(rows_of_table, SHARDS_SCHEMA))
+        self._take(table, range(len(shards)))
 
-    @property
-    def _is_in_place(self) -> bool:
-        """It is known of each file by itself: `_open_now`."""
-        return True
-
-    def _path(self, shard: int) -> str:
-        return _found(self.root, self._table.names[shard])
-
-    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
-        opening = super()._open_now
-        opened = _again_if_moved(lambda: opening(shard, opener, fields))
-        if opened.identity[0] != self._inodes[shard]:
-            raise DatasetError(f"{printable(self.root)}: replaced while it was read; open it again")
-        return opened
-
-    def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file that is not what it was when it was opened, wherever it is
-        now."""
-        try:
-            super().check_unchanged(shard, opened, since)
-        except DatasetError:
-            opened.checked = -math.inf
-            super().check_unchanged(shard, opened, since)
-
-
-def _reader_of(path: str) -> ShardReader:
-    folder, name = os.path.split(path)
-    return ShardReader(LocalFolder(Path(folder)), name)
-
-
-def _found(target: Path, path: str) -> str:
-    """Return where a shard is: it moves when the dataset takes its place."""
-    return path if os.path.exists(path) else os.path.join(target, os.path.basename(path))  # noqa: PTH110, PTH119 - per block
+    def _gone(self, name: str, what: str) -> DatasetError:
+        """Return the error for a shard that is not there: its dataset was never complete."""
+        return self._other(name, what)
 
 
 class ShardWatcher:
@@ -140,8 +86,8 @@ class ShardWatcher:
     def __init__(self, target: Path, split: str | None) -> None:
         self._target, self._split = target, split
         self._job: tuple[Path, int] | None = None
-        self._left: list[tuple[int, str]] = []
-        self._known: list[FinishedShard] = []
+        self._left: list[tuple[int, str, int]] = []
+        self._known: list[ShardEntry] = []
         self._recipe: dict[str, Any] = {}
 
     def look(self) -> Finished | None:
@@ -174,32 +120,32 @@ class ShardWatcher:
             names = [name for name, _ in splits]
             if self._split is not None and self._split not in names:
                 raise UsageError(f"{printable(self._target)}: {lacks('split', self._split, names)}")
-            shards = [(name, shard_name(name, n)) for name, count in splits for n in range(count)]
+            shards = ((name, number) for name, count in splits for number in range(count))
             self._left = [
-                (number, shard)
-                for number, (name, shard) in enumerate(shards)
+                (place, name, number)
+                for place, (name, number) in enumerate(shards)
                 if self._split in (None, name)
             ]
             self._left.reverse()
             self._job, self._known, self._recipe = job, [], record["recipe"]
         while self._left:
-            number, name = self._left[-1]
-            marker, shard = marker_path(folder, number), folder / NEW_FOLDER / name
+            place, name, number = self._left[-1]
+            marker = marker_path(folder, place)
             if not marker.exists():
                 break
             facts = read_marker(marker).facts
-            status = shard.stat()
-            if status.st_size != facts.bytes:
+            shard = path_of_shard(name, number, facts.sha256)
+            if (self._target / shard).stat().st_size != facts.bytes:
                 break
             self._left.pop()
             if facts.rows:  # the dataset leaves out the others
-                self._known.append((str(shard), status.st_ino, facts))
+                self._known.append(ShardEntry.of_written(name, number, shard, facts))
         known, recipe = self._known.copy(), self._recipe
 
         def part(first: int) -> tuple[Shards, int]:
             return FinishedPart(self._target, self._split, known[first:], recipe), first
 
-        contents = [(facts.rows, facts.sha256) for _, _, facts in known]
+        contents = [(each.rows, each.sha256) for each in known]
         return Finished(contents, not self._left, part)
 
 

@@ -6,9 +6,8 @@ done stays done. The folder of the job is in the staging folder of the dataset, 
 for the call:
 
     job.json               what the call is, and the layout: the job can be gone on with
-    parts/00012/           the shards of a part, numbered from 0
+    parts/00012/data/      the shards of a part, numbered from 0
     done/00012.json        the part is done: its shards
-    new/                   the dataset, put together of them
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from shardctl.errors import (
     explaining_interrupts,
 )
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import MANIFEST, STAGING, is_file_name, shard_name
-from shardctl.format.shard import FORMAT_VERSION
+from shardctl.format.names import DATA, MANIFEST, STAGING, are_paths_inside
+from shardctl.format.shard import SHARD_VERSION
 from shardctl.format.shard_copy import Run, copy_shard
 from shardctl.format.tables import MADE_BY, ShardEntry
-from shardctl.making.commit import publish
-from shardctl.making.commit.staging import discard, jobs_in, refuse_to_lose_job
+from shardctl.making.commit.commit import NewGeneration, making_generation, sweep, upgrade
+from shardctl.making.commit.staging import discard, id_of_job, refuse_to_lose_job
+from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.options import IF_RUNNING
 from shardctl.making.paths import check_destination, check_writable
 from shardctl.making.plan.splits import check_split_name
-from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema, roles_of
 from shardctl.making.write.writer import (
     NumberedSample,
@@ -59,15 +58,13 @@ from shardctl.making.write.writer import (
     finish,
     is_indexed,
     named,
-    new_folder,
     part_of,
     refuse_repeated,
     write_samples,
 )
-from shardctl.system import file_lease
 from shardctl.system.arguments import contradiction, whole_number
 from shardctl.system.arguments import names as names_of
-from shardctl.system.files import naming_the_path, remove_tree, write_atomically
+from shardctl.system.files import make_folder, naming_the_path, remove_tree, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.locations import is_url
@@ -182,14 +179,15 @@ def write(
     check_writable(target)
     _refuse_existing(target, overwrite)
     waiting = (lambda owner: None) if if_running == "wait" else None
-    with file_lease.hold(target / STAGING, waiting) as held:
-        publish.recover(target)
+    place = Target(LocalFolder(target))
+    with place.lease(waiting) as held:
+        sweep(place, held)
         _refuse_existing(target, overwrite)
+        upgrade(place, held)
         if isinstance(calls, tuple):
-            manifest = _write_parts(target, *calls, given, workers, overwrite, held)
+            manifest = _write_parts(place, held, *calls, given, workers, overwrite)
         else:
-            manifest = _write_at_once(target, calls, given, held)
-        publish.settle_generations(target)  # none of the dataset before
+            manifest = _write_at_once(place, held, calls, given)
     sizes = manifest.samples, manifest.shards, manifest.bytes
     return WriteResult(*sizes, round(time.monotonic() - began, 3), manifest.fingerprint)
 
@@ -254,41 +252,36 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 
 
 def _write_at_once(
-    target: Path,
-    streams: Streams,
-    given: WriteSchema,
-    held: file_lease.Lease,
+    target: Target, held: WriteLease, streams: Streams, given: WriteSchema
 ) -> Manifest:
-    """Write the samples of streams, and put the dataset in its place. Nothing is left where that
-    fails."""
+    """Write the samples of streams, and commit them. Nothing is left where that fails."""
     stream = _stream(streams, given.names)
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for sample, _, _ in first], given)
-    with new_folder(target) as new:
-        written = write_samples(new, fields, given, chain(first, stream))
+    with making_generation(target, held) as new:
+        written = write_samples(new.root, new.id, fields, given, chain(first, stream))
+        new.shards.extend(entry.path for each in written for entry in each.entries)
         names = [name for splits, _ in streams for name in splits.names]
-        manifest = _finish(new, fields, written, names, given)
-        held.check()
-        publish.publish(new, target)
-    return manifest
+        return _finish(new, fields, written, names, given)
 
 
 def _finish(
-    new: Path,
+    new: NewGeneration,
     fields: Fields,
     written: list[WrittenSplit],
     names: list[str],
     given: WriteSchema,
 ) -> Manifest:
-    """Write the tables and the manifest of shards that are there, with the splits in the order of
-    these names. Raises InputError if two samples have the same key."""
+    """Commit shards that are there, with the splits in the order of these names. Raises InputError
+    if two samples have the same key."""
     written.sort(key=lambda each: names.index(each.split))
     entries = [entry for each in written for entry in each.entries]
     refuse_repeated(
         np.concatenate([each.hashes for each in written]),
-        [new / entry.path for entry in entries],
+        new.root,
+        [entry.path for entry in entries],
         [name for name in fields.layout.columns.names if name == "variant"],
     )
     class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
@@ -314,28 +307,29 @@ def _stream(streams: Streams, names: Names) -> Iterator[NumberedSample]:
 
 
 def _write_parts(
-    target: Path,
+    target: Target,
+    held: WriteLease,
     make: Make,
     parts: list[Part],
     given: WriteSchema,
     workers: int,
     overwrite: bool,
-    held: file_lease.Lease,
 ) -> Manifest:
-    """Write the samples of parts, going on where an earlier call was stopped, and put the dataset
-    in its place."""
-    identity = identity_of(make, parts, given)
-    folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
-    for other in jobs_in(target / STAGING):
-        if other != folder:
-            if not overwrite and JobFolder(other).is_begun():
-                refuse_to_lose_job(LocalFolder(other), None)
-            discard(other)
-    job_folder, new = JobFolder(folder), folder / NEW_FOLDER
-    job = PartsJob(job_folder, make, parts, given)
+    """Write the samples of parts, going on where an earlier call was stopped, and commit them."""
+    identity, root = identity_of(make, parts, given), target.folder.root
+    folder = root / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
+    others = [other for other in target.jobs() if other != folder]
+    for other in others:
+        if not overwrite and JobFolder(other).is_begun():
+            refuse_to_lose_job(LocalFolder(other), None)
+    sweep(target, held, [other.name for other in others])
+    job_folder = JobFolder(folder)
+    new = NewGeneration(target, held, folder, id_of_job(folder) or secrets.token_hex(4))
+    job = PartsJob(job_folder, root, new.id, make, parts, given)
     with workers_for(job, workers) as do:
         (fields,) = do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
-        record = {"written": identity, "parts": len(parts), "layout": fields.layout.to_json()}
+        layout = fields.layout.to_json()
+        record = {"written": identity, "parts": len(parts), "layout": layout, "id": new.id}
         with naming_the_path(folder):
             if job_folder.is_begun() and job_folder.record() != record:
                 if not overwrite:
@@ -344,16 +338,12 @@ def _write_parts(
                         "starts over"
                     )
                 discard(folder)
-            if new.exists():
-                remove_tree(new, target)  # what a killed process has put together in part
-        job_folder.make_folders(NEW_FOLDER)
+        job_folder.make_folders(PARTS_FOLDER)
+        make_folder(root / DATA, root)
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
     names = [name for part in parts for name in part.splits.names]
-    manifest = _finish(new, fields, written, names, given)
-    held.check()
-    publish.publish(new, target)
-    return manifest
+    return _finish(new, fields, written, names, given)
 
 
 # --- what stands for a call of `write` by parts: the same call goes on with the parts that are done
@@ -389,7 +379,7 @@ def identity_of(make: Make, parts: Sequence[Any], options: Any) -> str | None:
             if found is None:
                 return None
             digest.update(found.encode())
-        digest.update(f"{__version__} {FORMAT_VERSION} {pa.__version__}".encode())
+        digest.update(f"{__version__} {SHARD_VERSION} {pa.__version__}".encode())
         pickle.Pickler(SimpleNamespace(write=digest.update), protocol=5).dump(
             (make, list(parts), options)
         )
@@ -425,9 +415,12 @@ class Part:
 
 @dataclass(frozen=True)
 class PartsJob:
-    """What makes the parts, and the folder in which they are put together."""
+    """What makes the parts, and the `root` of the dataset that they are put together in; `id` is in
+    the names of what it writes there."""
 
     folder: JobFolder
+    root: Path
+    id: str
     make: Make
     parts: Sequence[Part]
     given: WriteSchema
@@ -458,9 +451,10 @@ class PartsJob:
         with naming_the_path(folder):
             if folder.exists():
                 remove_tree(folder, self.folder.path)  # of a process that was killed
-            folder.mkdir(parents=True)
+            (folder / DATA).mkdir(parents=True)
         where = self.parts[number].where(number)
-        written = write_samples(folder, fields, self.given, self._samples(number), where)
+        given = folder, self.id, fields, self.given, self._samples(number), where
+        written = write_samples(*given)
         for each in written:
             write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
         record = {
@@ -479,10 +473,10 @@ class PartsJob:
     def copy(self, fields: Fields, split: str, number: int, runs: Sequence[Run]) -> ShardEntry:
         """Put a shard of the dataset together of runs of rows of the parts' shards. Raises
         DatasetError, StorageError."""
-        path = self.folder.path / NEW_FOLDER / shard_name(split, number)
         compression = self.given.compression_of(fields)
-        copied = copy_shard(path, fields.layout, split, number, compression, runs)
-        return ShardEntry.of_written(split, path.name, copied.facts)
+        to = self.root, self.id, fields.layout, split, number, compression
+        copied = copy_shard(*to, runs)
+        return ShardEntry.of_written(split, number, copied.path, copied.facts)
 
     @cached_property
     def _splits(self) -> set[str]:
@@ -501,7 +495,7 @@ class PartsJob:
         record = self.folder.read_marker(_name(number))
         names = [entry["path"] for each in record["splits"] for entry in each["entries"]]
         if (
-            not all(map(is_file_name, names))
+            not are_paths_inside(names)
             or not {each["split"] for each in record["splits"]} <= self._splits
         ):
             marker = printable(self.folder.marker(_name(number)))

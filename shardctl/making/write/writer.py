@@ -7,7 +7,6 @@ import contextlib
 import copy
 import hashlib
 import json
-import secrets
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,19 +22,34 @@ from shardctl.errors import InputError, ShardctlError, UsageError
 from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, STAGING, shard_name
+from shardctl.format.names import (
+    DATA,
+    FILES,
+    MANIFEST,
+    PLAN,
+    REJECTS,
+    SHARDS,
+    path_of_shard,
+    shard_name,
+)
 from shardctl.format.roles import Sample
 from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
-from shardctl.format.tables import FILE_FIELDS, PLAN_SCHEMA, Making, ShardEntry, ShardSpool
+from shardctl.format.tables import (
+    FILE_FIELDS,
+    MADE_BY,
+    PLAN_SCHEMA,
+    Making,
+    ShardEntry,
+    ShardSpool,
+)
 from shardctl.images.codecs.image import to_rgb
-from shardctl.making.commit import publish
-from shardctl.making.commit.staging import REPAIR_PREFIX, discard
+from shardctl.making.commit.commit import NewGeneration, manifest_of, splits_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
-from shardctl.making.shards.job import NEW_FOLDER
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
 from shardctl.system.files import (
+    PARTIAL,
     FileFacts,
     StreamedFile,
     naming_the_path,
@@ -83,14 +97,16 @@ NumberedSample = tuple[Sample, int, Splits]
 
 
 def write_samples(
-    folder: Path,
+    root: Path,
+    job: str,
     fields: Fields,
     given: WriteSchema,
     samples: Iterable[NumberedSample],
     where: str = "",
 ) -> list[WrittenSplit]:
-    """Write samples into a folder: each split has shards of its own, and one block in memory.
-    Messages about a sample begin with `where` it is from.
+    """Write samples as shards of the dataset at `root`: each split has shards of its own, and one
+    block in memory. `job` is the id of what does so. Messages about a sample begin with `where` it
+    is from.
 
     Return what was written of each split, in the order in which they came. Raises InputError,
     StorageError.
@@ -106,7 +122,7 @@ def write_samples(
                 raise InputError(f"{where}{error}") from error
             split = splits.of(values[0])
             if split not in writing:
-                series = ShardSeries(folder, fields.layout, split, compression, given.limits)
+                series = ShardSeries(root, job, fields.layout, split, compression, given.limits)
                 writing[split] = series, array("Q"), np.zeros(classes, np.int64)
             series, hashes, labels = writing[split]
             name = _name_of(values[0], values[variant : variant + 1] if variant > 0 else ())
@@ -137,9 +153,12 @@ def _name_of(key: str, variant: Sequence[Any]) -> bytes:
     return " ".join([*map(repr, variant), key]).encode("utf-8", "surrogatepass")
 
 
-def refuse_repeated(hashes: Hashes, shards: Sequence[Path], variants: Sequence[str]) -> None:
-    """Raise InputError if two samples of some shards have the same key, given a hash for each,
-    (samples,): ten million are 80 MB. `variants` is the name of that column, if there is one.
+def refuse_repeated(
+    hashes: Hashes, root: Path, shards: Sequence[str], variants: Sequence[str]
+) -> None:
+    """Raise InputError if two samples of some shards below `root` have the same key, given a hash
+    for each, (samples,): ten million are 80 MB. `variants` is the name of that column, if there is
+    one.
 
     Equal hashes prove nothing: such keys are read from the shards and compared.
     """
@@ -149,7 +168,7 @@ def refuse_repeated(hashes: Hashes, shards: Sequence[Path], variants: Sequence[s
         wanted = np.flatnonzero(np.isin(hashes, again[start : start + _FEW]))
         first, seen = 0, dict[bytes, int]()
         for block in chain.from_iterable(
-            ShardReader(LocalFolder(path.parent), path.name).blocks() for path in shards
+            ShardReader(LocalFolder(root), path).blocks() for path in shards
         ):
             here = wanted[(wanted >= first) & (wanted < first + block.num_rows)]
             for row in here.tolist():
@@ -173,7 +192,8 @@ class ShardSeries:
     """Writes the rows of one split into one shard after the other; one block is in memory.
     `entries` are the shards so far."""
 
-    folder: Path
+    root: Path
+    job: str
     layout: Layout
     split: str
     compression: Compression
@@ -210,7 +230,11 @@ class ShardSeries:
             sink.sync()
             sink.close()
         facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
-        self.entries.append(ShardEntry.of_written(self.split, self._path.name, facts))
+        number = len(self.entries)
+        path = path_of_shard(self.split, number, sink.sha256)
+        with naming_the_path(self._path):
+            self._path.replace(self.root / path)
+        self.entries.append(ShardEntry.of_written(self.split, number, path, facts))
         self._open, self._rows, self._raw_bytes = None, 0, 0
 
     def abandon(self) -> None:
@@ -222,29 +246,14 @@ class ShardSeries:
 
     @property
     def _path(self) -> Path:
-        return self.folder / shard_name(self.split, len(self.entries))
-
-
-@contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder for a dataset that is to take the place of the one at `target`: `new` in a
-    folder of its staging folder. Nothing is left of that in the end. The caller holds the lease."""
-    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-    try:
-        with naming_the_path(folder):
-            (folder / NEW_FOLDER).mkdir(parents=True)
-        yield folder / NEW_FOLDER
-    finally:
-        # otherwise it may hold the only copy of some data
-        if folder.exists() and not publish.is_committing(folder):
-            with contextlib.suppress(OSError):  # the next one that writes deletes it
-                discard(folder)
+        name = f"{shard_name(self.split, len(self.entries))}.{self.job}"
+        return self.root / DATA / f"{name}.{'0' * 8}{PARTIAL}"
 
 
 def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
     """Return what stands for the samples of a dataset without a source in its fingerprint."""
     return hashlib.sha256(
-        json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()
+        json.dumps([[f"{entry.name}.arrow", entry.sha256] for entry in entries]).encode()
     ).hexdigest()[:32]
 
 
@@ -266,15 +275,14 @@ def write_tables(
 
 
 def finish(
-    folder: Path,
+    new: NewGeneration,
     layout: Layout,
     entries: Sequence[ShardEntry],
     compression: Compression,
     settings: dict[str, Any],
     class_counts: dict[str, list[int]] | None = None,
 ) -> Manifest:
-    """Complete the folder of a dataset whose shards are there: write its tables, and its manifest
-    last."""
+    """Commit a dataset whose shards are there: write its tables, and its manifest last."""
     recipe: dict[str, Any] = {
         "kind": layout.kind,
         "store": layout.image.store if layout.image else None,
@@ -282,20 +290,22 @@ def finish(
         "transform": [],
     }
     parts = {WRITTEN_PART: digest_of_shards(entries)}
+    tables = new.tables
     files = write_tables(
-        folder, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
+        tables, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
-    manifest = publish.manifest_of(
+    manifest = manifest_of(
         layout,
         recipe,
         parts,
-        publish.splits_of(entries),
+        splits_of(entries),
         settings=settings,
         files=files,
         class_counts=class_counts,
-    )
-    write_atomically(folder / MANIFEST, manifest.to_json().encode())
-    return manifest
+        job=new.id,
+    ).with_generation(new.target.manifest(), MADE_BY, sum(entry.rows for entry in entries), 0, 0)
+    write_atomically(tables / MANIFEST, manifest.to_json().encode())
+    return new.commit()
 
 
 AS_THEY_ARE = (str, int, float, bytes, bool, type(None), list, dict, np.ndarray)

@@ -136,10 +136,6 @@ class Store(Protocol):
         objects."""
         ...
 
-    def copy(self, source: str, target: str) -> None:
-        """Copy an object within the store."""
-        ...
-
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are not there are left out."""
         ...

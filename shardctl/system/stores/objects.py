@@ -377,14 +377,6 @@ class Objects:
         objects = sorted(self._stored(meta) for meta in found["objects"])
         return names, [entry for entry in objects if entry.name != folder]
 
-    def copy(self, source: str, target: str) -> None:
-        """Copy an object within the store."""
-        self._ask(
-            "copy",
-            source,
-            lambda: obstore.copy(self._clients.patient, self._path(source), self._path(target)),
-        )
-
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, up to 1,000 with one request; those that are not there are left out."""
         remaining = iter(keys)

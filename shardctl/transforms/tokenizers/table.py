@@ -10,6 +10,7 @@ from pathlib import Path
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.names import is_file_name
 from shardctl.format.roles import Roles
+from shardctl.format.tables import BRING_BACK
 from shardctl.format.token_columns import main_tokens
 from shardctl.system.files import read_named
 from shardctl.system.folders import FolderHere
@@ -173,7 +174,11 @@ def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
     if not is_file_name(role.tokenizer):
         named = f"{printable(role.tokenizer)!r:.200}"
         raise DatasetError(f"{shown}: names a tokenizer that is not in its folder: {named}")
-    tokenizer = open_tokenizer(role.tokenizer, folder.work)
+    try:
+        beside = folder.path(role.tokenizer).parent
+    except FileNotFoundError:
+        raise DatasetError(f"{folder.shown(role.tokenizer)}: missing; {BRING_BACK}") from None
+    tokenizer = open_tokenizer(role.tokenizer, beside)
     if role.vocabulary is not None and tokenizer.vocabulary != role.vocabulary:
         other = (
             f"it has {tokenizer.vocabulary:,} tokens, and the dataset was made with "

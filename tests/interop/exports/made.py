@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from dataset_files import shards_in
 from hypothesis import strategies as st
 from in_this_process import convert, export
 from PIL import Image
@@ -311,9 +312,7 @@ def tables(draw: Any) -> tuple[pa.Schema, list[dict[str, Any]]]:
 
 def table(dataset: Path, split: str = "train") -> pa.Table:
     """All samples of a split as they are stored."""
-    shards = [
-        pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))
-    ]
+    shards = [pa.ipc.open_file(shard).read_all() for shard in shards_in(dataset, split)]
     return pa.concat_tables(shards).replace_schema_metadata(None)
 
 

@@ -18,13 +18,13 @@ from tars import members_of
 
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.interop.exports import job
 from shardctl.interop.exports.job import ExportJob, Parts
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.file_lease import Lease
-from shardctl.system.folders import LocalFolder
 
 MINE = "my only copy"
 
@@ -165,7 +165,7 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     dataset = write_texts(tmp_path / "in")
     (tmp_path / "out.partial").mkdir()
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
-    planned = ExportJob.of(Source(LocalFolder(dataset), Choice()), "mds", {}, ())
+    planned = ExportJob.of(Source(dataset_in(dataset), Choice()), "mds", {}, ())
     staging.begin(planned.to_json())
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
@@ -222,7 +222,7 @@ def write_named_images(folder: Path) -> Path:
     parquet.write_table(pa.table(columns), folder.with_suffix(".parquet"))
     convert(folder.with_suffix(".parquet"), folder, recipe={"kind": "image"})
     folder.with_suffix(".parquet").unlink()
-    assert set(Source(LocalFolder(folder), Choice()).exported.roles.images) == {"image", "mask"}
+    assert set(Source(dataset_in(folder), Choice()).exported.roles.images) == {"image", "mask"}
     return folder
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
+from dataset_files import tables_in
+from handmade import generation_of
 from hypothesis import given
 from hypothesis import strategies as st
 from in_this_process import convert, export
@@ -209,12 +211,13 @@ def write(root: Path, columns: Mapping[str, Column]) -> Path:
     ]
     roles = Roles({name: each.role for name, each in columns.items() if each.role is not None})
     layout = Layout("image", pa.schema(fields), roles)
-    root.mkdir()
-    series = ShardSeries(root, layout, "train", Compression.parse("none"), ShardLimits(1 << 62, 3))
-    for number in range(SAMPLES):
-        series.add((f"k{number}", *(each.values[number] for each in columns.values())), 1000)
-    series.close()
-    finish(root, layout, series.entries, Compression.parse("none"), {"made_by": MADE_BY})
+    encoding, limits = Compression.parse("none"), ShardLimits(1 << 62, 3)
+    with generation_of(root) as new:
+        series = ShardSeries(new.root, new.id, layout, "train", encoding, limits)
+        for number in range(SAMPLES):
+            series.add((f"k{number}", *(each.values[number] for each in columns.values())), 1000)
+        series.close()
+        finish(new, layout, series.entries, encoding, {"made_by": MADE_BY})
     return root
 
 
@@ -324,7 +327,7 @@ def test_masks_that_are_not_those_of_the_export_are_rejects(tmp_path, out):
     said["files"][f"data/{path.name}"]["bytes"] = path.stat().st_size
     described.write_text(json.dumps(said))
     made = convert(out, tmp_path / "back", recipe=FLIP, max_rejects=10)
-    rejects = (tmp_path / "back" / "rejects.jsonl").read_text()
+    rejects = (tables_in(tmp_path / "back") / "rejects.jsonl").read_text()
     assert made.rejected == 3
     assert "this is an image of mode RGB" in rejects
     assert "its mask is of 3x3, and the image has 8x6" in rejects

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from dataset_files import shards_in
 from PIL import Image
 
 import shardctl
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.tables import read_rejects
 from shardctl.making.convert import ConvertResult
-from shardctl.system.folders import LocalFolder
 
 PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]
 
@@ -87,11 +88,11 @@ def converted(source: Path, out: Path, *labels: str, **options: Any) -> ConvertR
 def samples(out: Path) -> dict[str, dict[str, Any]]:
     """All samples by key, the mask as it is stored."""
     found: dict[str, dict[str, Any]] = {}
-    for shard in sorted(out.glob("*-0*.arrow")):
+    for shard in shards_in(out):
         for row in pa.ipc.open_file(shard).read_all().to_pylist():
             found[row["key"]] = row
     return found
 
 
 def rejects(out: Path) -> dict[str, tuple[str, str]]:
-    return {reject.key: (reject.error, reject.message) for reject in read_rejects(LocalFolder(out))}
+    return {reject.key: (reject.error, reject.message) for reject in read_rejects(dataset_in(out))}

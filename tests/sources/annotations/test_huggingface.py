@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dataset_files import shards_in
 from in_this_process import convert
 from making import box, coco_file, converted, mask, photos, rejects, samples, values_of
 from pyarrow import parquet
@@ -147,7 +148,7 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path, o
     file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, [cat])
     mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
     converted(source, out, f"coco:{file}", f"masks:{tmp_path}/masks")
-    shards = [str(path) for path in out.glob("train-*.arrow")]
+    shards = [str(path) for path in shards_in(out)]
     found = datasets.load_dataset(
         "arrow", data_files=shards, split="train", cache_dir=str(tmp_path / "cache")
     )

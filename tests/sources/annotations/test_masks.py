@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dataset_files import shards_in, tables_in
 from in_this_process import convert
 from making import converted, mask, photo, photos, rejects, samples, values_of
 from PIL import Image
@@ -91,13 +92,13 @@ def test_masks_count_for_what_the_dataset_is_made_of(tmp_path, out, source):
     spec = f"masks:{tmp_path}/masks"
     converted(source, out, spec)
     assert converted(source, out, spec).status == "up-to-date"
-    columns = open_table(*file_at(out / "files.arrow"))["columns"].to_pylist()
+    columns = open_table(*file_at(tables_in(out) / "files.arrow"))["columns"].to_pylist()
     assert columns[0]["shardctl.mask"]["path"] == "../masks/a.png", "from the source on"
     before = path.read_bytes()
     mask(path, 2 - values_of((8, 6)))
     with pytest.raises(DatasetError, match="labels"):
         converted(source, out, spec)
-    shard = next(out.glob("train-*.arrow"))
+    shard = next(iter(shards_in(out)))
     intact = shard.read_bytes()
     shard.write_bytes(b"x")
     assert shardctl.repair(out).status == "damaged", "the mask has changed"

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dataset_facts import rejects_of, stored, sums
+from dataset_files import shard_in
 from flipped_photos import FLIP, png
 from in_this_process import convert, repair
 from PIL import Image
@@ -85,7 +86,7 @@ def test_masks_whose_size_tells_the_frame_tell_it_for_the_others(recipe, frame, 
         assert are_aligned(out) == [True] * 5
         assert len([said for said in result.notices if "EXIF" in said]) == 1
     assert sums(outs[0]) == sums(outs[1])
-    (outs[0] / "train-00000.arrow").unlink()
+    (shard_in(outs[0], "train-00000")).unlink()
     repair(outs[0])
     assert are_aligned(outs[0]) == [True] * 5
 

@@ -1,0 +1,70 @@
+"""The folders of the generations of a dataset; and what a folder is that has no manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from shardctl.format.names import (
+    BESIDE_SHARDS,
+    GENERATIONS,
+    MANIFEST,
+    REBUILT_FROM,
+    STAGING,
+    job_of_generation,
+)
+from shardctl.system.files import exists, is_folder, near_path
+from shardctl.system.folders import Folder
+from shardctl.system.stores import refuse_half_url
+from shardctl.system.text import printable
+
+
+def generation_folders(root: Path) -> list[str]:
+    """Return the folders of all generations of a dataset, also of those that are not whole: in the
+    order of their numbers, with a / at their ends."""
+    names = os.listdir(root / GENERATIONS) if is_folder(root / GENERATIONS) else []
+    folders = (f"{GENERATIONS}/{name}/" for name in names)
+    return sorted(filter(job_of_generation, folders), key=lambda folder: (len(folder), folder))
+
+
+def unfinished_commit(root: Path) -> str:
+    """Return what to do where 1.0.0rc1 was stopped while a dataset took its place, "" if it was
+    not."""
+    root = root.absolute()
+    aside = f".{root.name}{STAGING}"
+    for folder in (root, root.parent / aside, root.parent / f"{aside}.old"):
+        with contextlib.suppress(OSError):  # a name may be too long
+            for mark in (folder / STAGING).glob("*/replaced.json"):
+                return (
+                    "shardctl 1.0.0rc1 was stopped while a dataset took its place here "
+                    f"({printable(mark)}); complete it with that version (`shardctl repair`)"
+                )
+    return ""
+
+
+def why_no_manifest(folder: Folder) -> str:
+    """Return why a folder is no dataset, and what to do."""
+    shown, here = folder.shown(), folder.local
+    nothing = f"{shown}: not a dataset (it has no {MANIFEST})"
+    if here is None:
+        return nothing
+    if not exists(here):
+        refuse_half_url(str(here))
+        if exists(here.parent / MANIFEST):
+            return f"{shown}: no such dataset or shard; {printable(here.parent)} is a dataset"
+        return f"{shown}: no such dataset{near_path(here)}"
+    if why := unfinished_commit(here):
+        return f"{shown}: {why}"
+    if (here / STAGING).exists():
+        return f"{shown}: an unfinished conversion; run the same command or script again"
+    tables = here / next(reversed(generation_folders(here)), "")
+    if any(exists(tables / name) for name in BESIDE_SHARDS):
+        needed = () if exists(tables / MANIFEST) else REBUILT_FROM
+        lost = [name for name in needed if not exists(tables / name)]
+        cure = "convert it again" if lost else f"`shardctl repair {shown}` rebuilds it"
+        return f"{shown}: lacks {', '.join((MANIFEST, *lost))}; {cure}"
+    with contextlib.suppress(OSError):
+        for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
+            return f"{nothing}; did you mean {printable(inside)}?"
+    return f"{nothing}; `shardctl convert {shown} out` makes one"

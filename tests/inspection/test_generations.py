@@ -1,0 +1,113 @@
+"""The generations of a dataset, and the files that each of them has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from dataset_files import shards_in, tables_in
+from in_this_process import convert
+
+import shardctl
+from shardctl.format.dataset_folder import generation_in
+from shardctl.format.tables import ShardTable
+
+
+@pytest.fixture(scope="module")
+def grown(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that was converted, and brought up to date with a photo less; its first generation
+    is kept."""
+    folder = tmp_path_factory.mktemp("grown")
+    shutil.copytree(photos, folder / "in")
+    options: dict[str, Any] = {"split": "train=0.7,val=0.3", "samples_per_shard": 10}
+    convert(folder / "in", folder / "out", **options)
+    min((folder / "in").rglob("*.jpg")).unlink()
+    convert(folder / "in", folder / "out", update=True, **options)
+    return folder / "out"
+
+
+def files_of(cli: Any, *given: object) -> list[str]:
+    """Return the files that are listed, which are the same as text and as JSON."""
+    printed = cli("inspect", *given, "--files").out.splitlines()
+    assert cli("inspect", *given, "--files", "--json").json == {"files": printed}
+    return list(printed)
+
+
+def test_the_files_of_a_dataset_are_all_that_a_copy_needs(grown, cli, tmp_path):
+    """In their order: the manifest, which makes it a dataset, is the last one."""
+    files = files_of(cli, grown)
+    assert files[-1] == "manifest.json"
+    assert len({*files}) == len(files)
+    copy = tmp_path / "copy"
+    for name in files:
+        assert not (copy / "manifest.json").exists()
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(grown / name, copy / name)
+    assert shardctl.verify(copy, "full").findings == ()
+    assert files_of(cli, copy) == files
+    (copy / ".shardctl" / "repair-12345678").mkdir(parents=True)
+    convert(grown.parent / "in", copy, resize=8, overwrite=True, keep_generations=2)
+    assert [each.number for each in shardctl.open(copy).manifest.kept] == [1, 2]
+    assert not any((copy / ".shardctl").glob("repair-*")), "what a killed process left is swept"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_files_of_a_split_open_with_pyarrow(grown, cli, number):
+    files = files_of(cli, grown, "--split", "val", "--generation", number)
+    shards = pa.concat_tables(pa.ipc.open_file(grown / name).read_all() for name in files)
+    ds = shardctl.open(grown, "val", generation=number)
+    assert shards["key"].to_pylist() == ds.take(range(len(ds)), columns=["key"])["key"]
+    refused = cli("inspect", grown, "--files", "--split", "vla")
+    assert (refused.code, "no split 'vla'; did you mean val?" in refused.err) == (2, True)
+
+
+def test_the_files_of_an_earlier_generation(grown, cli):
+    """By its number, and by the path of its folder."""
+    first = generation_in(grown, 1)
+    files = files_of(cli, grown, "--generation", 1)
+    assert set(ShardTable(first).paths) < set(files) != set(files_of(cli, grown))
+    assert first.places.of("plan.arrow") in files
+    assert files_of(cli, grown / first.places.tables) == files
+    present = {path.relative_to(grown).as_posix() for path in shards_in(grown)}
+    assert 0 < len(present & set(files)) < len(present), "shards that did not change"
+
+
+def test_everything_can_be_asked_of_an_earlier_generation(grown, cli):
+    ds = shardctl.open(grown, generation=1)
+    assert (len(ds), len(shardctl.open(grown))) == (60, 59)
+    for number, samples in ((1, 60), (2, 59)):
+        found = cli("inspect", grown, "--generation", number, "--json").json
+        assert found["samples"] == samples
+    (key,) = set(ds.take(range(60), columns=["key"])["key"]) - {
+        sample["key"] for sample in shardctl.open(grown)
+    }
+    assert cli("inspect", grown, "--key", key).code == 3
+    found = cli("inspect", grown, "--generation", 1, "--key", key, "--json").json
+    assert found["values"]["key"] == key
+    assert ds[found["index"]]["key"] == key
+
+
+def test_a_generation_that_is_not_there_is_refused(grown, cli):
+    refused = cli("inspect", grown, "--generation", 3)
+    assert refused.code == 3
+    assert "generation 3 is not there, only 1, 2; --keep-generations N keeps more" in refused.err
+    (shard, *_) = shards_in(grown)
+    refused = cli("inspect", shard, "--generation", 1)
+    assert (refused.code, "--generation are for a whole dataset" in refused.err) == (2, True)
+
+
+def test_the_history_says_which_generations_are_there(grown, cli):
+    listed = cli("inspect", grown, "--history", "--json").json["generations"]
+    assert [(each["number"], each["command"], each["there"]) for each in listed] == [
+        (1, "convert", True),
+        (2, "update", True),
+    ]
+    assert [grown / each["path"] for each in listed] == [
+        tables_in(grown / listed[0]["path"]),
+        tables_in(grown),
+    ]
+    _, *rows = cli("inspect", grown, "--history").out.splitlines()
+    assert [(row.split()[0], row.split()[-1]) for row in rows] == [("1", "kept"), ("2", "present")]
