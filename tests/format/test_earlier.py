@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ import pytest
 from dataset_facts import expect_whole, keys, tree
 from dataset_files import shard_in, shards_in, tables_in
 from followed_sources import write
+from format_2 import as_format_2
+from in_this_process import convert
 from PIL import Image
+from stopping import stop_after, stopped_at
 
 import shardctl
 from shardctl.errors import DatasetError
 from shardctl.images.codecs import backend
+from shardctl.making.commit.target import Target
+from shardctl.making.convert import Listener
 
 EARLIER = Path(__file__).parent / "earlier"
 
@@ -147,6 +153,45 @@ def test_version_2_is_compacted_and_pruned(unpacked):
     expect_version_3(dataset, before)
     assert keys(dataset) == [key for key in old_keys if key != "cats/0.png"]
     assert not any(photo.read_bytes() in data for data in tree(dataset).values())
+
+
+@pytest.mark.parametrize("unpacked", OPENED[-1:], indirect=True)
+def test_an_upgrade_that_is_killed_before_its_commit_loses_nothing(unpacked, monkeypatch):
+    dataset = unpacked / "source"
+    before = inodes(shards_in(dataset))
+    compact = partial(shardctl.compact, dataset)
+    assert stopped_at(0, "kill", Target, "replace_manifest", compact, monkeypatch)
+    assert shardctl.verify(dataset).ok
+    compact()
+    expect_version_3(dataset, before)
+    assert inodes(shards_in(dataset)) == before
+
+
+@pytest.mark.parametrize("unpacked", OPENED[-1:], indirect=True)
+def test_version_2_needs_no_record_of_updates_and_a_damaged_one_gives_way(unpacked):
+    dataset, photos = unpacked / "source", unpacked / "sources" / "photos"
+    (dataset / "update.arrows").unlink()
+    shardctl.compact(dataset)
+    expect_version_3(dataset, inodes(shards_in(dataset)))
+    (unpacked / "raw" / "shards.arrow").write_bytes(b"ARROW1")
+    assert shardctl.convert(photos, unpacked / "raw", overwrite=True, workers=0).samples == 6
+    assert shardctl.verify(unpacked / "raw", "deep").ok
+
+
+def test_a_job_that_version_2_has_begun_is_none_that_is_done(photos, tmp_path):
+    """It has no id, and neither has the dataset that is there."""
+    made, out = tmp_path / "made", tmp_path / "out"
+    convert(photos, made, resize=8)
+    again = partial(convert, photos, resize=16, overwrite=True, samples_per_shard=10)
+    with pytest.raises(KeyboardInterrupt):
+        again(made, listener=Listener(progress=stop_after(10)))
+    (record,) = made.glob(".shardctl/*/job.json")
+    job = json.loads(record.read_text())
+    del job["id"]
+    record.write_text(json.dumps(job))
+    shutil.copytree(made / ".shardctl", as_format_2(made, out) / ".shardctl", dirs_exist_ok=True)
+    assert again(out).samples == 60
+    assert min(shardctl.open(out)[0]["image"].shape[:2]) == 16
 
 
 @pytest.mark.parametrize("unpacked", OPENED[-1:], indirect=True)

@@ -111,3 +111,19 @@ def test_the_history_says_which_generations_are_there(grown, cli):
     ]
     _, *rows = cli("inspect", grown, "--history").out.splitlines()
     assert [(row.split()[0], row.split()[-1]) for row in rows] == [("1", "kept"), ("2", "present")]
+
+
+def test_what_writes_after_a_generation_went_does_not_bring_it_back(grown, cli, tmp_path):
+    """Nothing but manifest.json says that no earlier generation is kept by now."""
+    copy, options = tmp_path / "copy", {"split": "train=0.7,val=0.3", "samples_per_shard": 10}
+    shutil.copytree(grown, copy)
+    convert(grown.parent / "in", copy, update=True, keep_generations=0, **options)
+    key = "no such key"
+    for command in (["prune", copy, "--key", key, "--dry-run"], ["prune", copy, "--key", key]):
+        assert cli(*command).err.count("no sample has the key") == 1
+    shardctl.compact(copy)
+    manifest = shardctl.open(copy).manifest
+    assert (manifest.keep, manifest.kept) == (0, ())
+    shards_in(copy)[0].unlink()
+    assert shardctl.repair(copy, sources=[grown.parent / "in"]).ok
+    assert shardctl.open(copy).manifest.keep == 0

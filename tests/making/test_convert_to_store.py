@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -645,6 +646,20 @@ def test_a_place_that_holds_something_else_is_refused(photos, bucket, folder):
 
 
 @pytest.mark.thorough
+def test_a_dataset_that_has_lost_its_manifest_is_not_converted_over(photos, url, monkeypatch):
+    convert(photos, url)
+    over = partial(convert, photos, url, samples_per_shard=6, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "commit_made", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            over()
+    open_store(url).delete(["manifest.json"])
+    before = keys(url)
+    with pytest.raises(StorageError, match="holds something else"):
+        over()
+    assert keys(url) == before
+
+
 def test_datasets_of_others_below_it_stay(photos, url):
     convert(photos, url, recipe=other(8))
     below = f"{url}/data/27838a1c0ffe"  # where shardctl has its own shards

@@ -22,6 +22,7 @@ from token_samples import packed_blocks, write_packed
 import shardctl
 from shardctl.errors import UsageError
 from shardctl.format.names import SHARDS
+from shardctl.making.commit.target import Target
 from shardctl.making.convert import run as running
 from shardctl.making.rewrite import prune
 from shardctl.system.files import sha256_of
@@ -382,6 +383,18 @@ def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     follow()
     assert key not in keys_of(out)
     expect_whole(out)
+
+
+def test_a_prune_that_was_killed_right_after_its_commit_is_completed(source, out, monkeypatch):
+    convert(source, out)
+    over = partial(convert, source, out, samples_per_shard=7, overwrite=True)
+    assert stopped_at(0, "kill", running, "commit_made", over, monkeypatch)
+    gone = files_of(source)[3]
+    remove = partial(shardctl.prune, out, keys=[str(gone.relative_to(source))])
+    assert stopped_at(3, "kill", Target, "replace_manifest", remove, monkeypatch)
+    assert len(keys_of(out)) == 59
+    assert remove().removed == 0
+    assert in_any_file(out, gone.read_bytes()) == []
 
 
 def test_a_sample_that_only_a_kept_generation_has_goes_too(source, out):

@@ -319,6 +319,31 @@ def test_a_broken_off_conversion_survives_a_repair(dropping, monkeypatch):
     assert again().status == "resumed"
 
 
+def test_a_dataset_without_its_manifest_keeps_its_shards_when_its_repair_is_killed(
+    dropping, monkeypatch
+):
+    out = dropping / "dropped"
+    before = digests_of(out)
+    shutil.rmtree(dropping / "in")
+    (out / "manifest.json").unlink()
+    mend = partial(repair, out)
+    assert stopped_at(0, "kill", Repair, "_write_manifest", mend, monkeypatch)
+    assert mend().ok
+    assert digests_of(out) == before
+
+
+def test_a_table_and_the_list_of_a_dataset_that_keeps_a_generation(dropping):
+    out = dropping / "dropped"
+    images(dropping / "in", "3.png", "9.png", "2.png", "0.png")
+    convert(dropping / "in", out, samples_per_shard=2, update=True)
+    assert shardctl.open(out).manifest.kept
+    before = digests_of(out)
+    for name in ("shards.arrow", "SHA256SUMS"):
+        flip(tables_in(out) / name, 10)
+    assert repair(out).ok
+    assert digests_of(out) == before
+
+
 def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping, monkeypatch):
     """It writes files into the folder of that repair, while the next one takes it away."""
     out = dropping / "damaged"

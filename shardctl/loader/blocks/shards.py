@@ -26,7 +26,7 @@ from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.dataset_folder import DatasetFolder, dataset_in
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Generation, Manifest, places_of
-from shardctl.format.names import MANIFEST, SHARDS, Places
+from shardctl.format.names import MANIFEST, SHARDS, Places, content_digits
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
@@ -402,7 +402,8 @@ class Shards:
         if found is None:
             raise self._gone(self.name_of(shard), "gone while it was read")
         # a repair may have put the same bytes there again
-        is_same = found[0] != opened.identity[0] and found[1] == opened.identity[1]
+        is_new = found[0] != opened.identity[0] and found[1] == opened.identity[1]
+        is_same = is_new and content_digits(self._path(shard)) != ""
         if found != opened.identity and not is_same:
             raise self._other(self.name_of(shard), "truncated or rewritten while it was read")
 

@@ -37,6 +37,7 @@ from shardctl.format.names import (
 from shardctl.format.tables import ShardEntry, ShardSpool, ShardTable, read_checksums
 from shardctl.making.commit.staging import (
     REPAIR_PREFIX,
+    has_made,
     id_of_job,
     is_resumable,
     job_of_partial,
@@ -198,20 +199,20 @@ def sweep(
     named = {each.path for each in manifest.history if each.path} if manifest else set[str]()
     stay, go, committed = list[Path](), list[Path](), list[str]()
     for job in target.jobs():
-        if manifest is not None and id_of_job(job) == manifest.job:
+        if has_made(job, manifest):
             committed.append(job.name)
             go.append(job)
         else:
             stays = job.name not in given_up and is_resumable(job, manifest)
             (stay if stays else go).append(job)
     begun, ended = set(map(id_of_job, stay)), set(map(id_of_job, go))
+    generations = target.generations()
+    if manifest is None and not {*map(job_of_generation, generations)} <= begun | ended:
+        return committed  # the manifest is lost: what the dataset needs is not known
     gone = [
         folder
-        for folder in target.generations()
-        if folder not in named
-        and job_of_generation(folder) not in begun
-        # where the manifest is lost, generations are what is left of the dataset
-        and (manifest is not None or job_of_generation(folder) in ended)
+        for folder in generations
+        if folder not in named and job_of_generation(folder) not in begun
     ]
     if go and not listed:
         listed = target.sizes(f"{DATA}/")
@@ -236,8 +237,9 @@ def sweep(
         held.check()
         target.delete(path for path in own if path not in needed and is_shard_path(path))
         target.discard(job)
+    unnamed = list(_unnamed(target, ours - needed, begun))  # hashing takes its time
     held.check()
-    target.delete(_unnamed(target, ours - needed, begun))
+    target.delete(unnamed)
     target.tidy()
     return committed
 
@@ -247,9 +249,10 @@ def _needed(target: Target, manifest: Manifest | None, jobs: Iterable[Path]) -> 
     DatasetError where the table of one cannot be read. A copy need not have the earlier
     generations."""
     needed = set[str]()
-    if manifest is not None and manifest.job:
-        kept = (each.path for each in manifest.kept if target.sizes(each.path))
-        for folder in (manifest.generation.path, *kept):
+    if manifest is not None:
+        places = manifest.places
+        needed.update(map(places.of, target.shards_of(places.tables)))
+        for folder in (each.path for each in manifest.kept if target.sizes(each.path)):
             needed.update(target.shards_of(folder))
     for job in jobs:
         needed.update(target.shards_made(job))
@@ -279,15 +282,16 @@ def _unnamed(target: Target, paths: Iterable[str], begun: set[str]) -> Iterator[
 
 
 def kept_bytes(target: Target) -> int:
-    """Return how many bytes of shards are there for readers of earlier generations alone."""
-    manifest = target.manifest()
-    if manifest is None or not manifest.kept:
-        return 0
-    present, earlier = target.shards_of(manifest.places.tables), dict[str, int]()
+    """Return how many bytes of shards are there for readers of earlier generations alone; 0 where
+    one of them cannot be read: without the lease, it may be gone."""
     with contextlib.suppress(DatasetError):
-        for each in manifest.kept:
-            earlier |= target.shards_of(each.path)
-    return sum(size for path, size in earlier.items() if path not in present)
+        manifest = target.manifest()
+        if manifest is not None and manifest.kept:
+            present, earlier = target.shards_of(manifest.places.tables), dict[str, int]()
+            for each in manifest.kept:
+                earlier |= target.shards_of(each.path)
+            return sum(size for path, size in earlier.items() if path not in present)
+    return 0
 
 
 # --- a dataset of format 2 becomes one of format 3 ---
@@ -305,8 +309,9 @@ def upgrade(target: Target, held: WriteLease) -> bool:
     new = target.folder.path(folder)
     make_folder(new, target.folder.root)
     table = ShardTable(old)
+    update = there.update if is_file(old.path(UPDATE)) else None  # it may be lost
     with naming_the_path(new):
-        for name in {*there.files, *([UPDATE] if there.update else [])} - {SHARDS, CHECKSUMS}:
+        for name in {*there.files, *([UPDATE] if update else [])} - {SHARDS, CHECKSUMS}:
             copy_file(old.path(name), new / name)
     with ShardSpool(new) as spool:
         for entry in table:
@@ -318,6 +323,7 @@ def upgrade(target: Target, held: WriteLease) -> bool:
     made = replace(
         there,
         files=files,
+        update=update,
         history=(*earlier, last),
         keep=there.keep or 1,
         job=job,

@@ -68,6 +68,11 @@ def id_of_job(folder: Path) -> str:
     return JobFolder(folder).id
 
 
+def has_made(folder: Path, there: Manifest | None) -> bool:
+    """Return whether the dataset `there` is what the job in a folder has made."""
+    return there is not None and there.job != "" and there.job == id_of_job(folder)
+
+
 def is_resumable(folder: Path, there: Manifest | None) -> bool:
     """Return whether a process may go on with the job in a folder, where the dataset `there` is: not
     if it brings another one up to date."""

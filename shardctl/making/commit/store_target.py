@@ -240,7 +240,9 @@ class StoreTarget(Target):
         would be mixed with that."""
         if self._version is not None:
             return
-        ours = (STAGING, DATA, GENERATIONS) if self.jobs() else (STAGING,)
+        jobs, made = self.jobs(), set(map(job_of_generation, self.generations()))
+        is_begun = jobs and made.issubset(map(staging.id_of_job, jobs))
+        ours = (STAGING, DATA, GENERATIONS) if is_begun else (STAGING,)
         for entry in next(self._store.pages(), []):
             folder = entry.name.partition("/")[0]
             if folder not in ours:
@@ -287,7 +289,10 @@ class StoreTarget(Target):
 
     def jobs(self) -> list[Path]:
         """Return the folders of all jobs, here."""
-        names = filter(staging.is_job_name, self._store.children(STAGING)[0])
+        names = {*filter(staging.is_job_name, self._store.children(STAGING)[0])}
+        if self._staging.exists():  # one that is made in one go is only here
+            here = (job.name for job in staging.jobs_in(self._staging))
+            names |= {name for name in here if name.startswith(staging.REPAIR_PREFIX)}
         return [self._staging / name for name in sorted(names)]
 
     def begun(self, job: DatasetJob) -> None:

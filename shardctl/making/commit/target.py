@@ -224,7 +224,7 @@ class Target:
     def put(self, folder: str) -> None:
         """Have all files of a generation, complete in `folder`, on the disk; and the names of its
         shards."""
-        for each in (DATA, folder, GENERATIONS):
+        for each in (DATA, folder, GENERATIONS, ""):
             if self.folder.path(each).exists():  # a dataset of format 2 has no data/
                 sync_folder(self.folder.path(each))
 

@@ -39,7 +39,7 @@ from shardctl.making.commit.commit import sweep
 from shardctl.making.commit.staging import (
     clear_partial_files_of,
     finished_shards,
-    id_of_job,
+    has_made,
     marked_shards,
 )
 from shardctl.making.commit.target import Target, WriteLease
@@ -374,7 +374,7 @@ def _finish(
 ) -> ConvertResult:
     """Make the dataset of the job in a folder."""
     folder, there = target.folder, target.manifest()
-    if there is not None and there.job == id_of_job(job_folder.root):
+    if has_made(job_folder.root, there):
         # it was committed by a call that was killed
         target.await_parts(waiting)
         sweep(target, held)
@@ -392,7 +392,7 @@ def _finish(
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    made = made_before(job, target)
+    made = made_before(job, target, parted.closing.keep)
     if made is None:
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()

@@ -32,7 +32,7 @@ from shardctl.making.commit.staging import (
     begin,
     clear_partial_files,
     finished_shards,
-    id_of_job,
+    has_made,
     refuse_to_lose,
     unfinished,
 )
@@ -229,7 +229,7 @@ def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
     """
     keep = conversion.options.keep_generations
     if keep is None or keep == manifest.keep:
-        committed = (id_of_job(job) == manifest.job for job in conversion.target.jobs())
+        committed = (has_made(job, manifest) for job in conversion.target.jobs())
         if conversion.held is None and any(committed):
             errors = (BusyError, StorageError, DatasetError)
             with contextlib.suppress(*errors), conversion.target.lease(None) as held:
@@ -303,7 +303,11 @@ def begin_job(
     decision, before, there = _decide(conversion, inputs)
     if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)
-    if upgrade(target, held):
+    gives_way = (DatasetError,) if conversion.options.overwrite else ()
+    upgraded = False
+    with contextlib.suppress(*gives_way):  # damaged or not
+        upgraded = upgrade(target, held)
+    if upgraded:
         raise DatasetReplacedError
     folder = conversion.staging.path(decision.job_name)
     if all_types:
@@ -470,7 +474,7 @@ def _execute(
     were made, and the dataset."""
     job, before = planned.job, planned.before
     target, options = conversion.target, conversion.options
-    if (made := made_before(job, target)) is not None:
+    if (made := made_before(job, target, options.keep_generations)) is not None:
         refuse_many_rejects(made.folder, made.manifest, options.max_rejects)
         return 0, made
     target.entrust(job, held)

@@ -103,13 +103,15 @@ class MadeDataset:
     manifest: Manifest
 
 
-def made_before(job: DatasetJob, target: Target) -> MadeDataset | None:
-    """Return the dataset of a job whose tables an earlier call has written, None if none has."""
+def made_before(job: DatasetJob, target: Target, keep: int | None) -> MadeDataset | None:
+    """Return the dataset of a job whose tables an earlier call has written, which keeps as many
+    generations (None: as it says); None if none has."""
     folder, there = LocalFolder(new_generation(target, job.id)), target.manifest()
     known = {each.path for each in there.history} if there is not None else set[str]()
     with contextlib.suppress(DatasetError):  # it is not there, or was torn when the power failed
         manifest = Manifest.load(folder)
-        if known.issuperset(each.path for each in manifest.kept):  # none was swept since
+        kept = known.issuperset(each.path for each in manifest.kept)  # none was swept since
+        if kept and keep in (None, manifest.keep):
             return MadeDataset(job, folder, manifest)
     return None
 

@@ -324,8 +324,12 @@ def named_shards(
             for number in range(split.shards)
         ]
     found = filter(None, (NamedShard.of(path, splits) for path in paths if inside(path)))
-    # of two shards with the same number, one may be of another generation: the tables tell
-    named = {(each.split, each.number): each for each in found}
+    earlier = set[str]()  # of two shards with the same number, one may be of another generation
+    for other in manifest.kept:
+        with contextlib.suppress(DatasetError, OSError):
+            earlier.update(ShardTable(LocalFolder(folder.work / other.path)).paths)
+    ordered = sorted(found, key=lambda each: each.path not in earlier)
+    named = {(each.split, each.number): each for each in ordered}
     return sorted(named.values(), key=lambda each: (splits.index(each.split), each.number))
 
 

@@ -173,7 +173,9 @@ class Repair:
             self.notices.append("--overwrite brings pruned samples back; prune them again")
         if not dropped:
             self._settle_manifest()
-        sync_folder(self.dataset.work)
+        places = map(self._place, self.repaired)
+        for folder in {self.dataset.work, *(place.parent for place in places)}:
+            sync_folder(folder)
         done = "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(
             "damaged" if self.unrepaired else done,
@@ -271,7 +273,7 @@ class Repair:
         sources."""
         if self.unrepaired:
             return
-        on_disk = Manifest.load(self.dataset)
+        on_disk = Manifest.load(LocalFolder(self.dataset.work))
         settled = dataclasses.replace(
             on_disk,
             files=with_sizes(self.dataset, on_disk.files),

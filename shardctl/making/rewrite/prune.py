@@ -40,12 +40,14 @@ from shardctl.loader.stream import Selection
 from shardctl.making.commit.commit import NewGeneration, sweep
 from shardctl.making.commit.staging import job_of_partial
 from shardctl.making.commit.target import Target, WriteLease
+from shardctl.making.paths import destination_of
 from shardctl.making.rewrite.commit import (
     NewShard,
     Rewritten,
     SourceDataset,
     commit,
     copies,
+    present,
     rewriting,
     with_columns,
 )
@@ -102,7 +104,8 @@ def prune(
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
         with open_location(dst) as place:
-            old = SourceDataset(place.whole)
+            old = present(place.whole)
+            destination_of(dst, ())  # refuses a kept generation
             return _result(old, _chosen(old, where, keys))
     with rewriting(dst, if_running) as (old, new):
         chosen = _chosen(old, where, keys)
@@ -116,7 +119,9 @@ def prune(
         elif chosen.generations:
             alone = replace(old.manifest.keeping(0), keep=old.manifest.keep)
             new.target.replace_manifest(alone.to_json().encode(), new.held)
-        if chosen.rows or chosen.generations:
+        again = old.manifest.generation.command == "prune"  # it may have been killed
+        if chosen.rows or chosen.generations or again:
+            new.held.check()
             _forget(new.target, new.held)
         return _result(old, chosen)
 
@@ -203,7 +208,8 @@ def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -
     pruned = () if old.state is None else old.state.pruned
     before = {pruned_reject(source, record).key for source, record in pruned}
     missing = tuple(sorted(wanted - found - before))
-    if missing and not has_them:
+    again = old.manifest.generation.command == "prune"
+    if missing and not has_them and not again:
         raise InputError(f"{old.folder.shown()}: no sample has the key {some(missing)}")
     numbers = tuple(sorted(number for number, _ in kept))
     return _Chosen(rows, found, missing, numbers if has_them else ())

@@ -12,6 +12,7 @@ for the call:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import secrets
@@ -183,7 +184,8 @@ def write(
     with place.lease(waiting) as held:
         sweep(place, held)
         _refuse_existing(target, overwrite)
-        upgrade(place, held)
+        with contextlib.suppress(DatasetError):  # a damaged one gives way as it is
+            upgrade(place, held)
         if isinstance(calls, tuple):
             manifest = _write_parts(place, held, *calls, given, workers, overwrite)
         else:
