@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dataset_facts import tree
-from dataset_files import shard_in
+from dataset_files import shard_in, tables_in
 
 import shardctl
 from shardctl.errors import InputError, UsageError
@@ -248,8 +248,8 @@ WRONG = r"""
 2 | inspect ready --shard 0 --split val --head 3 | contradict each other; leave out --split
 2 | inspect ready --head 3 --columns key --images x.png | contradict each other; leave out --columns
 2 | inspect ready --diff x --html y | contradict each other; leave out --html
-3 | verify ready/files.arrow | not a shard; give the folder of the dataset, ready
-3 | inspect ready/plan.arrow | not a shard; give the folder of the dataset, ready
+3 | verify ready/TABLES/files.arrow | not a shard; give the folder of the dataset, ready
+3 | inspect ready/TABLES/plan.arrow | not a shard; give the folder of the dataset, ready
 3 | inspect ready/manifest.json | not a shard; give the folder of the dataset, ready
 2 | export ready out --to parquet --rename label=image | need different names
 2 | export ready out --to parquet --where 'size > 3' | no column 'size'
@@ -279,8 +279,8 @@ WRONG = r"""
 @pytest.mark.parametrize("case", WRONG.strip().splitlines())
 def test_a_sentence_and_an_exit_code(cli, here, case):
     code, arguments, sentence = case.split(" | ")
-    before = tree(here)
-    ran = cli(*shlex.split(arguments))
+    before, tables = tree(here), tables_in(here / "ready").relative_to(here / "ready")
+    ran = cli(*shlex.split(arguments.replace("TABLES", str(tables))))
     assert sentence in ran.err
     assert (str(ran.code), ran.out) == (code, "")
     assert ran.err.splitlines()[-1].startswith("shardctl: ")

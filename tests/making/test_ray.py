@@ -20,11 +20,13 @@ import pytest
 from conftest import CROP, THOROUGH
 from custom_steps import FATAL
 from dataset_facts import expect_whole, rejects_of, sums
+from dataset_files import tables_in
 from followed_sources import write, write_lines
 from image_files import images
 from in_this_process import command_line
 from object_server import ObjectServer
 from snapshots import shards_done, wait_until
+from store_contents import sums_on
 
 import shardctl
 from shardctl.errors import (
@@ -37,7 +39,6 @@ from shardctl.errors import (
 from shardctl.making.convert import Listener
 from shardctl.making.shards.engines.ray import Agent, BuildOrder
 from shardctl.making.shards.marker import WorkDone
-from shardctl.system.stores import open_store
 from shardctl.version import __version__
 
 ray = pytest.importorskip("ray")
@@ -265,9 +266,7 @@ def test_nodes_write_to_an_object_store_which_alone_they_share(photos, bucket, o
     source, options = photos_split_and_shuffled(photos, tmp_path)
     shardctl.convert(source, out, workers=1, **options)
     assert on_ray(source, f"{bucket}/out", **options).samples == 60
-    store = open_store(f"{bucket}/out")
-    base = json.loads(store.get("manifest.json").to_pybytes())["base"]
-    assert store.get(f"{base}SHA256SUMS").to_pybytes() == sums(out)
+    assert sums_on(f"{bucket}/out") == (tables_in(out) / "SHA256SUMS").read_bytes()
     expect_whole(f"{bucket}/out")
 
 

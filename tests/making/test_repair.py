@@ -114,7 +114,7 @@ DAMAGE: dict[str, Damage] = {
     "unlink rejects.jsonl": lambda out: (tables_in(out) / "rejects.jsonl").unlink(),
     "both manifests": lambda out: [flip(path) for path in manifests_of(out)],
     "empty manifest": lambda out: (out / "manifest.json").write_bytes(b""),
-    "grown shard": lambda out: shard_in(out, SHARD).open("ab").write(b"more"),
+    "grown shard": lambda out: shard_in(out, SHARD).write_bytes(shard_in(out, SHARD).read_bytes() + b"more"),
     "swapped shards": lambda out: swap(shard_in(out, SHARD), shard_in(out, OTHER)),
     "swapped plan and shards": lambda out: swap(tables_in(out) / "plan.arrow", tables_in(out) / "shards.arrow"),
     "many shards": lambda out: [path.unlink() for path in shards_in(out)],

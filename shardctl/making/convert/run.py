@@ -229,11 +229,13 @@ def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
     """
     keep = conversion.options.keep_generations
     if keep is None or keep == manifest.keep:
-        committed = (has_made(job, manifest) for job in conversion.target.jobs())
-        if conversion.held is None and any(committed):
-            errors = (BusyError, StorageError, DatasetError)
-            with contextlib.suppress(*errors), conversion.target.lease(None) as held:
-                sweep(conversion.target, held)
+        target = conversion.target
+        # this user may not read what another one has left there, either
+        with contextlib.suppress(BusyError, StorageError, DatasetError):
+            committed = any(has_made(job, manifest) for job in target.jobs())
+            if conversion.held is None and (committed or target.is_leased()):
+                with target.lease(None) as held:
+                    sweep(target, held)
         return manifest
     with conversion.leased() as held:
         upgrade(conversion.target, held)
