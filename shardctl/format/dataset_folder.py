@@ -7,6 +7,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardctl.errors import DatasetError
 from shardctl.format.generations import generation_folders
@@ -20,34 +21,39 @@ from shardctl.format.names import (
     Places,
     job_of_generation,
 )
-from shardctl.system.files import exists
 from shardctl.system.folders import LocalFolder
 from shardctl.system.job_folder import JobFolder
 from shardctl.system.text import printable
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 @dataclass(frozen=True)
 class DatasetFolder(LocalFolder):
-    """The files of a generation by their names (Places). Of two manifests with the same bytes, that
-    beside the tables is read, which no commit replaces.
+    """The files of a generation by their names (Places).
 
-    `is_found` says that the generation has only been found there, since manifest.json cannot be
-    read: then that is read, so that who reads it says what is wrong.
+    The manifest is manifest.json while that is whole and of this generation. Else it is the copy
+    beside the tables. `is_found` says that manifest.json cannot be read, and the generation was
+    only found: then manifest.json is read all the same, and its reader says what is wrong.
     """
 
     places: Places = BESIDE
     is_found: bool = False
 
-    @property
-    def present(self) -> LocalFolder:
-        """The folder with the manifest that says which generation is there now."""
-        return LocalFolder(self.root, self.url)
-
     def path(self, name: str) -> Path:
         """Return the path of a file, which need not be there."""
-        path = self.root / self.places.of(name)
-        is_copy = name == MANIFEST and not self.is_found and exists(path)
-        return path if is_copy or name != MANIFEST else self.root / MANIFEST
+        return self.root / (name if name == MANIFEST else self.places.of(name))
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+        """Return bytes of an ordinary file."""
+        if name == MANIFEST and self.places.tables and not self.is_found:
+            with contextlib.suppress(DatasetError, OSError):
+                data = super().read(MANIFEST)
+                if Manifest.parse(data, "").places == self.places:
+                    return data
+            name = f"{self.places.tables}{MANIFEST}"
+        return super().read(name, start, length)
 
     def shown(self, name: str = "") -> str:
         """Return the location of a file, or of the dataset, as it is printed."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from damage import flip
 from dataset_files import shards_in, tables_in
 from in_this_process import convert
 
@@ -113,11 +114,14 @@ def test_the_history_says_which_generations_are_there(grown, cli):
     assert [(row.split()[0], row.split()[-1]) for row in rows] == [("1", "kept"), ("2", "present")]
 
 
-def test_what_writes_after_a_generation_went_does_not_bring_it_back(grown, cli, tmp_path):
-    """Nothing but manifest.json says that no earlier generation is kept by now."""
+def test_only_the_manifest_says_which_generations_are_there(grown, cli, tmp_path):
+    """Its copy beside the tables does not know that no earlier one is kept by now."""
     copy, options = tmp_path / "copy", {"split": "train=0.7,val=0.3", "samples_per_shard": 10}
     shutil.copytree(grown, copy)
     convert(grown.parent / "in", copy, update=True, keep_generations=0, **options)
+    assert shardctl.open(copy).manifest.kept == ()
+    listed = cli("inspect", copy, "--history", "--json").json["generations"]
+    assert [each["there"] for each in listed] == [False, True]
     key = "no such key"
     for command in (["prune", copy, "--key", key, "--dry-run"], ["prune", copy, "--key", key]):
         assert cli(*command).err.count("no sample has the key") == 1
@@ -127,3 +131,17 @@ def test_what_writes_after_a_generation_went_does_not_bring_it_back(grown, cli, 
     shards_in(copy)[0].unlink()
     assert shardctl.repair(copy, sources=[grown.parent / "in"]).ok
     assert shardctl.open(copy).manifest.keep == 0
+    flip(tables_in(copy) / "manifest.json")
+    assert len(shardctl.open(copy)) == 59, "a damaged copy stops no reader"
+    assert not shardctl.verify(copy, "quick").ok
+    assert shardctl.repair(copy).ok
+
+
+def test_a_repair_does_not_name_generations_that_are_gone(grown, tmp_path):
+    copy, options = tmp_path / "copy", {"split": "train=0.7,val=0.3", "samples_per_shard": 10}
+    shutil.copytree(grown, copy)
+    convert(grown.parent / "in", copy, update=True, keep_generations=0, **options)
+    (copy / "manifest.json").unlink()
+    assert shardctl.repair(copy).ok
+    manifest = shardctl.open(copy).manifest
+    assert (manifest.keep, manifest.kept) == (0, ())

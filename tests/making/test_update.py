@@ -37,13 +37,11 @@ from stopping import some_changes, stop_after, stops
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_folder import dataset_in
-from shardctl.format.manifest import Manifest
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable
 from shardctl.making.convert import Listener, conversion, run
 from shardctl.sources import rechecking
 from shardctl.system.files import sha256_of
-from shardctl.system.folders import LocalFolder
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -251,7 +249,7 @@ def shards_of(out: Path) -> dict[str, str]:
 
 def kept_in(out: Path) -> dict[int, Path]:
     """The folders of the generations that are kept, by their numbers."""
-    return {each.number: out / each.path for each in Manifest.load(LocalFolder(out)).kept}
+    return {each.number: out / each.path for each in shardctl.open(out).manifest.kept}
 
 
 def expect_no_other_shards(out: Path) -> None:

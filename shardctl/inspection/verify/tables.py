@@ -37,7 +37,7 @@ from shardctl.format.tables import (
 )
 from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.system.files import exists, write_atomically
-from shardctl.system.folders import Folder, FolderHere, hash_file, is_regular_file
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
 from shardctl.system.job_folder import JOB
 from shardctl.system.text import printable
 
@@ -51,7 +51,7 @@ LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
 def check_manifest(folder: AnyDataset) -> tuple[Manifest | None, list[Finding]]:
     """Read the manifest, and its copy beside the tables: that alone of an earlier generation.
     Damage is a finding; raises DatasetError if there is no dataset at all."""
-    root = folder.present if isinstance(folder, DatasetFolder) else folder
+    root = LocalFolder(folder.root, folder.url) if isinstance(folder, DatasetFolder) else folder
     tables = folder.places.tables
     name = f"{tables}{MANIFEST}"
     is_whole = all(folder.stat(each) is not None for each in REBUILT_FROM)

@@ -122,9 +122,9 @@ def _refuse_lost(target: Target, folder: str, job: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class NewGeneration:
-    """The work on a generation, by the only writer. `folder` is that of its job, whose `id` is in
-    the names of what it writes. `shards` are the paths of those that it has put into the
-    dataset."""
+    """The work on a generation, by the only writer. `folder` is the folder of its job. The names of
+    new files have the `id` of the job. `shards` are the paths of the shards that are in the dataset
+    by now."""
 
     target: Target
     held: WriteLease
@@ -270,8 +270,8 @@ def _tables_of(target: Target, folder: str) -> list[str]:
 
 
 def _unnamed(target: Target, paths: Iterable[str], begun: set[str]) -> Iterator[str]:
-    """Yield those of some paths, which nothing names, that are certainly of shardctl: shards with
-    the content of their names, and what was to become one in a job that goes on no more."""
+    """Of paths that nothing names, yield those of files that shardctl has made. These are shards
+    that have the content of their names, and unfinished shards of jobs that have ended."""
     for path in paths:
         if job := job_of_partial(path):
             goes = job not in begun

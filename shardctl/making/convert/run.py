@@ -306,11 +306,9 @@ def begin_job(
     if there is not None and not decision.job_name:
         return _use_existing(conversion, inputs, there)
     gives_way = (DatasetError,) if conversion.options.overwrite else ()
-    upgraded = False
     with contextlib.suppress(*gives_way):  # damaged or not
-        upgraded = upgrade(target, held)
-    if upgraded:
-        raise DatasetReplacedError
+        if upgrade(target, held):
+            raise DatasetReplacedError
     folder = conversion.staging.path(decision.job_name)
     if all_types:
         # the disk has its room before the plan asks for it

@@ -17,7 +17,7 @@ from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.dataset_location import AnyDataset
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, is_duplicates_table
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, is_duplicates_table
 from shardctl.format.tables import (
     BRING_BACK,
     Making,
@@ -255,6 +255,10 @@ class Repair:
             manifest = remake_manifest(self.dataset, self.sources)
         refuse_folders(self.dataset, (MANIFEST, *manifest.files))
         if damaged:
+            # its copy does not know which generations went since
+            kept = [self.dataset.stat(f"{each.path}{SHARDS}") for each in manifest.kept]
+            if None in kept:
+                manifest = manifest.keeping(len(kept) - kept.count(None))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:
@@ -273,7 +277,7 @@ class Repair:
         sources."""
         if self.unrepaired:
             return
-        on_disk = Manifest.load(LocalFolder(self.dataset.work))
+        on_disk = Manifest.load(self.dataset)
         settled = dataclasses.replace(
             on_disk,
             files=with_sizes(self.dataset, on_disk.files),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.format.arrays import Bools
 from shardctl.format.counts import COUNTS, JpegRecord
-from shardctl.format.dataset_location import AnyDataset, open_location
+from shardctl.format.dataset_location import open_location
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest, sum_up
@@ -55,7 +55,7 @@ from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.plan import job_table, plan_table
 from shardctl.making.write.writer import digest_of_shards
 from shardctl.system.files import copy_file, naming_the_path, replacing, write_atomically
-from shardctl.system.folders import FolderHere, LocalFolder
+from shardctl.system.folders import FolderHere
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
 
@@ -102,14 +102,6 @@ class SourceDataset:
         recorded."""
         record, entry = self.table.jpegs, self.table[shard]
         return None if record is None else record.only(entry.first, entry.rows)
-
-
-def present(folder: AnyDataset) -> SourceDataset:
-    """Return the dataset as manifest.json has it: the copy beside the tables does not know which
-    generations are kept by now."""
-    found = SourceDataset(folder)
-    found.manifest = Manifest.load(LocalFolder(folder.work))
-    return found
 
 
 @dataclass(frozen=True)
@@ -208,7 +200,7 @@ def rewriting(dst: str | Path, if_running: str) -> Iterator[tuple[SourceDataset,
         sweep(target, held)
         upgrade(target, held)
         with open_location(dst) as place, making_generation(target, held) as new:
-            yield present(place.whole), new
+            yield SourceDataset(place.whole), new
 
 
 def commit(

@@ -47,7 +47,6 @@ from shardctl.making.rewrite.commit import (
     SourceDataset,
     commit,
     copies,
-    present,
     rewriting,
     with_columns,
 )
@@ -104,7 +103,7 @@ def prune(
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
         with open_location(dst) as place:
-            old = present(place.whole)
+            old = SourceDataset(place.whole)
             destination_of(dst, ())  # refuses a kept generation
             return _result(old, _chosen(old, where, keys))
     with rewriting(dst, if_running) as (old, new):
