@@ -19,6 +19,9 @@ from shardctl.system.folders import Folder
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
+WAS_REPLACED = "was replaced while it was read; run the same command again"
+"""What is wrong with a dataset that is another one by now."""
+
 
 def generation_folders(root: Path) -> list[str]:
     """Return the folders of all generations of a dataset, also of those that are not whole: in the
@@ -54,6 +57,8 @@ def why_no_manifest(folder: Folder) -> str:
         if exists(here.parent / MANIFEST):
             return f"{shown}: no such dataset or shard; {printable(here.parent)} is a dataset"
         return f"{shown}: no such dataset{near_path(here)}"
+    if exists(here / MANIFEST):  # of another generation than the one that is read
+        return f"{shown}: {WAS_REPLACED}"
     if why := unfinished_commit(here):
         return f"{shown}: {why}"
     if (here / STAGING).exists():

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShardctlError
+from shardctl.format.generations import WAS_REPLACED
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -205,9 +206,7 @@ class DatasetOnStore:
         if self.version:
             found = _state_of(self).store.stat(MANIFEST)
             if found is None or found.version != self.version:
-                raise DatasetError(
-                    f"{self.shown()}: was replaced while it was read; run the same command again"
-                )
+                raise DatasetError(f"{self.shown()}: {WAS_REPLACED}")
 
     def close(self) -> None:
         """Let go of what was fetched."""

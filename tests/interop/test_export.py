@@ -286,7 +286,7 @@ def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path, out, monkeyp
 
     monkeypatch.setattr(Source, "check_unchanged", changed)
     with pytest.raises(
-        DatasetError, match="was changed while it was exported; run the same command again"
+        DatasetError, match="was replaced while it was read; run the same command again"
     ):
         shardctl.export(made, out, "megatron")
     assert not out.exists()

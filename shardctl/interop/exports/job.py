@@ -12,9 +12,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import UsageError, WorkerError
+from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import AnyDataset, from_json, to_json
+from shardctl.format.generations import WAS_REPLACED
 from shardctl.format.names import Json
 from shardctl.interop.exports import WORKER
 from shardctl.interop.exports.base import Done, Export, ExportPart, PartResult, Progress, Work
@@ -82,7 +83,7 @@ class ExportJob:
         `state` for which it was planned."""
         source = Source(from_json(record["dataset"]), Choice.from_json(record["choice"]))
         if source.state != state:  # moved away, and another one put in its place
-            raise source.changed()
+            raise DatasetError(f"{source.shown}: {WAS_REPLACED}")
         fields = tuple(Field(**field) for field in record["fields"])
         return cls.of(source, record["to"], record["settings"], fields)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.format.dataset_location import AnyDataset, check_unchanged
 from shardctl.format.dataset_tables import DatasetTables
+from shardctl.format.generations import WAS_REPLACED
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Roles
@@ -211,13 +212,7 @@ class Source:
         those of the first."""
         check_unchanged(self.folder)
         if Manifest.load(self.folder) != self.manifest:
-            raise self.changed()
-
-    def changed(self) -> DatasetError:
-        """Return an error for a dataset that is another one by now."""
-        return DatasetError(
-            f"{self.shown}: was changed while it was exported; run the same command again"
-        )
+            raise DatasetError(f"{self.shown}: {WAS_REPLACED}")
 
 
 def digest_of(record: Any) -> str:

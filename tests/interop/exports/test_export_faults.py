@@ -170,9 +170,7 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
     task = {"folder": str(staging.folder), "state": planned.source.state, "version": 0, "part": 0}
-    with pytest.raises(
-        DatasetError, match="was changed while it was exported; run the same command again"
-    ):
+    with pytest.raises(DatasetError, match="was replaced while it was read; run the same command"):
         job.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
     assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
 
@@ -193,7 +191,7 @@ def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path, monk
             dataset.rename(away)
             other.rename(dataset)
 
-    with pytest.raises(DatasetError, match="was changed while it was exported"):
+    with pytest.raises(DatasetError, match="was replaced while it was read"):
         export(dataset, tmp_path / "out", "mds", progress=moved)
 
 

@@ -23,7 +23,8 @@ with tempfile.TemporaryDirectory() as cache:
     for name in ("photos", "gaps", "raw", "texts"):
         found[f"parquet {name}"] = rows(str(root / f"parquet-{name}"))
     shards = {
-        name: sorted(map(str, (root / name / "data").glob("*.arrow"))) for name in ("photos", "raw")
+        name: sorted(map(str, (root / name / "data").glob("train-*.arrow")))
+        for name in ("photos", "raw")
     }
     found["shards"] = rows("arrow", data_files=shards["photos"])["train"]
     vector = datasets.Sequence(datasets.Value("uint8"), length=6 * 8 * 3)
