@@ -88,6 +88,39 @@ def test_another_dataset_at_the_same_place(url, tmp_path, folder):
     assert len(Cache(folder).entries()) == 2
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+def test_of_the_next_generation_only_new_shards_come(
+    tmp_path, bucket, folder, object_server, in_use
+):
+    """Also where the cache has room for one of them: what both have is there once."""
+    source, out = tmp_path / "texts", tmp_path / "out"
+    source.mkdir()
+    for number in range(60):
+        (source / f"{number:02d}.txt").write_text(f"text {number} " * 2000)
+    shardctl.convert(source, out, samples_per_shard=10, progress=False)
+    url = upload(out, f"{bucket}/out")
+    first = shardctl.open(url, cache=folder)
+    before = list(first.loader(8))
+    old = {path.name for path in (out / "data").iterdir()}
+    (source / "00.txt").write_text("another text")
+    shardctl.convert(source, out, samples_per_shard=10, update=True, progress=False)
+    upload(out, url)
+    object_server.clear()
+    if not in_use:
+        del first
+    limit = Cache(folder).entries()[0].bytes + (1_000_000 if in_use else 200_000)
+    after = read(url, cache=folder, cache_limit=limit)
+    assert all_same(after, list(shardctl.open(out).loader(8, shuffle="window")))
+    asked = {request["key"].rpartition("/")[2] for request in object_server.log()}
+    new = {path.name for path in (out / "data").iterdir()} - old
+    assert asked == {"manifest.json", "shards.arrow", *new}
+    assert len(new) == 1
+    assert len(Cache(folder).entries()) == 1 + in_use
+    assert disk_usage(folder) <= limit
+    if in_use:
+        assert all_same(first.loader(8), before)
+
+
 PROCESS = """
 import sys, shardctl
 sys.stdin.readline()

@@ -3,14 +3,15 @@ docs/commands/cache.md.
 
     DIR/lock                   locked (flock) while space is reserved, and while datasets are removed
     DIR/URLHASH.lock           locked while a dataset of this URL is looked up, and its tables are fetched
-    DIR/URLHASH-DIGEST/        one dataset
+    DIR/URLHASH-DIGEST/        one generation of a dataset
         dataset.json           its URL, and which manifest.json it is of; written last: without it the folder is unfinished
         in-use                 readers hold a shared lock; its time of change is when it was opened last
         used                   the bytes that were reserved for this folder, 8 bytes
         tables/                manifest.json, shards.arrow
         blocks                 8 bytes for each shard: the XXH3-64 of its footer; then a byte for each shard (its footer), and
                                one for each block: 0 absent, 1 space reserved, 2 there
-        shards/NAME            sparse, as long as the shard: each block that is there lies where it lies in the shard
+        shards/NAME            sparse, as long as the shard: each block that is there lies where it lies in the shard. Where
+                               another generation has the shard, it is the same file (a hard link)
 
 A byte of `blocks` is locked while that block is fetched, so that all processes together fetch it
 once; the system drops the locks of a process that dies. The byte is set after the data was written.
@@ -38,8 +39,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.arrays import Bools, Numbers
-from shardctl.format.names import MANIFEST
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers
+from shardctl.format.names import MANIFEST, content_digits
+from shardctl.format.tables import ShardTable
 from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import (
@@ -50,6 +52,7 @@ from shardctl.system.files import (
     remove_tree,
     write_atomically,
 )
+from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import printable
 
@@ -147,13 +150,13 @@ class Cache:
         return None
 
     def make(
-        self, about: About, size: int, fetch: Callable[[Path], tuple[int, int]]
+        self, about: About, size: int, fetch: Callable[[Path], object]
     ) -> CachedDataset | None:
-        """Return a new dataset, whose tables `fetch` writes to a folder; None if there is no room.
-        Call it in `looking_up`.
+        """Return a new dataset, whose tables of `size` bytes `fetch` writes to a folder; None if
+        there is no room. Call it in `looking_up`.
 
-        The tables have `size` bytes; `fetch` returns how many shards and blocks there are. Where
-        one with the same digest is here already, it gets the new version.
+        Where one with the same digest is here already, it gets the new version. It has what is here
+        of its shards in other generations.
         """
         folder = self.folder / f"{_hash_of(about.url)}-{about.digest[:16]}"
         if about_of(folder) is not None:
@@ -180,8 +183,12 @@ class Cache:
             try:
                 for name in _OWN_FOLDERS:
                     (folder / name).mkdir(exist_ok=True)
-                blocks = _bytes_of_blocks(*fetch(folder / TABLES_FOLDER))
-                write_atomically(folder / BLOCKS, bytes(blocks))
+                fetch(folder / TABLES_FOLDER)
+                write_atomically(folder / BLOCKS, bytes(_bytes_of_blocks(_table_of(folder))))
+                others = set(self.folder.glob(f"{_hash_of(about.url)}-*")) - {folder}
+                for other in sorted(filter(_has_dataset, others), key=opened_at, reverse=True):
+                    with suppress(OSError, DatasetError):
+                        self._take_over(other, folder)
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return CachedDataset(self, folder)
             except BaseException as error:
@@ -190,6 +197,47 @@ class Cache:
                     raise
                 self.note_full()
                 return None
+
+    def _take_over(self, old: Path, new: Path) -> None:
+        """Have in one folder the shards that are here in another: one name means the same bytes.
+        The other one is removed unless it is used; then what both have counts twice.
+
+        Raises OSError, DatasetError for one of which the tables or the list are damaged.
+        """
+        was, now = _table_of(old), _table_of(new)
+        numbers = {path: shard for shard, path in enumerate(was.paths) if content_digits(path)}
+        data = [np.fromfile(folder / BLOCKS, np.uint8) for folder in (old, new)]
+        if len(data[0]) != _bytes_of_blocks(was):
+            raise DatasetError(f"{printable(old / BLOCKS)}: not of this dataset")
+        (digests_there, there), (digests, state) = map(_parts, data, (len(was), len(now)))
+        first_there, first = (
+            len(t) + np.cumsum(t.block_counts) - t.block_counts for t in (was, now)
+        )
+        taken, size = list[Path](), 0
+        for shard, path in enumerate(now.paths):
+            number = numbers.get(path, -1)
+            if number < 0 or there[number] != THERE or state[shard] != ABSENT:
+                continue
+            file, count = new / SHARDS_FOLDER / Path(path).name, int(now.block_counts[shard])
+            with suppress(OSError):  # not every file system has links
+                file.hardlink_to(old / SHARDS_FOLDER / file.name)
+                size += file.stat().st_blocks * 512 + self.beside(count)
+                digests[shard], state[shard] = digests_there[number], THERE
+                state[first[shard] :][:count] = there[first_there[number] :][:count]
+                taken.append(file)
+        if not taken:
+            return
+        with locked(self.folder / LOCK):
+            if _remove_unused(old) or self._make_room(size, new):
+                _count(new, size)
+                write_atomically(new / BLOCKS, data[1].tobytes())
+                return
+        for file in taken:
+            file.unlink(missing_ok=True)
+
+    def beside(self, blocks: int) -> int:
+        """Return how many bytes the disk needs beside the blocks of a shard, at the most."""
+        return self.page * (3 + blocks // _EXTENTS_OF_PAGE)
 
     def pages(self, start: int, length: int) -> int:
         """Return how many bytes a stretch of a file takes on the disk, at the most."""
@@ -317,16 +365,15 @@ class CachedDataset:
         with locked(self.cache.folder / LOCK):
             _remove_unused(self.folder)
 
-    def attach(self, shards: int, blocks: int) -> None:
+    def attach(self, table: ShardTable) -> None:
         """Find which blocks are here. Raises StorageError, and DatasetError where the list of them
         is not of so many."""
         with naming_the_path(self.folder / BLOCKS):
-            if (self.folder / BLOCKS).stat().st_size != _bytes_of_blocks(shards, blocks):
+            if (self.folder / BLOCKS).stat().st_size != _bytes_of_blocks(table):
                 raise DatasetError(f"{printable(self.folder / BLOCKS)}: not of this dataset")
             self.renew()
-            held = mmap.mmap(self._descriptor, _bytes_of_blocks(shards, blocks))
-        self._digests = np.frombuffer(held, np.uint64, shards)
-        self._state = np.frombuffer(held, np.uint8, offset=self._digests.nbytes)
+            held = mmap.mmap(self._descriptor, _bytes_of_blocks(table))
+        self._digests, self._state = _parts(held, len(table))
         keep_renewed(self)
 
     def renew(self) -> None:
@@ -371,7 +418,7 @@ class CachedDataset:
             data = get()
             extra = 0
             if start is None:  # the first of this file
-                start, extra = size - data.size, self.cache.page * (3 + blocks // _EXTENTS_OF_PAGE)
+                start, extra = size - data.size, self.cache.beside(blocks)
             if mine and self._put(place, self.path(name), size, start, data, extra):
                 return None
         return data
@@ -425,8 +472,20 @@ def _opened(path: str, flags: int) -> int:
     return open_own(Path(path), flags | os.O_CREAT)
 
 
-def _bytes_of_blocks(shards: int, blocks: int) -> int:
-    return 9 * shards + blocks
+def _table_of(folder: Path) -> ShardTable:
+    """Return the shards of a dataset of the cache. Raises DatasetError."""
+    return ShardTable(LocalFolder(folder / TABLES_FOLDER))
+
+
+def _bytes_of_blocks(table: ShardTable) -> int:
+    return 9 * len(table) + len(table.block_rows)
+
+
+def _parts(data: Any, shards: int) -> tuple[Hashes, Array]:
+    """Return the two parts of a list of blocks: the digests of footers, (shards,) uint64; the states
+    of footers, then of blocks, (shards + blocks,) uint8."""
+    digests: Hashes = np.frombuffer(data, np.uint64, shards)
+    return digests, np.frombuffer(data, np.uint8, offset=digests.nbytes)
 
 
 def about_of(folder: Path) -> About | None:
@@ -468,12 +527,11 @@ def _entry(folder: Path) -> Entry | None:
     about = about_of(folder)
     if about is None:
         return None
-    dataset_bytes, shards, there, total = 0, 0, 0, 0
+    dataset_bytes, there, total = 0, 0, 0
     with suppress(OSError, ValueError, KeyError, TypeError):
         manifest = json.loads(read_bytes(folder / TABLES_FOLDER / MANIFEST))
         dataset_bytes, shards = int(manifest["bytes"]), int(manifest["shards"])
-    with suppress(OSError):
-        state = np.fromfile(folder / BLOCKS, np.uint8)[_bytes_of_blocks(shards, 0) :]
+        state = _parts(np.fromfile(folder / BLOCKS, np.uint8), shards)[1][shards:]
         there, total = int((state == THERE).sum()), len(state)
     with unused(folder / IN_USE) as free:
         in_use = not free

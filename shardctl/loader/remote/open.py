@@ -36,7 +36,6 @@ from shardctl.format.dataset_location import generation_of, missing_dataset, rea
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import MANIFEST, SHARDS, Places
 from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
-from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.shards import OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
@@ -164,11 +163,9 @@ def _opened(folder: StoreFolder, cache: Cache | None, generation: str) -> Remote
         manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
         about = About(folder.url, version, _digest(data), manifest.generation.path)
 
-        def fetch(tables: Path) -> tuple[int, int]:
+        def fetch(tables: Path) -> None:
             _fetch(folder, manifest.places, tables, SHARDS, manifest.files[SHARDS])
-            table = ShardTable(LocalFolder(tables))
             write_atomically(tables / MANIFEST, data)
-            return len(table), len(table.block_rows)
 
         if cache is not None and mine:
             size = sum(cache.pages(0, each) for each in (len(data), manifest.files[SHARDS].bytes))

@@ -109,7 +109,7 @@ class RemoteDataset:
         self.first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = int(self.first_block[-1])
         if cached is not None:
-            cached.attach(len(table), blocks)
+            cached.attach(table)
         self._checked = np.zeros(blocks, bool)
         self._fetched = np.zeros(blocks, bool)  # over the network, by this process
         self._versions: dict[int, str] = {}
