@@ -1,7 +1,7 @@
 """What a network allows: how fast samples that are stored in some way come from a store. This is
 computed, and not measured.
 
-A loader without a cache requests blocks, so many at a time (loader/blocks/fetching.py). Two
+A loader without a cache requests blocks, so many at a time (system/fetching.py). Two
 bounds hold then, and the lower one is the rate: all blocks share the bandwidth, and each request is
 answered after the latency. Measured beside a store of a known bandwidth and latency:
 docs/dev/measurements.md.
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from shardctl.benchmark.measure.result import ENOUGH, KEEPS_UP, STARVES
 from shardctl.errors import UsageError
-from shardctl.loader.blocks.fetching import AHEAD_BYTES, AT_ONCE
 from shardctl.making.convert.conversion_plan import FEWEST_SHARDS, SHARD_BYTES
+from shardctl.system.fetching import AHEAD_BYTES, AT_ONCE
 from shardctl.system.text import size_of
 
 SHARD_REQUESTS = 2

@@ -6,9 +6,7 @@ import contextlib
 import errno
 import os
 import threading
-import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError, ShardctlError
+from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError
 from shardctl.format.generations import WAS_REPLACED
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
@@ -34,6 +32,7 @@ from shardctl.format.names import (
     are_paths_inside,
 )
 from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
+from shardctl.system.fetching import AT_ONCE, Fetcher
 from shardctl.system.files import naming_the_path, sha256_of
 from shardctl.system.folders import LocalFolder, Note, StoreFolder
 from shardctl.system.machine import usable_cores
@@ -66,9 +65,6 @@ PREFETCH = 2
 PREFETCH_BYTES = 128 << 20
 """Bytes of files that are fetched ahead for all of them: of small ones many, since each takes as
 long as an answer."""
-
-AT_ONCE = 64
-"""Files that are fetched at the same time, at most."""
 
 _CACHE, _WORK = "cache", "work"
 """Folders in the one of the handle: files that may be removed at any time, and those that stay."""
@@ -367,12 +363,18 @@ class _State:
         several = max(PREFETCH, room // usable_cores())
         at_once = min(AT_ONCE, several * usable_cores())
         self.cache.hold_at_least(at_once + HELD)
-        prefetcher = FilePrefetcher(fetch, names, several, at_once)
+        # who reads a file that cannot be fetched meets the same, and tells it
+        fetcher = Fetcher(lambda number: fetch(names[number]), lambda number: 1, len(names))
+        coming = fetcher.ahead(keeps=False)
+
+        def note(number: int) -> None:
+            coming.expect(range(number + 1, min(number + 1 + several, len(names))))
+
         try:
-            prefetcher.note(-1)
-            yield prefetcher.note
+            note(-1)
+            yield note
         finally:
-            prefetcher.close()
+            fetcher.close(LEAVE_SECONDS)
 
     def _fill(self, name: str, found: Entry, new: NewFile) -> int:
         """Write a file, or what is needed of it."""
@@ -412,48 +414,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
 
 
 LEAVE_SECONDS = 2.0
-"""How long the end waits for requests that are on their way."""
-
-
-class FilePrefetcher:
-    """Threads that fetch `several` files after each that was read. They end with the process,
-    whatever they wait for."""
-
-    def __init__(
-        self, fetch: Callable[[str], Path], names: Sequence[str], several: int, threads: int
-    ) -> None:
-        self._fetch, self._names, self._several, self._most = fetch, names, several, threads
-        self._requested: set[int] = set()
-        self._queue: deque[int] = deque()
-        self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-
-    def note(self, number: int) -> None:
-        """Ask for the files after this one."""
-        with self._lock:
-            self._requested.add(number)
-            coming = range(number + 1, min(number + 1 + self._several, len(self._names)))
-            self._queue.extend(each for each in coming if each not in self._requested)
-            self._requested.update(coming)
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
-            for _ in range(min(len(self._queue), self._most - len(self._threads))):
-                thread = threading.Thread(target=self._work, daemon=True, name="shardctl-prefetch")
-                self._threads.append(thread)
-                thread.start()
-
-    def _work(self) -> None:
-        # whoever reads a file that cannot be fetched meets the same, and tells it
-        with contextlib.suppress(IndexError, ShardctlError, OSError):
-            while True:
-                self._fetch(self._names[self._queue.popleft()])
-
-    def close(self) -> None:
-        """Fetch no more. What is on its way is waited for, but not for long: after Ctrl-C it may be
-        on its way for a minute."""
-        self._queue.clear()
-        until = time.monotonic() + LEAVE_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+"""How long the end waits for requests that are on their way: after Ctrl-C one may be for a minute."""
 
 
 LISTING = "listing.arrow"

@@ -20,7 +20,6 @@ import numpy as np
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.loader.blocks.column import Spec
-from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.memory import BatchMemory, lend_free_memory
 from shardctl.loader.blocks.stages import STAGE
 from shardctl.loader.options import LoaderOptions
@@ -30,6 +29,7 @@ from shardctl.loader.processes.messages import CPU_S
 from shardctl.loader.processes.pool import Processes
 from shardctl.loader.stream import Stream, sums
 from shardctl.system.arguments import caller_level, whole_number
+from shardctl.system.fetching import Ahead
 from shardctl.system.machine import usable_cores
 from shardctl.system.text import counted
 

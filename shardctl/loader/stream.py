@@ -16,12 +16,12 @@ from shardctl.errors import UsageError
 from shardctl.format.arrays import Bools, Floats, Numbers, hash_names
 from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
-from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.locate import GatherOptions
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Transforms
 from shardctl.loader.order import EpochOrder, Ordering, OrderOptions
+from shardctl.system.fetching import Ahead
 from shardctl.system.permutation import key_of, permute
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from remote_datasets import (
 
 import shardctl
 from shardctl.errors import StorageError, UsageError
-from shardctl.loader.blocks.fetching import Fetcher
 from shardctl.loader.remote import cache as caching
 from shardctl.loader.remote.cache import Cache, CacheWarning
 from shardctl.loader.remote.open import cache_of
 from shardctl.system import file_locks
+from shardctl.system.fetching import Fetcher
 from shardctl.system.stores import open_store
 from shardctl.system.text import size_of
 

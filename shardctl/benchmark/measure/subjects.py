@@ -18,8 +18,8 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, columns_of_blocks, packed_column
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
 from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.blocks.stages import NETWORK_COUNTS
 from shardctl.loader.blocks.transforms import zeros
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader

@@ -39,15 +39,14 @@ from shardctl.format.shard import (
     read_file,
 )
 from shardctl.format.tables import ShardTable
-from shardctl.loader.blocks.fetching import NAMES as NETWORK_COUNTS
-from shardctl.loader.blocks.stages import Stages
+from shardctl.loader.blocks.stages import NETWORK_COUNTS, Stages
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import lacks, printable
 
 if TYPE_CHECKING:
-    from shardctl.loader.blocks.fetching import Ahead
+    from shardctl.system.fetching import Ahead
 
 
 REPLACED_SECONDS = 60.0

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
 NETWORK, CACHE = "network", "cache"
+NETWORK_COUNTS = ("requests", "network_bytes", "network_blocks", "cached_blocks")
+"""What is counted since a dataset was opened. Blocks count at their first use, and again when they
+are read anew."""
+
 STAGE = "stage "
 """What the names of stages begin with among other counts."""
 

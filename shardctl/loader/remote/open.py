@@ -36,12 +36,12 @@ from shardctl.format.dataset_location import generation_of, missing_dataset, rea
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import MANIFEST, SHARDS, Places
 from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
-from shardctl.loader.blocks.fetching import Ahead
 from shardctl.loader.blocks.shards import OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
 from shardctl.loader.remote.remote_blocks import RemoteDataset
 from shardctl.system.arguments import whole_number
+from shardctl.system.fetching import Ahead
 from shardctl.system.files import (
     FileFacts,
     naming_the_path,

@@ -39,8 +39,9 @@ from shardctl.format.stretches import (
     read_tail,
 )
 from shardctl.format.tables import ShardTable
-from shardctl.loader.blocks.fetching import NAMES, Fetcher
+from shardctl.loader.blocks.stages import NETWORK_COUNTS
 from shardctl.loader.remote.cache import About, CachedDataset
+from shardctl.system.fetching import Fetcher
 from shardctl.system.files import ordinary
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of
@@ -104,7 +105,7 @@ class RemoteDataset:
         """Raises DatasetError for tables that are not whole, StorageError."""
         self.about, self.places, self.tables, self.cached = about, places, tables, cached
         self.url = about.url
-        self.counts = dict.fromkeys(NAMES, 0)
+        self.counts = dict.fromkeys(NETWORK_COUNTS, 0)
         self.table = table = ShardTable(DatasetFolder(tables))
         self.first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = int(self.first_block[-1])

@@ -97,7 +97,7 @@ class Fetcher(Generic[Result]):
     def renew(self) -> None:
         """Begin with nothing under way: in a forked child, the threads that fetched blocks are not
         there."""
-        self.lock = threading.RLock()
+        self.lock = threading.Condition()
         self._coming: dict[int, _Coming] = {}
         self._urgent: deque[int] = deque()
         self._aheads: list[Ahead] = []
@@ -119,6 +119,13 @@ class Fetcher(Generic[Result]):
             held, ahead.held = ahead.held, {}
             for block, coming in held.items():
                 self._release(block, coming)
+
+    def close(self, seconds: float) -> None:
+        """Fetch no more, and wait for what is under way, but not for longer than this."""
+        with self.lock:
+            for ahead in list(self._aheads):
+                self.give_up(ahead)
+            self.lock.wait_for(lambda: not self._threads, seconds)
 
     @contextmanager
     def wanted(self, blocks: Iterable[int]) -> Iterator[None]:
@@ -221,6 +228,7 @@ class Fetcher(Generic[Result]):
                 found = self._next()
                 if found is None:
                     self._threads -= 1
+                    self.lock.notify_all()
                     return
             self._run(*found)
             with self.lock:
@@ -255,8 +263,3 @@ class Fetcher(Generic[Result]):
                     coming.begun = True
                     return block, coming
         return None
-
-
-NAMES = ("requests", "network_bytes", "network_blocks", "cached_blocks")
-"""What is counted since a dataset was opened. Blocks count at their first use, and again when they
-are read anew."""
