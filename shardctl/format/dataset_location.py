@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, NoSuchKeyError
 from shardctl.format.dataset_folder import DatasetFolder, dataset_in, generation_in
+from shardctl.format.generations import in_order
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -167,9 +167,6 @@ def from_json(record: Json) -> AnyDataset:
     )
 
 
-_BASE = re.compile(rb'"base": "([^"/\\]+/)"')
-
-
 def generation_of(url: str) -> tuple[str, str]:
     """Return the URL of the dataset that a URL is of, and the folder of the generation that it
     names; "" for the present one."""
@@ -201,7 +198,7 @@ def open_on_store(
     record = _record_of(data)
     own = _own_files(record)
     kept = (*sorted(BESIDE_SHARDS), *own)
-    places = Places(generation) if generation else _places_of(store, data, record)
+    places = Places(generation) if generation else _places_of(store, record)
     at = "" if generation else version  # an earlier one never changes
     dataset = DatasetOnStore(store.url, places, form, str(folder), limit, at, kept, listed)
     dataset.work.mkdir()
@@ -230,7 +227,7 @@ def open_shard_on_store(store: Store, folder: Path, limit: int, name: str) -> Da
     places = Places()
     if store.stat(name) is None:
         data, _ = read_manifest(store) or (None, "")
-        places = _places_of(store, data, _record_of(data))
+        places = _places_of(store, _record_of(data))
     kept = tuple(sorted(BESIDE_SHARDS))
     dataset = DatasetOnStore(store.url, places, "whole", str(folder), limit, "", kept, listed=False)
     dataset.work.mkdir()
@@ -264,39 +261,20 @@ def _own_files(record: Json) -> list[str]:
     )
 
 
-def _places_of(store: Store, data: bytes | None, record: Json) -> Places:
-    """Return where the files of a dataset lie. Where its manifest is damaged or lost, what is left
-    may tell it."""
+def _places_of(store: Store, record: Json) -> Places:
+    """Return where the files of a dataset lie. Where its manifest is damaged or lost, those of the
+    last generation that is whole."""
     with contextlib.suppress(KeyError, TypeError, IndexError):
         path = record["history"][-1]["path"]
         if job_of_generation(path):
             return Places(path)
     if not record:
-        names = store.children(GENERATIONS)[0]
-        folders = sorted(filter(job_of_generation, (f"{GENERATIONS}/{each}/" for each in names)))
-        if whole := [each for each in folders if store.stat(f"{each}{CHECKSUMS}") is not None]:
-            return Places(whole[-1])
-    base = _base_of(store, data, record)
-    return Places(base, base)
-
-
-def _base_of(store: Store, data: bytes | None, record: Json) -> str:
-    """Return the folder of all files but the manifest in format 2, with a / at its end."""
-    if record:
-        base = record.get("base", "")
-        return (
-            base if isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1]) else ""
-        )
-    if data is None:
-        return ""
-    left = _BASE.search(data)
-    if left is not None and is_file_name(left[1][:-1].decode("utf-8", "replace")):
-        return left[1].decode("utf-8", "replace")
-    if store.stat(CHECKSUMS) is not None:
-        return ""
-    folders = [f"{name}/" for name in store.children()[0] if name != STAGING]
-    whole = [folder for folder in folders if store.stat(f"{folder}{CHECKSUMS}") is not None]
-    return whole[0] if len(whole) == 1 else ""
+        folders = in_order(store.children(GENERATIONS)[0])
+        whole = (each for each in reversed(folders) if store.stat(f"{each}{CHECKSUMS}") is not None)
+        return Places(next(whole, ""))
+    base = record.get("base", "")  # of format 2
+    is_folder = isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1])
+    return Places(base, base) if is_folder else Places()
 
 
 def _check_that_it_was_one(store: Store, places: Places) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from shardctl.format.names import (
@@ -26,7 +27,12 @@ WAS_REPLACED = "was replaced while it was read; run the same command again"
 def generation_folders(root: Path) -> list[str]:
     """Return the folders of all generations of a dataset, also of those that are not whole: in the
     order of their numbers, with a / at their ends."""
-    names = os.listdir(root / GENERATIONS) if is_folder(root / GENERATIONS) else []
+    return in_order(os.listdir(root / GENERATIONS) if is_folder(root / GENERATIONS) else [])
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return those of these names that generations have, as folders of the dataset, by their
+    numbers."""
     folders = (f"{GENERATIONS}/{name}/" for name in names)
     return sorted(filter(job_of_generation, folders), key=lambda folder: (len(folder), folder))
 

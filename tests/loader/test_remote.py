@@ -33,8 +33,8 @@ import shardctl
 from shardctl.errors import DatasetError, StoreError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import MANIFEST
-from shardctl.loader.blocks import fetching
 from shardctl.loader.dataset import Dataset
+from shardctl.system import fetching
 from shardctl.system.folders import LocalFolder
 from shardctl.system.scratch import SCRATCH
 from shardctl.system.stores import open_store
