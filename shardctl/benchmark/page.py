@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardctl.benchmark.measure import (
-    AgainstResult,
-    BaselineResult,
     BenchResult,
     ConsumerResult,
     best_of,
@@ -29,6 +27,7 @@ from shardctl.inspection.pages.page import (
     percent,
     section,
     tiles,
+    told,
 )
 from shardctl.system.report import Html, table
 from shardctl.system.text import counted, format_bytes
@@ -63,10 +62,15 @@ def bench_page(result: BenchResult, again: str) -> str:
         _tiles(result),
         *_charts(result, again),
     ]
-    if result.against is not None:
-        parts.append(_against(result.against, result))
-    if result.baseline is not None:
-        parts.append(_baseline(result.baseline))
+    if (against := result.against) is not None:
+        reader = "as it is" if result.reader is None else result.reader.library
+        rates = {"": [result.samples_per_s, against.samples_per_s]}
+        chart = bars("Samples per second", [reader, "shardctl"], rates, "samples/s")
+        parts.append(told(against.report(result.bytes_per_sample), chart))
+    if (found := result.baseline) is not None:
+        epochs = {"": [found.raw_epoch_s, found.shards_epoch_s]}
+        chart = bars("An epoch", ["raw inputs", "shards"], epochs, "seconds")
+        parts.append(told(found.report(), chart))
     if result.sweep:
         parts.append(_sweep(result))
     parts += [_environment(result), data("record", result.record())]
@@ -169,46 +173,16 @@ def _utilization(found: ConsumerResult) -> Html:
     return bars(title, [counted(count, "GPU") for count in gpus], series, written=percent)
 
 
-def _against(found: AgainstResult, result: BenchResult) -> Html:
-    reader = "as it is" if result.reader is None else result.reader.library
-    rates = {"": [result.samples_per_s, found.samples_per_s]}
-    chart = bars("Samples per second", [reader, "shardctl"], rates, "samples/s")
-    return section(
-        "The same samples with shardctl",
-        paragraph(found.reading, "soft"),
-        tiles(found.figures(result.bytes_per_sample)),
-        figures(chart),
-    )
-
-
-def _baseline(found: BaselineResult) -> Html:
-    paid = (
-        "They save no time: raw inputs are read as fast."
-        if found.pays_after is None
-        else f"After {counted(found.pays_after, 'epoch')} they have saved the time of the "
-        "conversion"
-        f" ({found.conversion_s:,.1f} s)."
-    )
-    epochs = {"": [found.raw_epoch_s, found.shards_epoch_s]}
-    chart = bars("An epoch", ["raw inputs", "shards"], epochs, "seconds")
-    return section(
-        "Shards compared with raw inputs",
-        paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"),
-        figures(chart),
-    )
-
-
 def _sweep(result: BenchResult) -> Html:
     points = result.sweep
     split = f" --split {shlex.quote(result.split)}" if result.split else ""
-    best = best_of(points)
+    top = best_of(points)
     size = points[0].batch_size
     by_order: dict[str, dict[int, float]] = {}
     for point in points:
         if point.batch_size == size:
             by_order.setdefault(point.shuffle, {})[point.threads] = point.samples_per_s
     threads = sorted({count for rates in by_order.values() for count in rates})
-    top = next(point for point in best if point.shuffle != "in-order")
     sizes = sorted(
         (
             point

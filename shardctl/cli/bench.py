@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -26,13 +26,12 @@ from shardctl.cli.command import command, option, with_same_options
 from shardctl.cli.options import OneOf, option_of, options_of
 from shardctl.cli.output import (
     Output,
-    bad,
     check_page,
-    good,
     open_option,
     open_page,
     page_path,
     print_json,
+    print_report,
     print_table,
     printing_to_stderr,
     progress_options,
@@ -46,7 +45,7 @@ from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.benchmark.measure import BaselineResult, BenchResult, SweepPoint
+    from shardctl.benchmark.measure import BenchResult
     from shardctl.benchmark.measure.comparison import Comparison
     from shardctl.loader.metrics import Family
 
@@ -250,7 +249,9 @@ def _measure(
             result.record() | ({"comparison": asdict(comparison)} if comparison else {}) | page
         )
     else:
-        _print(result, dataset, comparison)
+        print_report(result.report(printable(dataset)))
+        if comparison is not None:
+            _print_comparison(comparison)
         if html is not None:
             click.echo(f"page written to {printable(html)}")
     if html is not None and shows_page:
@@ -289,70 +290,6 @@ def _list_consumers(as_json: bool) -> None:
         for preset in PRESETS
     ]
     print_table(rows, ("name", "per s", "of", "what one GPU takes", "source", "date"))
-
-
-def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> None:
-    notes = result.reader.notes if result.reader is not None else ()
-    _told(f"{printable(dataset)}: {result.reading}", result.figures(), below=notes)
-    if (against := result.against) is not None:
-        _told(f"against shardctl: {against.reading}", against.figures(result.bytes_per_sample))
-    if (found := result.consumer) is not None:
-        verdict = (good if found.verdict == "keeps-up" else bad)(found.verdict_in_words)
-        verdict += f": {found.feeds}"
-        _told(f"consumer: {found.demand}", found.figures(), found.notes, [verdict])
-    if result.baseline is not None:
-        title = "baseline: the recipe on the raw inputs, with the same threads"
-        _told(title, _baseline(result.baseline))
-    if result.sweep:
-        _print_sweep(result.sweep, result.processes)
-    if comparison is not None:
-        _print_comparison(comparison)
-
-
-def _told(
-    title: str,
-    figures: Iterable[tuple[str, str]],
-    above: Iterable[str] = (),
-    below: Iterable[str] = (),
-) -> None:
-    """Print figures, each with what it is, under a title, between other lines."""
-    lines = (f"{figure:<28} {what}" for figure, what in figures)
-    click.echo("\n  ".join([title, *above, *lines, *below]))
-
-
-def _baseline(found: BaselineResult) -> Iterator[tuple[str, str]]:
-    yield (
-        f"{found.raw_samples_per_s:,.0f} samples/s",
-        f"an epoch takes {found.raw_epoch_s:,.1f} s, from shards {found.shards_epoch_s:,.1f} s",
-    )
-    yield f"{found.ratio:,.1f} times", "as fast from shards"
-    if found.pays_after is None:
-        yield "no time saved", "the raw inputs are read as fast as the shards"
-    else:
-        assumed = "" if found.conversion_measured else ", assumed: one epoch from raw inputs"
-        yield (
-            f"after {counted(found.pays_after, 'epoch')}",
-            "the shards have saved as much time as the conversion took "
-            f"({found.conversion_s:,.1f} s{assumed})",
-        )
-    if found.rejected:
-        yield (
-            counted(found.rejected, "input"),
-            "were left out: changed since the conversion, or not decodable",
-        )
-
-
-def _print_sweep(points: tuple[SweepPoint, ...], processes: int | None) -> None:
-    from shardctl.benchmark.measure import best_of
-
-    click.echo("sweep:")
-    rows = [(p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in points]
-    print_table(rows, ("order", "threads", "batch size", "samples/s"))
-    best = next(point for point in best_of(points) if point.shuffle != "in-order")
-    click.echo(
-        f"  best random order: {best.as_options(processes)}, {best.samples_per_s:,.0f} samples/s"
-    )
-    click.echo(f"  in Python: dataset.{best.as_python(processes)}")
 
 
 def _print_comparison(found: Comparison) -> None:

@@ -221,7 +221,7 @@ def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> No
 
 def print_report(sections: Iterable[Section]) -> None:
     """Print what is told of something."""
-    for line in lines_of(sections):
+    for line in lines_of(sections, lambda found: (good if found.is_good else bad)(found.word)):
         click.echo(colored(line))
 
 

@@ -4,9 +4,10 @@ show; and small pieces of HTML, escaped."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from operator import attrgetter
 from typing import Any
 
 from shardctl.system.text import printable
@@ -152,20 +153,42 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """Figures, each with what it is."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A word that is good or bad to hear, and what more there is to say of it."""
+
+    word: str
+    is_good: bool
+    more: str
+
+
+@dataclass(frozen=True)
 class Section:
     """Lines and tables under a title."""
 
     title: str
-    parts: Sequence[str | Table] = ()
+    parts: Sequence[str | Figures | Verdict | Table] = ()
 
 
-def lines_of(sections: Iterable[Section]) -> Iterator[str]:
-    """Yield the lines that a terminal shows."""
+def lines_of(
+    sections: Iterable[Section], word_of: Callable[[Verdict], str] = attrgetter("word")
+) -> Iterator[str]:
+    """Yield the lines that a terminal shows, with the words of verdicts as `word_of` shows them."""
     for section in sections:
         yield section.title
         for part in section.parts:
             if isinstance(part, str):
                 yield f"  {part}"
+            elif isinstance(part, Verdict):
+                yield f"  {word_of(part)}: {part.more}"
+            elif isinstance(part, Figures):
+                yield from (f"  {figure:<28} {what}" for figure, what in part.rows)
             elif part.line:
                 yield f"  {part.line}  {spark([row[-1] for row in part.rows])}"
             else:
@@ -181,11 +204,18 @@ def in_a_notebook(sections: Iterable[Section]) -> str:
     for section in sections:
         made.append(f"<div><b>{lines_in_notebook([section.title]).text}</b></div>")
         for part in section.parts:
-            if isinstance(part, str) or part.line:
-                line = part if isinstance(part, str) else part.line
-                made.append(lines_in_notebook([line]).text)
+            if isinstance(part, str):
+                shown = lines_in_notebook([part])
+            elif isinstance(part, Verdict):
+                colour = GOOD if part.is_good else BAD
+                shown = lines_in_notebook([part.more], marked(part.word, colour))
+            elif isinstance(part, Figures):
+                shown = rows_in_notebook("", part.rows)
+            elif part.line:
+                shown = lines_in_notebook([part.line])
             else:
-                made.append(rows_in_notebook("", part.rows, part.header).text)
+                shown = rows_in_notebook("", part.rows, part.header)
+            made.append(shown.text)
     return f"<div>{''.join(made)}</div>"
 
 

@@ -20,6 +20,7 @@ import xxhash
 from shardctl.benchmark.measure.consumers import find_consumer
 from shardctl.benchmark.measure.machine import drop, environment
 from shardctl.benchmark.measure.result import (
+    IN_ORDER,
     AgainstResult,
     BaselineResult,
     BenchResult,
@@ -29,7 +30,6 @@ from shardctl.benchmark.measure.result import (
     best_of,
 )
 from shardctl.benchmark.measure.subjects import (
-    IN_ORDER,
     OwnDataset,
     open_loader,
     opened,
@@ -459,7 +459,7 @@ def sweep(
         for count in threads
     ]
     points = _measure(place, options, first, report)
-    best = next(point for point in best_of(points) if point.shuffle != IN_ORDER)
+    best = best_of(points)
     sizes = [
         (best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size
     ]

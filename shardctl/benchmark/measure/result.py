@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardctl.system.report import (
-    BAD,
-    GOOD,
-    Html,
-    in_notebook,
-    lines_in_notebook,
-    marked,
-    rows_in_notebook,
-    text,
-)
+from shardctl.system.report import Figures, Section, Table, Verdict, in_a_notebook
 from shardctl.system.text import counted, format_bytes, printable
 
 KEEPS_UP, STARVES = "keeps-up", "starves"
 
 ENOUGH = 0.9
 """Utilisation from which on a consumer counts as kept busy (MLPerf Storage, `metric: au: 0.90`)."""
+
+IN_ORDER = "in-order"
+"""The name of the order that is not random."""
 
 TIME_OF_THREADS = "time of the threads"
 """The name of this figure, which has no number."""
@@ -94,18 +88,19 @@ class ConsumerResult:
 
     def _repr_html_(self) -> str:
         """Return the verdict and the figures, for a notebook."""
-        verdict = marked(self.verdict_in_words, GOOD if self.verdict == KEEPS_UP else BAD)
-        figures = rows_in_notebook(f"consumer: {self.demand}", self.figures())
-        return in_notebook(Html(f"{verdict.text} {text(self.feeds)}"), figures)
+        return in_a_notebook([self.report()])
 
-    def figures(self) -> list[tuple[str, str]]:
-        """Return the figures, each with what it is, for people."""
+    def report(self) -> Section:
+        """Return what is told of it."""
         busy = (
             f"the GPU was busy for this share of {self.seconds:.1f} s, and waited for data for "
             f"{self.stall_fraction:.1%}"
         )
         figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
-        return [*figures, (TIME_OF_THREADS, _shares(self.time))] if self.time else figures
+        if self.time:
+            figures.append((TIME_OF_THREADS, _shares(self.time)))
+        verdict = Verdict(self.verdict_in_words, self.verdict == KEEPS_UP, self.feeds)
+        return Section(f"consumer: {self.demand}", (verdict, Figures(figures), *self.notes))
 
     def utilization_of(self, gpus: int) -> float:
         """Return the utilisation of this number of GPUs at the loader's rate."""
@@ -139,6 +134,31 @@ class BaselineResult:
     conversion_measured: bool
     pays_after: int | None
     rejected: int
+
+    def report(self) -> Section:
+        """Return what is told of it."""
+        epochs = f"from shards {self.shards_epoch_s:,.1f} s"
+        figures = [
+            (
+                f"{self.raw_samples_per_s:,.0f} samples/s",
+                f"an epoch takes {self.raw_epoch_s:,.1f} s, {epochs}",
+            ),
+            (f"{self.ratio:,.1f} times", "as fast from shards"),
+        ]
+        if self.pays_after is None:
+            figures.append(("no time saved", "the raw inputs are read as fast as the shards"))
+        else:
+            assumed = "" if self.conversion_measured else ", assumed: one epoch from raw inputs"
+            saved = (
+                "the shards have saved as much time as the conversion took "
+                f"({self.conversion_s:,.1f} s{assumed})"
+            )
+            figures.append((f"after {counted(self.pays_after, 'epoch')}", saved))
+        if self.rejected:
+            left_out = "were left out: changed since the conversion, or not decodable"
+            figures.append((counted(self.rejected, "input"), left_out))
+        title = "baseline: the recipe on the raw inputs, with the same threads"
+        return Section(title, (Figures(figures),))
 
 
 @dataclass(frozen=True)
@@ -222,11 +242,10 @@ class AgainstResult:
         )
         return f"{some}, converted, read in turn with the above; {counted(self.threads, 'thread')}"
 
-    def figures(self, before: float) -> list[tuple[str, str]]:
-        """Return each figure and its meaning, for people. A sample took `before` bytes in the other
-        shards."""
+    def report(self, before: float) -> Section:
+        """Return what is told of it. A sample took `before` bytes in the other shards."""
         low, high = min(self.ratios), max(self.ratios)
-        return [
+        figures = [
             (
                 f"{self.samples_per_s:,.0f} samples/s",
                 f"from {min(self.runs):,.0f} to {max(self.runs):,.0f}",
@@ -241,6 +260,7 @@ class AgainstResult:
             ),
             (f"{self.cores_used:.2f} cores", "used by the reading"),
         ]
+        return Section(f"against shardctl: {self.reading}", (Figures(figures),))
 
 
 @dataclass(frozen=True)
@@ -295,7 +315,7 @@ class BenchResult:
     @property
     def reading(self) -> str:
         """What was read, and how, in words."""
-        order = "in order" if self.shuffle == "in-order" else f"random order ({self.shuffle})"
+        order = "in order" if self.shuffle == IN_ORDER else f"random order ({self.shuffle})"
         split = f" of split {self.split}" if self.split else ""
         stored = "" if self.decode else ", stored bytes (not decoded)"
         processes = (
@@ -401,26 +421,33 @@ class BenchResult:
         )
 
     def _repr_html_(self) -> str:
-        """Return the verdict and the figures, for a notebook."""
-        parts = [lines_in_notebook([f"{self.dataset['path']}: {self.reading}"])]
+        """Return what `shardctl bench` prints, for a notebook."""
+        return in_a_notebook(self.report(printable(self.dataset["path"])))
+
+    def report(self, shown: str) -> Iterator[Section]:
+        """Yield what is told of it; `shown` names the shards."""
+        notes = self.reader.notes if self.reader is not None else ()
+        yield Section(f"{shown}: {self.reading}", (Figures(self.figures()), *notes))
+        if self.against is not None:
+            yield self.against.report(self.bytes_per_sample)
         if self.consumer is not None:
-            parts.append(Html(self.consumer._repr_html_()))
-        parts.append(rows_in_notebook("reading", self.figures()))
+            yield self.consumer.report()
         if self.baseline is not None:
-            raw = (("shards", self.samples_per_s), ("raw inputs", self.baseline.raw_samples_per_s))
-            parts.append(
-                rows_in_notebook(
-                    "baseline", [(name, round(rate)) for name, rate in raw], ("", "samples/s")
-                )
+            yield self.baseline.report()
+        if self.sweep:
+            rows = [
+                (p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in self.sweep
+            ]
+            best = best_of(self.sweep)
+            options = f"{best.as_options(self.processes)}, {best.samples_per_s:,.0f} samples/s"
+            yield Section(
+                "sweep:",
+                (
+                    Table(rows, ("order", "threads", "batch size", "samples/s")),
+                    f"best random order: {options}",
+                    f"in Python: dataset.{best.as_python(self.processes)}",
+                ),
             )
-        sweep = [
-            (each.shuffle, each.threads, each.batch_size, round(each.samples_per_s))
-            for each in self.sweep
-        ]
-        parts.append(
-            rows_in_notebook("sweep", sweep, ("order", "threads", "batch size", "samples/s"))
-        )
-        return in_notebook(f"{self.samples_per_s:,.0f} samples/s", *parts)
 
     def record(self) -> dict[str, Any]:
         """Return all fields as plain data, the consumer's figures beside the loader's."""
@@ -450,10 +477,7 @@ def spread_of(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / middle if middle else 0.0
 
 
-def best_of(points: tuple[SweepPoint, ...]) -> list[SweepPoint]:
-    """Return the fastest setting of each order, the fastest first."""
-    best: dict[str, SweepPoint] = {}
-    for point in points:
-        if point.shuffle not in best or best[point.shuffle].samples_per_s < point.samples_per_s:
-            best[point.shuffle] = point
-    return sorted(best.values(), key=lambda point: -point.samples_per_s)
+def best_of(points: Sequence[SweepPoint]) -> SweepPoint:
+    """Return the fastest setting of a random order."""
+    random = (point for point in points if point.shuffle != IN_ORDER)
+    return max(random, key=lambda point: point.samples_per_s)

@@ -12,6 +12,7 @@ import numpy as np
 
 from shardctl.benchmark.measure.machine import evict, residency
 from shardctl.benchmark.measure.meters import own_memory_mb, peak_memory_mb
+from shardctl.benchmark.measure.result import IN_ORDER
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset
 from shardctl.errors import DatasetError, UsageError
@@ -26,9 +27,6 @@ from shardctl.loader.loader import Loader
 from shardctl.system.locations import is_url
 from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import printable
-
-IN_ORDER = "in-order"
-"""The name of the order that is not random."""
 
 
 class Batches(Protocol):

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardctl.benchmark.measure.meters import CpuMeter, Latencies, RateSeries, Weights, count_of
-from shardctl.benchmark.measure.result import AgainstResult, BenchResult, NetworkResult, spread_of
-from shardctl.benchmark.measure.subjects import IN_ORDER, Batches, Subject
+from shardctl.benchmark.measure.result import (
+    IN_ORDER,
+    AgainstResult,
+    BenchResult,
+    NetworkResult,
+    spread_of,
+)
+from shardctl.benchmark.measure.subjects import Batches, Subject
 from shardctl.benchmark.options import BenchOptions
 
 WARM_UP_SECONDS = 0.5

@@ -17,9 +17,8 @@ from shardctl.benchmark.measure import BenchOptions, BenchResult, Listener
 from shardctl.benchmark.measure.consumers import find_consumer, without_reading_ahead
 from shardctl.benchmark.measure.machine import drop, environment, residency_of
 from shardctl.benchmark.measure.meters import memory_of_others
-from shardctl.benchmark.measure.result import ReaderFacts
+from shardctl.benchmark.measure.result import IN_ORDER, ReaderFacts
 from shardctl.benchmark.measure.subjects import (
-    IN_ORDER,
     Batches,
     Memory,
     OwnDataset,

@@ -20,7 +20,7 @@ from shardctl.system.files import OutputFileType
 from shardctl.system.folders import FolderHere
 from shardctl.system.locations import is_url
 from shardctl.system.messages import entry_for
-from shardctl.system.report import Html, Section, table, text
+from shardctl.system.report import Figures, Html, Section, Table, Verdict, table, text
 from shardctl.system.text import counted
 
 STATIC = {
@@ -127,24 +127,32 @@ def _with_bars(
     return table(drawn, (*header, Html("")))
 
 
-def told(report: Section) -> Html:
-    """Return a section of a report as a part of the page."""
-    others, charts = [], []
+def told(report: Section, *more: Html) -> Html:
+    """Return a section of a report as a part of the page, with `more` charts."""
+    others, charts = list[Html](), list[Html]()
     for part in report.parts:
         if isinstance(part, str):
             others.append(paragraph(part, "soft"))
-            continue
-        rows = part.rows[:LISTED]
-        if not part.bars:
-            others.append(table(rows, part.header))
-            continue
-        heads: list[Any] = list(part.header or [""] * len(rows[0]))
-        for number, column in enumerate(part.bars):
-            heads[column] = _head(heads[column], number, len(part.bars))
-        lengths = [[row[column] for column in part.bars] for row in rows]
-        some = f"the first {LISTED} of {len(part.rows):,}" if len(part.rows) > LISTED else ""
-        charts.append(_chart(part.line or some, _with_bars(rows, heads, lengths, True)))
+        elif isinstance(part, Verdict):
+            others.append(paragraph(f"{part.word}: {part.more}"))
+        elif isinstance(part, Figures):
+            others.append(table(part.rows))
+        elif part.bars:
+            charts.append(_chart_of(part))
+        else:
+            others.append(table(part.rows[:LISTED], part.header))
+    charts += more
     return section(report.title.rstrip(":"), *others, *([figures(*charts)] if charts else []))
+
+
+def _chart_of(part: Table) -> Html:
+    rows = part.rows[:LISTED]
+    heads: list[Any] = list(part.header or [""] * len(rows[0]))
+    for number, column in enumerate(part.bars):
+        heads[column] = _head(heads[column], number, len(part.bars))
+    lengths = [[row[column] for column in part.bars] for row in rows]
+    some = f"the first {LISTED} of {len(part.rows):,}" if len(part.rows) > LISTED else ""
+    return _chart(part.line or some, _with_bars(rows, heads, lengths, True))
 
 
 LISTED = 500
