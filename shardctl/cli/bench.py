@@ -29,12 +29,12 @@ from shardctl.cli.output import (
     check_page,
     open_option,
     open_page,
-    page_path,
     print_json,
     print_report,
     print_table,
     printing_to_stderr,
     progress_options,
+    write_page,
 )
 from shardctl.errors import UsageError
 from shardctl.loader.options import METRICS
@@ -235,14 +235,13 @@ def _measure(
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None or shows_page:
         from shardctl.benchmark.page import bench_page
-        from shardctl.inspection.pages.page import absolute, write_page
+        from shardctl.inspection.pages.page import absolute
 
         begin = ("shardctl", "bench", absolute(dataset))
         content = bench_page(
             result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN)
         )
-        html = page_path(html, "bench")
-        write_page(Path(html), content)
+        html = write_page(content, html, "bench")
     if output.as_json:
         page = {"page": html} if html is not None else {}
         print_json(

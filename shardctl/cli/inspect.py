@@ -19,12 +19,12 @@ from shardctl.cli.output import (
     note,
     open_option,
     open_page,
-    page_path,
     print_json,
     print_report,
     print_table,
     progress_options,
     shortened,
+    write_page,
 )
 from shardctl.cli.show import (
     SHOWN_TOKENS,
@@ -217,10 +217,16 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     path = Path(target)
     refuse_text(path)
     refuse_export(path)
-    given["columns"] = given["columns"].split(",") if given["columns"] else None
+    given = {
+        name: value
+        for name, value in given.items()
+        if value is not None and value is not False and (name, value) != ("columns", "")
+    }
+    if "columns" in given:
+        given["columns"] = given["columns"].split(",")
     if is_foreign(path):
         return _show_foreign(path, given, output)
-    with open_location(target, "blocks", generation=given["generation"]) as place:
+    with open_location(target, "blocks", generation=given.get("generation")) as place:
         return _show(place, given, output)
 
 
@@ -230,25 +236,23 @@ def _show(place: DatasetLocation, given: dict[str, Any], output: Output) -> int:
 
     refuse_part_of_dataset(place)
     _check_options(place, given)
-    if given["files"]:
-        _show_files(place, given["split"], output.as_json)
-        return 0
-    if given["history"]:
-        _show_history(place, output.as_json)
-        return 0
-    if given["diff"] is not None:
+    if "diff" in given:
         with open_location(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)
-    if any(given[name] is not None for name in ("save", "images", "html")) or given["open"]:
+    if "files" in given:
+        _show_files(place, given.get("split"), output.as_json)
+    elif "history" in given:
+        _show_history(place, output.as_json)
+    elif _WRITTEN & given.keys():
         _write_files(place, given, output.as_json)
-    elif given["key"] is not None or given["row"] is not None:
+    elif {"key", "row"} & given.keys():
         _print_records(place, given, output)
-    elif any(given[name] is not None for name in ("where", "head", "columns")):
+    elif {"where", "head", "columns"} & given.keys():
         _print_samples(place, given, output)
-    elif given["shard"] is not None or place.lone:
+    elif "shard" in given or place.lone:
         _show_shard(place, given, output.as_json)
     else:
-        _show_dataset(place, given["split"], given["stats"], output.as_json)
+        _show_dataset(place, given, output.as_json)
     return 0
 
 
@@ -261,14 +265,9 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     from shardctl.cli.show import print_foreign, without_bytes
     from shardctl.interop.foreign_shards import look
 
-    drawn = given["images"] is not None or given["html"] is not None or given["open"]
-    known = ("images", "html", "open", "no_annotations") if drawn else ("head",)
-    idle = [
-        _option(name)
-        for name, value in given.items()
-        if value not in (None, False) and name not in known
-    ]
-    if idle:
+    drawn = _DRAWN & given.keys()
+    known = {*_DRAWN, "no_annotations"} if drawn else {"head"}
+    if idle := [_option(name) for name in given if name not in known]:
         who = f"{' and '.join(idle)} {'needs' if len(idle) == 1 else 'need'}"
         raise UsageError(
             f"{printable(path)}: is of another tool; {who} a dataset of shardctl: convert it"
@@ -276,7 +275,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     if drawn:
         _draw_foreign(path, given, output.as_json)
         return 0
-    found = look(path, given["head"] or FIRST_OF_OTHERS)
+    found = look(path, given.get("head", FIRST_OF_OTHERS))
     if output.as_json:
         print_json(replace(found, first=[without_bytes(record) for record in found.first]))
     else:
@@ -304,43 +303,40 @@ MOST_OF_OTHERS = 500
 FIRST_OF_OTHERS = 3
 """Records of shards of other tools that are shown."""
 
-_CHOICES = ("key", "row", "where", "head")
+_CHOICES = {"key", "row", "where", "head"}
 """The options that choose samples."""
+
+_DRAWN = {"images", "html", "open"}
+_WRITTEN = {"save", *_DRAWN}
+"""The options with which files are written."""
 
 
 def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is
     silently ignored."""
-    lone = bool(place.lone)
     of_datasets = (
         *("shard", "key", "split", "html", "open"),
         *("diff", "history", "files", "generation"),
     )
-    whole = [_option(name) for name in of_datasets if given[name] not in (None, False)]
-    if lone and whole:
+    whole = [_option(name) for name in of_datasets if name in given]
+    if place.lone and whole:
         raise UsageError(
             f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset"
         )
-    if (
-        not lone
-        and given["shard"] is None
-        and (given["block"] is not None or given["row"] is not None)
-    ):
+    if not place.lone and "shard" not in given and {"block", "row"} & given.keys():
         raise UsageError("--block and --row need --shard, or the file of a shard")
-    if given["save"] is not None and all(given[name] is None for name in _CHOICES):
+    if "save" in given and not _CHOICES & given.keys():
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
-    there = [name for name, value in given.items() if value is not None and value is not False]
-    chosen = next((name for name in _BESIDE if name in there), "lone" if lone else "whole")
+    chosen = next((name for name in _BESIDE if name in given), "lone" if place.lone else "whole")
     used = {chosen, "generation", *_BESIDE[chosen].split()}
-    if given["shard"] is not None:  # it is of one split
+    if "shard" in given:  # it is of one split
         used.discard("split")
-    if given["images"] is not None and given["save"] is None:
+    if "images" in given and "save" not in given:
         used.discard("columns")
-    if {"images", "html", "open"} & {*there}:
+    if _DRAWN & given.keys():
         used.add("no_annotations")
-    idle = [_option(name) for name in there if name not in used]
-    if idle:
-        beside = [_option(name) for name in there if name in used]
+    if idle := [_option(name) for name in given if name not in used]:
+        beside = [_option(name) for name in given if name in used]
         raise UsageError(
             f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}"
         )
@@ -427,10 +423,10 @@ def _show_history(place: DatasetLocation, as_json: bool) -> None:
     print_table(rows, ("", "made", "by", *names[3:], "digest", ""))
 
 
-def _show_dataset(place: DatasetLocation, split: str | None, stats: bool, as_json: bool) -> None:
+def _show_dataset(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
     from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
 
-    found = inspect_dataset(place, split, stats)
+    found = inspect_dataset(place, given.get("split"), "stats" in given)
     if as_json:
         print_json(found.record())
         return
@@ -441,8 +437,8 @@ def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) ->
     from shardctl.inspection.content.overview import describe_shard, shard_report
 
     name, _ = _chosen_shard(place, given)
-    found = describe_shard(place.folder, name, check=given["stats"] or given["block"] is not None)
-    if given["block"] is not None:
+    found = describe_shard(place.folder, name, check=bool({"stats", "block"} & given.keys()))
+    if "block" in given:
         block, count = given["block"], len(found.blocks)
         if not 0 <= block < count:
             raise UsageError(f"{name}: no block {block:,}; it has {counted(count, 'block')}")
@@ -460,34 +456,32 @@ def _write_files(place: DatasetLocation, given: dict[str, Any], as_json: bool) -
 
     written: dict[str, Any] = {}
     said = []
-    check_outputs(given)
-    if given["save"] is not None:
+    check_outputs(given.get("html"), given.get("images"))
+    if "save" in given:
         decoder = _decoder(place, given, whole=True)
         records = decoder.decoded(_records(place, given))
-        files = save(records, Path(given["save"]), given["columns"])
+        files = save(records, Path(given["save"]), given.get("columns"))
         written["files"] = [str(path) for path in files]
         what = f"{counted(len(files), 'file')} written to {printable(given['save'])}"
         said.append(what if files else _no_match(given))
         _say_why_numbers(decoder)
-    if given["images"] is not None:
+    if "images" in given:
         count = _draw(place, _records(place, given), given)
         written |= {"file": given["images"], "sheet": given["images"], "images": count}
         said.append(f"{counted(count, 'image')} drawn to {printable(given['images'])}")
-    if given["html"] is not None or given["open"]:
+    if {"html", "open"} & given.keys():
         from shardctl.inspection.pages.dataset import dataset_page
-        from shardctl.inspection.pages.page import write_page
 
-        marked = not given["no_annotations"]
-        content = dataset_page(place, given["split"], marked, given.get("origin"))
-        page = page_path(given["html"], "inspect")
-        write_page(Path(page), content)
+        marked = "no_annotations" not in given
+        content = dataset_page(place, given.get("split"), marked, given.get("origin"))
+        page = write_page(content, given.get("html"), "inspect")
         written |= {"file": page, "page": page}
         said.append(f"page written to {printable(page)}")
     if as_json:
         print_json(written)
     else:
         click.echo("\n".join(said))
-    if given["open"]:
+    if "open" in given:
         open_page(written["page"])
 
 
@@ -495,28 +489,25 @@ def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSa
     from shardctl.inspection.content.blocks import some_samples
     from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 
-    if given["key"] is not None:
+    if "key" in given:
         return iter(samples_of_key(place.folder, given["key"]))
-    if given["row"] is not None:
+    if "row" in given:
         name, entry = _chosen_shard(place, given)
-        return iter([sample_at(place.folder, name, given["block"], given["row"], entry)])
-    within = (
-        place if given["shard"] is None else place._replace(lone=_chosen_shard(place, given)[0])
-    )
-    if given["where"] is not None:
-        return islice(matching(within, given["split"], given["where"]), given["head"])
-    if given["head"] is not None or given["columns"] is not None:
-        return head(within, given["split"], given["head"] or SHOWN_FIRST)
-    return some_samples(within, given["split"], PICTURES)
+        return iter([sample_at(place.folder, name, given.get("block"), given["row"], entry)])
+    within, split = place, given.get("split")
+    if "shard" in given:
+        within = place._replace(lone=_chosen_shard(place, given)[0])
+    if "where" in given:
+        return islice(matching(within, split, given["where"]), given.get("head"))
+    if {"head", "columns"} & given.keys():
+        return head(within, split, given.get("head", SHOWN_FIRST))
+    return some_samples(within, split, PICTURES)
 
 
 def _no_match(given: dict[str, Any]) -> str:
     """Return the message for the case that there is no sample."""
-    return (
-        "there is no sample"
-        if given["where"] is None
-        else f"no sample matches {printable(given['where'])}"
-    )
+    where = given.get("where")
+    return "there is no sample" if where is None else f"no sample matches {printable(where)}"
 
 
 def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any]) -> int:
@@ -524,7 +515,7 @@ def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: dict[s
     from shardctl.images.codecs.drawing import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
-    shown, marked = list(islice(records, PICTURES)), not given["no_annotations"]
+    shown, marked = list(islice(records, PICTURES)), "no_annotations" not in given
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
@@ -541,7 +532,7 @@ def _decoder(place: DatasetLocation, given: dict[str, Any], whole: bool) -> Deco
     shown."""
     from shardctl.inspection.content.tokens import Decoder
 
-    return Decoder(place.folder, None if whole else SHOWN_TOKENS, given["columns"])
+    return Decoder(place.folder, None if whole else SHOWN_TOKENS, given.get("columns"))
 
 
 def _say_why_numbers(decoder: Decoder) -> None:
@@ -550,11 +541,11 @@ def _say_why_numbers(decoder: Decoder) -> None:
 
 
 def _print_records(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
-    from shardctl.inspection.content.samples import MOST_BLOCKS
+    from shardctl.inspection.content.samples import MOST_BLOCKS, in_words
 
-    decoder, columns = _decoder(place, given, output.as_json or output.verbose), given["columns"]
+    decoder = _decoder(place, given, output.as_json or output.verbose)
     records = list(decoder.decoded(_records(place, given)))
-    shown = [_plain_record(record, columns) for record in records]
+    shown = [_plain_record(record, given.get("columns")) for record in records]
     _say_why_numbers(decoder)
     if output.as_json:
         print_json({**shown[0], "records": shown})
@@ -570,12 +561,12 @@ def _print_records(place: DatasetLocation, given: dict[str, Any], output: Output
         )
         if record.source:
             click.echo(f"  source: {printable(record.source)}")
-        values = _for_people(without_texts(shown_record["values"], record), record)
+        values = in_words(without_texts(shown_record["values"], record), record)
         print_table([(name, shortened(value)) for name, value in values.items()])
         for name, role in record.roles.objects.items():
             if name in values:
                 print_objects(name, record.values[name], role)
-        print_texts(record, shown_record["values"], given["key"], output.verbose)
+        print_texts(record, shown_record["values"], given.get("key"), output.verbose)
     if len(records) > SHOWN_BLOCKS:
         most = len(records) >= MOST_BLOCKS
         click.echo(
@@ -588,6 +579,8 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
     """Return a record as plain data; the roles of its fields are those of the dataset, and say
     nothing of it."""
     known = {name: value for name, value in vars(record).items() if name not in ("roles", "texts")}
+    from shardctl.inspection.content.samples import plain_values
+
     documents = [{**asdict(piece), "cut": piece.cut} for piece in record.documents]
     return {
         **known,
@@ -595,22 +588,22 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
         "images": record.images,
         "class_names": record.class_names,
         "label_name": record.label_name,
-        "values": _plain_sample(record, columns),
+        "values": plain_values(record, columns),
     }
 
 
 def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were
     checked."""
-    records, decoder = (
-        _records(place, given),
-        _decoder(place, given, output.as_json or output.verbose),
-    )
-    limit, conditional = given["head"], given["where"] is not None
+    from shardctl.inspection.content.samples import in_words, plain_values
+
+    records = _records(place, given)
+    decoder = _decoder(place, given, output.as_json or output.verbose)
+    limit, conditional = given.get("head"), "where" in given
     most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
     first = list(decoder.decoded(islice(records, most)))
     _say_why_numbers(decoder)
-    shown = [_plain_sample(record, given["columns"]) for record in first]
+    shown = [plain_values(record, given.get("columns")) for record in first]
     complete = limit is None or len(shown) < limit
     count = len(shown) + sum(1 for _ in records)
     if output.as_json:
@@ -621,7 +614,7 @@ def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output
     if not shown:
         click.echo(_no_match(given))
         return
-    rows = [_for_people(sample, record) for sample, record in zip(shown, first, strict=True)]
+    rows = [in_words(sample, record) for sample, record in zip(shown, first, strict=True)]
     print_table([[shortened(value, 40) for value in row.values()] for row in rows], list(rows[0]))
     for record, sample in zip(first if output.verbose else (), shown, strict=False):
         if record.texts or record.documents:
@@ -630,50 +623,6 @@ def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output
     if conditional and limit is None:
         matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
         click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")
-
-
-def _plain_sample(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
-    """Return a sample as plain data: for an image its format and size, not its bytes; after a label
-    its name."""
-    from shardctl.inspection.content.samples import describe_value
-
-    return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
-
-
-def _for_people(sample: dict[str, Any], record: StoredSample) -> dict[str, Any]:
-    """Return a sample for display: images and objects in a few words, the name of a label in
-    brackets after its number."""
-    from shardctl.images.codecs.drawing import objects_line
-    from shardctl.inspection.content.images import is_objects
-
-    shown = {name: _image_text(value) for name, value in sample.items()}
-    shown |= {name: "missing" for name in record.images if name in shown and sample[name] is None}
-    for name, role in record.roles.objects.items():
-        if name in shown and (sample[name] is None or is_objects(sample[name])):
-            shown[name] = objects_line(sample[name], role)
-    for label, class_name in record.class_names.items():
-        if f"{label}_name" in record.values or label not in shown:
-            continue
-        shown.pop(f"{label}_name", None)
-        if class_name is not None:
-            shown[label] = f"{sample[label]} ({class_name})"
-    return shown
-
-
-def _image_text(value: Any) -> Any:
-    """Return the result of describe_value for an image in a few words; other values unchanged."""
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"shape", "dtype", "mean"}:
-        return (
-            f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean "
-            f"{value['mean']}"
-        )
-    if {"bytes", "path", "format", "size", "mode"} == set(value):
-        if value["bytes"] is None:
-            return "missing"
-        return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
-    return value
 
 
 def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) -> int:

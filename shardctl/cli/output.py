@@ -241,18 +241,18 @@ _NOT_HTML = (".png", *(ending for ending in _NOT_PNG if ending != ".html"), ".js
 """Endings of other files than sheets, and than pages."""
 
 
-def check_outputs(given: dict[str, Any]) -> None:
+def check_outputs(html: str | None, images: str | None) -> None:
     """Raise StorageError if another file is where a sheet or a page is to go, UsageError for a name
     of another kind."""
-    if given["images"] is not None:
-        if Path(given["images"]).suffix.lower() in _NOT_PNG or given["images"].isdecimal():
+    if images is not None:
+        if Path(images).suffix.lower() in _NOT_PNG or images.isdecimal():
             raise UsageError(
-                f"--images {printable(given['images'])}: the sheet is a PNG image; give a name that ends in .png"
+                f"--images {printable(images)}: the sheet is a PNG image; give a name that ends in .png"
             )
         from shardctl.images.codecs.drawing import SHEET
 
-        SHEET.check(Path(given["images"]))
-    check_page(given["html"])
+        SHEET.check(Path(images))
+    check_page(html)
 
 
 def check_page(html: str | None) -> None:
@@ -283,17 +283,19 @@ def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..
     )
 
 
-def page_path(html: str | None, command: str) -> str:
-    """Return where a page is to be written: the given place, or without one a temporary file.
-    Raises StorageError."""
-    if html is not None:
-        return html
+def write_page(content: str, html: str | None, command: str) -> str:
+    """Write a page to the given place, or without one into a temporary file, and return where it
+    is. Raises StorageError."""
+    from shardctl.inspection.pages.page import PAGE
+
     try:
-        return str(Path(tempfile.mkdtemp(prefix="shardctl-page-")) / f"{command}.html")
+        path = html or str(Path(tempfile.mkdtemp(prefix="shardctl-page-")) / f"{command}.html")
     except OSError as error:
         raise StorageError(
             f"{printable(tempfile.gettempdir())}: cannot be written ({error.strerror})"
         ) from error
+    PAGE.write(Path(path), content.encode())
+    return path
 
 
 def open_page(path: str) -> None:

@@ -16,12 +16,12 @@ from shardctl.cli.output import (
     note,
     open_option,
     open_page,
-    page_path,
     print_json,
     print_table,
     printing_to_stderr,
     progress_options,
     workers_ahead,
+    write_page,
 )
 from shardctl.errors import UsageError
 from shardctl.format.names import MANIFEST
@@ -125,7 +125,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         from shardctl.inspection.pages.page import absolute
         from shardctl.making.preview import make_preview
 
-    check_outputs(given)
+    check_outputs(given["html"], given["images"])
     if len(src) == 1 and (Path(src[0]) / MANIFEST).is_file():
         made = _of_dataset(src[0], given)
         _show(made, src, output, given, "")
@@ -209,13 +209,11 @@ def _write(
     with_page = given["html"] is not None or given["open"]
     if with_page or given["images"] is not None:
         from shardctl.images.codecs.drawing import SHEET
-        from shardctl.inspection.pages.page import write_page
         from shardctl.making.preview.page import preview_page, preview_sheet
 
         if with_page:
             content = preview_page(made, src, convert)
-            written["page"] = page_path(given["html"], "preview")
-            write_page(Path(written["page"]), content)
+            written["page"] = write_page(content, given["html"], "preview")
         if given["images"] is not None:
             SHEET.write(Path(given["images"]), preview_sheet(made))
             written["sheet"] = given["images"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -20,6 +20,7 @@ from shardctl.format.names import PLAN, shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.tables import Reject, ShardEntry, read_rejects
 from shardctl.format.token_columns import packed_column
+from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import (
     Shard,
     StoredBlock,
@@ -300,3 +301,42 @@ def describe_value(value: Any) -> Any:
         )
         return {"bytes": facts["image_bytes"], "path": value["path"], **more}
     return plain_objects(value) if is_objects(value) else value
+
+
+def plain_values(record: StoredSample, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a sample as plain data: for an image its format and size, not its bytes; after a label
+    its name."""
+    return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
+
+
+def in_words(sample: dict[str, Any], record: StoredSample) -> dict[str, Any]:
+    """Return a sample for display: images and objects in a few words, the name of a label in
+    brackets after its number."""
+    shown = {name: _image_text(value) for name, value in sample.items()}
+    shown |= {name: "missing" for name in record.images if name in shown and sample[name] is None}
+    for name, role in record.roles.objects.items():
+        if name in shown and (sample[name] is None or is_objects(sample[name])):
+            shown[name] = objects_line(sample[name], role)
+    for label, class_name in record.class_names.items():
+        if f"{label}_name" in record.values or label not in shown:
+            continue
+        shown.pop(f"{label}_name", None)
+        if class_name is not None:
+            shown[label] = f"{sample[label]} ({class_name})"
+    return shown
+
+
+def _image_text(value: Any) -> Any:
+    """Return the result of describe_value for an image in a few words; other values unchanged."""
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"shape", "dtype", "mean"}:
+        return (
+            f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean "
+            f"{value['mean']}"
+        )
+    if {"bytes", "path", "format", "size", "mode"} == set(value):
+        if value["bytes"] is None:
+            return "missing"
+        return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
+    return value

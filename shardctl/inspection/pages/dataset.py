@@ -8,15 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from shardctl.format.dataset_location import DatasetLocation
-from shardctl.images.codecs.drawing import objects_line
 from shardctl.inspection.content.blocks import StoredSample, some_samples
-from shardctl.inspection.content.images import is_objects
 from shardctl.inspection.content.inspection import dataset_report, inspect_dataset, records_of
 from shardctl.inspection.content.overview import (
     Overview,
     settings_in_words,
 )
-from shardctl.inspection.content.samples import describe_value
+from shardctl.inspection.content.samples import in_words, plain_values
 from shardctl.inspection.content.tokens import (
     Decoder,
 )
@@ -139,16 +137,10 @@ def _text_of(record: StoredSample) -> tuple[str, str] | None:
 def _samples(records: list[StoredSample], total: int, annotated: bool, name: str | None) -> Html:
     """Return what is searched in: pictures and texts, and the table of all samples that are on the
     page."""
-    columns = list(records[0].values) if records else []
-    texts = list(records[0].texts) if records else []
+    shown = [in_words(plain_values(record), record) for record in records]
     rows = [
-        [
-            record.shard,
-            record.row,
-            *(_shown(record, name) for name in columns),
-            *((record.texts.get(name) or "")[: TEXT_LENGTH // 4] for name in texts),
-        ]
-        for record in records
+        [record.shard, record.row, *map(_cell, values.values())]
+        for record, values in zip(records, shown, strict=True)
     ]
     found = f'<span id="found" class="soft">{len(rows):,} shown</span>'
     label = "part of a key, class or text"
@@ -166,7 +158,7 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
                 f'<div class="soft">Any other sample:</div>{command(f"{begin} KEY", "one", begin).text}'
             )
         )
-    header = ("shard", "row", *columns, *(f"{name}, text" for name in texts))
+    header = ("shard", "row", *(shown[0] if shown else ()))
     whole = Html(f'<div id="samples">{table(rows, header).text}</div>')
     inside = "".join(
         part.text
@@ -179,14 +171,8 @@ def _under(title: str, part: Html) -> Html:
     return Html(f"<h3>{text(title)}</h3>{part.text}")
 
 
-def _shown(record: StoredSample, name: str) -> Any:
-    value, class_name = record.values[name], record.class_names.get(name)
-    if class_name is not None:
-        return f"{value} {class_name}"
-    if name in record.roles.objects and (value is None or is_objects(value)):
-        return objects_line(value, record.roles.objects[name])
-    plain = describe_value(value)
-    if isinstance(plain, dict):
-        plain = " ".join(str(part) for part in plain.values())
-    is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
-    return plain if is_number else str(plain)[: TEXT_LENGTH // 4]
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict):
+        value = " ".join(map(str, value.values()))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number or value is None else str(value)[: TEXT_LENGTH // 4]

@@ -235,12 +235,6 @@ def page(title: str, *parts: Html, script: str = "") -> str:
     )
 
 
-def write_page(path: Path, content: str) -> None:
-    """Write a page. Raises StorageError, also if another file is there: only a page of before is
-    replaced."""
-    PAGE.write(path, content.encode())
-
-
 MOST = 200
 """Rejected inputs that are listed one by one."""
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,14 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import Json
 from shardctl.format.python_values import check_type, json_text
 from shardctl.format.roles import Mask, Objects, Role
-from shardctl.interop.exports.options import Choice
+from shardctl.interop.exports.options import EXPORTS, Choice
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, write_atomically
 from shardctl.system.text import counted
+
+PIECES = "pieces"
+"""The folder of pieces, beside that of the files."""
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
@@ -59,6 +62,10 @@ class Work(ExportPart):
     def path(self, name: str) -> Path:
         """Return where a file is written, in a folder that is there. Raises StorageError."""
         return path_below(self.folder, name)
+
+    def piece(self, name: str) -> Path:
+        """Return where a piece is written, in a folder that is there. Raises StorageError."""
+        return path_below(self.folder.with_name(PIECES), name)
 
     def batches(self, plain: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the samples, with a column for each of the fields, in their order and under their
@@ -140,11 +147,6 @@ class PartResult:
             raise ValueError("a file of the part is outside of the export")
         return cls(record["samples"], files, record["counts"], record["facts"], pieces, loose)
 
-    @property
-    def all_files(self) -> dict[str, FileFacts]:
-        """The files and the pieces, without loose files."""
-        return {**self.files, **self.pieces}
-
 
 Written = Sequence[tuple[ExportPart, PartResult]]
 """All parts in order, and what was written of each."""
@@ -163,6 +165,10 @@ class Done:
         """Yield every split, and what was written of it."""
         for split in self.source.splits:
             yield split, [each for part, each in self.parts if part.split == split]
+
+    def pieces(self, parts: Sequence[PartResult], place: int = 0) -> list[Path]:
+        """Return where the pieces are that come at this place in each of some parts."""
+        return [self.folder.with_name(PIECES) / list(each.pieces)[place] for each in parts]
 
     def write(self, files: Mapping[str, bytes]) -> dict[str, FileFacts]:
         """Write files, and return what they are. Raises StorageError."""
@@ -271,7 +277,11 @@ class Export(ABC):
     It is made anew in every worker, from these settings: it keeps nothing between calls.
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """What it is called in the table of exports."""
+        own = f":{type(self).__name__}"
+        return next(name for name, form in EXPORTS.items() if form.export.endswith(own))
 
     def check(self, source: Source) -> None:
         """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing
@@ -294,13 +304,11 @@ class Export(ABC):
 
     def parts(self, source: Source) -> Sequence[ExportPart]:
         """Return what is written at a time: every shard."""
-        numbers: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
-        for number, entry in source.numbered_shards():
-            numbers[entry.split].append((number, entry.name))
         return [
-            ExportPart(name, split, (number,), place, len(of_split))
-            for split, of_split in numbers.items()
-            for place, (number, name) in enumerate(of_split)
+            ExportPart(entry.name, split, (number,), place, len(of_split))
+            for split in source.splits
+            for of_split in [list(source.numbered_shards(split))]
+            for place, (number, entry) in enumerate(of_split)
         ]
 
     @abstractmethod

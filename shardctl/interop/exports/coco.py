@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from shardctl.interop.exports.annotated_images import (
     said_of_members,
     said_of_sizes,
 )
-from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work
+from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work, path_below
 from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import Source
 from shardctl.sources.annotations.coco import mirrored_points
@@ -55,8 +54,6 @@ AT_ONCE = 1 << 20
 @dataclass(frozen=True)
 class Coco(AnnotatedImagesExport):
     """A file for each image, and one for each split with what is marked in them."""
-
-    name: ClassVar[str] = "coco"
 
     def encoding_of_other(self, column: Column) -> ColumnEncoding:
         """Say how a column is written that is no image and no objects: ids of images have a
@@ -82,8 +79,8 @@ class Coco(AnnotatedImagesExport):
             f"{FOLDER}/{what}_{work.split}.{work.number:05d}" for what in ("images", "objects")
         )
         with (
-            replacing(work.path(images_piece)) as images,
-            replacing(work.path(objects_piece)) as annotations,
+            replacing(work.piece(images_piece)) as images,
+            replacing(work.piece(objects_piece)) as annotations,
             writing(work, FOLDER) as loose,
         ):
             for picture in pictures(work):
@@ -124,12 +121,10 @@ class Coco(AnnotatedImagesExport):
             if not any(each.facts["images"] for each in of_split):
                 continue
             name = f"{FOLDER}/instances_{split}.json"
-            images, annotations = (
-                [done.folder / list(each.pieces)[place] for each in of_split] for place in (0, 1)
-            )
+            images, annotations = (done.pieces(of_split, place) for place in (0, 1))
             image_ids, ids = _ids(images, 0)[0], _ids(annotations, 1)[0]
             starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
-            with replacing(done.folder / name) as sink:
+            with replacing(path_below(done.folder, name)) as sink:
                 sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
                 _write_list(sink, b"categories", iter(categories))
                 listed = zip(image_ids, _lines(images), strict=True)
@@ -160,7 +155,7 @@ class Coco(AnnotatedImagesExport):
         said = list(super().notes_of(done))
         for split, of_split in done.of_splits():
             for place, what in enumerate(("image_id", "id of objects")):
-                if _ids([done.folder / list(each.pieces)[place] for each in of_split], place)[1]:
+                if _ids(done.pieces(of_split, place), place)[1]:
                     said.append(
                         f"{split}: the {what} is counted from 1, as some have none, or the same"
                     )

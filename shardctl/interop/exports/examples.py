@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,8 +61,12 @@ follows."""
 FIRST, SECOND = BYTES, FLOATS
 """What the first and the second field of any message begins with, where its length follows."""
 
-Content = Callable[[int], "bytes | None"]
-"""Returns the content of the list of a row; None where its value is missing."""
+Content = Callable[[int], bytes]
+"""Returns the content of the list of a row that has a value."""
+
+Feature = tuple[bytes, bytes, list[bool], Content]
+"""The feature of a column: its name, the kind of its lists, which rows have a value, and their
+lists."""
 
 
 class ExampleExport(Export):
@@ -168,14 +172,14 @@ def serialized(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[bytes
         for column in _features(batch.column(place), field)
     ]
     named = [
-        (FIRST + varint(len(name)) + name, kind, content)
-        for name, kind, content in sorted(columns, key=itemgetter(0))
+        (FIRST + varint(len(name)) + name, kind, valid, content)
+        for name, kind, valid, content in sorted(columns, key=itemgetter(0))
     ]
     for row in range(batch.num_rows):
         parts: list[bytes] = []
-        for name, kind, content in named:
-            data = content(row)
-            if data is not None:
+        for name, kind, valid, content in named:
+            if valid[row]:
+                data = content(row)
                 of_list = kind + varint(len(data))
                 feature = SECOND + varint(len(of_list) + len(data)) + of_list
                 parts += (FIRST, varint(len(name) + len(feature) + len(data)), name, feature, data)
@@ -198,43 +202,44 @@ def varint(number: int) -> bytes:
 _SMALL = [bytes([number]) for number in range(128)]
 
 
-def _features(array: pa.Array, field: Field) -> Iterator[tuple[bytes, bytes, Content]]:
-    """Yield the features of a column: their names, the kinds of their lists, and the contents of
-    these."""
-    name = field.written.encode()
+def _features(array: pa.Array, field: Field) -> Iterator[Feature]:
+    """Yield the features of a column."""
+    name = field.written
     if field.form == STRUCT:
         for member, part in zip(array.type, array.flatten(), strict=True):
-            yield _feature(f"{field.written}/{member.name}".encode(), part)
+            yield _feature(f"{name}/{member.name}", part)
     elif pa.types.is_struct(array.type):  # an image
-        missing = array.is_null().to_pylist() if array.null_count else None
-        yield name, BYTES, _strings(array.field("bytes"), missing)
+        data, path = array.flatten()
+        yield _feature(name, data)
         if field.form == WITH_PATHS:
-            yield (
-                name + PATH.encode(),
-                BYTES,
-                _strings(array.field("path").cast(pa.binary()), missing),
-            )
+            yield _feature(name + PATH, path)
     else:
         yield _feature(name, array.storage if isinstance(array, pa.ExtensionArray) else array)
 
 
-def _feature(name: bytes, array: pa.Array) -> tuple[bytes, bytes, Content]:
+def _feature(name: str, array: pa.Array) -> Feature:
     """Return the feature of a column of plain values or of lists of them."""
-    if is_list(array.type):
-        of_strings = is_bytes(array.type.value_type)
-        return name, *(
-            (BYTES, _lists_of_strings(array)) if of_strings else _lists_of_numbers(array)
-        )
-    return name, *((BYTES, _strings(_binary(array))) if is_bytes(array.type) else _numbers(array))
+    of_lists = is_list(array.type)
+    if is_bytes(array.type.value_type if of_lists else array.type):
+        kind, content = BYTES, _lists_of_strings(array) if of_lists else _strings(array)
+    elif of_lists:
+        flat, offsets = array.flatten(), list_offsets(array)
+        if is_packed(flat.type):  # a list of lists of one length: all their numbers
+            flat, offsets = flat.flatten(), offsets * flat.type.list_size
+        kind, content = _packed(flat, offsets)
+    else:
+        kind, content = _packed(array, np.arange(len(array) + 1))
+    return name.encode(), kind, array.is_valid().to_pylist(), content
 
 
-def _strings(array: pa.Array, missing: list[bool] | None = None) -> Content:
+def _strings(array: pa.Array) -> Content:
     """Return the strings of a column, one by one: all images of a block at once would need its
     memory again."""
+    strings = _binary(array)
 
-    def content(row: int) -> bytes | None:
-        data = None if missing and missing[row] else array[row].as_py()
-        return None if data is None else FIRST + varint(len(data)) + data
+    def content(row: int) -> bytes:
+        data: bytes = strings[row].as_py()
+        return FIRST + varint(len(data)) + data
 
     return content
 
@@ -245,31 +250,13 @@ def _binary(array: pa.Array) -> pa.Array:
 
 
 def _lists_of_strings(array: pa.Array) -> Content:
-    items = _binary(array.flatten()).to_pylist()
-    offsets, missing = list_offsets(array).tolist(), array.is_null().to_pylist()
-
-    def content(row: int) -> bytes | None:
-        if missing[row]:
-            return None
-        return b"".join(
-            FIRST + varint(len(item)) + item for item in items[offsets[row] : offsets[row + 1]]
-        )
-
-    return content
+    items, offsets = _binary(array.flatten()).to_pylist(), list_offsets(array).tolist()
+    return lambda row: b"".join(
+        FIRST + varint(len(item)) + item for item in items[offsets[row] : offsets[row + 1]]
+    )
 
 
-def _numbers(array: pa.Array) -> tuple[bytes, Content]:
-    return _packed(array, np.arange(len(array) + 1), array)
-
-
-def _lists_of_numbers(array: pa.Array) -> tuple[bytes, Content]:
-    flat, offsets = array.flatten(), list_offsets(array)
-    if is_packed(flat.type):  # a list of lists of one length: all their numbers
-        flat, offsets = flat.flatten(), offsets * flat.type.list_size
-    return _packed(flat, offsets, array)
-
-
-def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Content]:
+def _packed(values: pa.Array, offsets: Any) -> tuple[bytes, Content]:
     """Return the kind of the lists that numbers go into, and their content: those of a row lie
     between two offsets."""
     values = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
@@ -279,11 +266,9 @@ def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Cont
         kind, data, places = FLOATS, filled.astype("<f4").tobytes(), 4 * np.arange(len(filled) + 1)
     else:
         kind, (data, places) = INTEGERS, varints(filled.astype(np.int64))
-    begins, missing = places[offsets].tolist(), rows.is_null().to_pylist()
+    begins = places[offsets].tolist()
 
-    def content(row: int) -> bytes | None:
-        if missing[row]:
-            return None
+    def content(row: int) -> bytes:
         begin, end = begins[row], begins[row + 1]
         return FIRST + varint(end - begin) + data[begin:end] if end > begin else b""
 
@@ -315,7 +300,6 @@ class TfRecord(ExampleExport):
     """A TFRecord file for each shard, plain or gzip."""
 
     compression: str = "none"
-    name: ClassVar[str] = "tfrecord"
 
     def check(self, source: Source) -> None:
         """Raise InstallError if a package is missing."""
@@ -355,7 +339,6 @@ class ArrayRecord(ExampleExport):
     read faster without."""
 
     compression: str = "none"
-    name: ClassVar[str] = "array-record"
 
     def check(self, source: Source) -> None:
         """Raise InstallError if the package is missing."""

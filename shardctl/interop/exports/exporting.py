@@ -229,7 +229,6 @@ def export(
                 check_target()  # and so may anybody else, in all the time that this took
                 writer.lease.check()
                 parts = [each for _, each in written]
-                staging.set_pieces_aside(parts)
                 staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))
                 staging.publish(target, replaces)
             writer.discard(staging.folder)

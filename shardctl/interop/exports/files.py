@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -28,6 +27,7 @@ from shardctl.interop.exports.base import (
     Work,
     check_json,
     file_form,
+    path_below,
     refuse_missing,
     refuse_taken,
     suffix_of,
@@ -57,8 +57,6 @@ PATHS = ".path"
 class Files(Export):
     """A file for each image or text, and a line of JSON for each sample."""
 
-    name: ClassVar[str] = "files"
-
     def check(self, source: Source) -> None:
         """Raise InputError if there is nothing to make files of."""
         main_file(source)
@@ -84,7 +82,7 @@ class Files(Export):
         naming, several = _Naming(work.source), _repeated(work.source, work.split)
         samples = renamed = 0
         piece = f"{work.split}/{METADATA}.{work.number:05d}"
-        with replacing(work.path(piece)) as lines, writing(work, work.split) as loose:
+        with replacing(work.piece(piece)) as lines, writing(work, work.split) as loose:
             for batch in work.batches(plain=True):
                 known = batch.select(
                     [field.written for field in work.fields if field.name in naming.columns]
@@ -139,9 +137,9 @@ class Files(Export):
             name = f"{split}/{METADATA}"
             if not any(each.samples for each in of_split):
                 continue
-            with replacing(done.folder / name) as sink:
-                for each in of_split:
-                    with open(done.folder / next(iter(each.pieces)), "rb") as lines:
+            with replacing(path_below(done.folder, name)) as sink:
+                for piece in done.pieces(of_split):
+                    with open(piece, "rb") as lines:
                         while chunk := lines.read(1 << 20):
                             sink.write(chunk)
             made[name] = sink.facts

@@ -164,7 +164,7 @@ def writing(work: Work, within: str) -> Iterator[LooseFiles]:
     """Yield what writes the loose files of a part, and their list in `within`; at the end they are
     on disk."""
     piece = f"{within}/{MARK}{work.name}.files"  # no other name begins so
-    with replacing(work.path(piece)) as sink:
+    with replacing(work.piece(piece)) as sink:
         loose = LooseFiles(work, piece, sink)
         yield loose
         loose.flush()

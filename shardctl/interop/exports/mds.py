@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,8 +80,6 @@ _SCALARS = {
 class Mds(Export):
     """A shard of MDS for each shard, not compressed."""
 
-    name: ClassVar[str] = "mds"
-
     def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is encoded: in its own encoding where all of its values have one, as
         JSON else."""
@@ -104,28 +103,25 @@ class Mds(Export):
 
     def write(self, work: Work) -> PartResult:
         """Write one shard; none if no sample was chosen of it."""
-        encodings = _encodings(work.source, work.fields)
-        columns = sorted(encodings)
+        columns = sorted(
+            (*column, place)
+            for place, field in enumerate(work.fields)
+            for column in _columns(work.source, field)
+        )
         with (
             naming_the_path(work.folder),
             tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(work.folder)) as spool,
         ):
             sizes: list[int] = []
             for batch in work.batches():
-                values = {
-                    name: value
-                    for place, each in enumerate(work.fields)
-                    for name, value in _encoded(batch, place, each)
-                }
-                sizes += _write_samples(
-                    spool, [values[name] for name in columns], [encodings[name] for name in columns]
-                )
+                values = [encode(batch.column(place)) for *_, encode, place in columns]
+                sizes += _write_samples(spool, values, [size for _, _, size, *_ in columns])
             if not sizes:
                 return PartResult(0, {})
             config = {
-                "column_encodings": [encodings[name][0] for name in columns],
-                "column_names": columns,
-                "column_sizes": [encodings[name][1] for name in columns],
+                "column_encodings": [encoding for _, encoding, *_ in columns],
+                "column_names": [name for name, *_ in columns],
+                "column_sizes": [size for _, _, size, *_ in columns],
                 "compression": None,
                 "format": "mds",
                 "hashes": ["sha256", "xxh3_64"],
@@ -159,10 +155,6 @@ class Mds(Export):
         return done.write(made)
 
 
-_Encoding = tuple[str, int | None]
-"""The name of an encoding of MDS, and the bytes of a value where all have the same."""
-
-
 def _lacking(number: int, what: str) -> str | None:
     return f"MDS has no missing values, and {number:,} {what} are missing" if number else None
 
@@ -189,61 +181,46 @@ def _shape(type_: pa.DataType) -> tuple[int, ...]:
     return tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else (type_.list_size,)
 
 
-def _encodings(source: Source, fields: Sequence[Field]) -> dict[str, _Encoding]:
-    """Return the encoding of each column of the shards, by its name."""
-    made: dict[str, _Encoding] = {}
-    for field in fields:
-        made[field.written] = _encoding(source, field)
-        if field.form.endswith(WITH_PATHS):
-            made[field.written + PATHS] = ("json", None)
-    return made
-
-
-def _encoding(source: Source, field: Field) -> _Encoding:
-    type_ = source.exported.columns.field(field.name).type
-    if field.form in ("json", "png"):
-        return (field.form, None)
-    if field.form.startswith("jpeg"):
-        return ("jpeg", None)
-    if field.form.startswith("image:"):
-        return (field.form.removeprefix("image:").removesuffix(WITH_PATHS), None)
-    if type_ in _SCALARS:
-        name, code = _SCALARS[type_]
-        return name, np.dtype(code).itemsize
-    if is_packed(type_):
-        dtype = dtype_of(type_.value_type)
-        shape = _shape(type_)
-        size = int(np.prod(shape)) * dtype.itemsize
-        return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", size
-    if is_list(type_):
-        return (f"ndarray:{dtype_of(type_.value_type).name}", None)
-    return "str" if is_text(type_) else "bytes", None
-
-
 Values = Sequence[bytes]
 """The encoded values of a column."""
 
+_Column = tuple[str, str, int | None, Callable[[pa.Array], Values]]
+"""The name of a column of MDS, and of its encoding, the bytes of a value where all have the same,
+and what encodes them."""
 
-def _encoded(batch: pa.RecordBatch, place: int, field: Field) -> Iterable[tuple[str, Values]]:
-    """Yield the encoded values of a column of a batch, and those of its paths where it has them,
-    with their names."""
-    array = batch.column(place)
-    if is_text(array.type):
-        yield field.written, _texts(array)
-    elif field.form != "value":
-        yield field.written, array.field("bytes").to_pylist()
-        if field.form.endswith(WITH_PATHS):
-            yield field.written + PATHS, _texts(json_text(array.field("path")))
-    elif array.type in _SCALARS:
-        data = np.from_dlpack(array).astype(_SCALARS[array.type][1]).tobytes()
-        size = len(data) // len(array)
-        yield field.written, [data[at : at + size] for at in range(0, len(data), size)]
-    elif is_packed(array.type):
-        yield field.written, [_little(values) for values in arrays_of(array)]
-    elif is_list(array.type):
-        yield field.written, [_ragged(np.asarray(row.values)) for row in array]
+
+def _columns(source: Source, field: Field) -> Iterator[_Column]:
+    """Yield what becomes of a column: itself, and the paths of its images where it has them."""
+    type_ = source.exported.columns.field(field.name).type
+    name, form = field.written, field.form
+    if form == "json":
+        yield name, form, None, _texts
+    elif form != "value":
+        encoding = form.removeprefix("image:").removesuffix(WITH_PATHS).partition(":")[0]
+        yield name, encoding, None, lambda array: array.field("bytes").to_pylist()
+        if form.endswith(WITH_PATHS):
+            yield name + PATHS, "json", None, lambda array: _texts(json_text(array.field("path")))
+    elif type_ in _SCALARS:
+        encoding, code = _SCALARS[type_]
+        yield name, encoding, np.dtype(code).itemsize, partial(_scalars, code)
+    elif is_packed(type_):
+        dtype, shape = dtype_of(type_.value_type), _shape(type_)
+        encoding = f"ndarray:{dtype.name}:{','.join(map(str, shape))}"
+        size = int(np.prod(shape)) * dtype.itemsize
+        yield name, encoding, size, lambda array: list(map(_little, arrays_of(array)))
+    elif is_list(type_):
+        encoding = f"ndarray:{dtype_of(type_.value_type).name}"
+        yield name, encoding, None, lambda array: [_ragged(np.asarray(row.values)) for row in array]
+    elif is_text(type_):
+        yield name, "str", None, _texts
     else:
-        yield field.written, array.to_pylist()
+        yield name, "bytes", None, pa.Array.to_pylist
+
+
+def _scalars(code: str, array: pa.Array) -> Values:
+    data = np.from_dlpack(array).astype(code).tobytes()
+    size = len(data) // len(array)
+    return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def _texts(array: pa.Array) -> Values:
@@ -262,12 +239,11 @@ def _ragged(values: Any) -> bytes:
 
 
 def _write_samples(
-    sink: IO[bytes], columns: Sequence[Values], encodings: Sequence[_Encoding]
+    sink: IO[bytes], columns: Sequence[Values], fixed: Sequence[int | None]
 ) -> list[int]:
-    """Write the samples of a batch, and return the bytes of each."""
-    open_ended = [
-        values for values, encoding in zip(columns, encodings, strict=True) if encoding[1] is None
-    ]
+    """Write the samples of a batch, and return the bytes of each. Columns have values of a `fixed`
+    size, or of any (None)."""
+    open_ended = [values for values, size in zip(columns, fixed, strict=True) if size is None]
     sizes = []
     for row in range(len(columns[0])):
         head = struct.pack(f"<{len(open_ended)}I", *(len(values[row]) for values in open_ended))

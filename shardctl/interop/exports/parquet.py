@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -39,7 +38,6 @@ class Parquet(Export):
     nothing."""
 
     compression: str = "zstd"
-    name: ClassVar[str] = "parquet"
 
     def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say how a column is written. Raw images become PNG, which Hugging Face knows, and other

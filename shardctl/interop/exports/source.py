@@ -166,10 +166,10 @@ class Source:
             return None
         return parse_condition(self.choice.where, self.layout.columns, self.layout.roles.names)
 
-    def numbered_shards(self) -> Iterator[tuple[int, ShardEntry]]:
-        """Yield the number and the entry of every shard that is exported, in order."""
+    def numbered_shards(self, split: str | None = None) -> Iterator[tuple[int, ShardEntry]]:
+        """Yield the number and the entry of every shard that is exported, or of a split, in order."""
         for number, entry in enumerate(self._stored.shards):
-            if entry.split in self.splits:
+            if entry.split in self.splits and split in (None, entry.split):
                 yield number, entry
 
     def shard(self, number: int) -> Shard:
@@ -190,10 +190,9 @@ class Source:
         """Yield some columns of all chosen samples, or of those of a split, block by block, without
         reading the others."""
         needed = tuple(dict.fromkeys([*names, *(self.where.columns if self.where else ())]))
-        for _, entry in self.numbered_shards():
-            if split in (None, entry.split):
-                for block in Shard(self.folder, entry, self.layout.columns).blocks_of(needed):
-                    yield self._chosen(block)
+        for number, _ in self.numbered_shards(split):
+            for block in self.shard(number).blocks_of(needed):
+                yield self._chosen(block)
 
     def _chosen(self, block: pa.RecordBatch) -> pa.RecordBatch:
         if self.where is None:

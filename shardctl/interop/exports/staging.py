@@ -5,7 +5,7 @@ OUT.partial/.shardctl/lease     one export at a time
 OUT.partial/DIGEST/job.json     what is exported, for the workers; DIGEST names it
 OUT.partial/DIGEST/files/       what becomes OUT, by rename
 OUT.partial/DIGEST/done/        a file for each part that is done: its files, their sizes and SHA-256
-OUT.partial/DIGEST/pieces/      files of parts that are not of the export, while `files` becomes it
+OUT.partial/DIGEST/pieces/      files of parts that are not of the export
 OUT.partial/old/                the export that was at OUT, between two renames
 
 Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these
@@ -26,7 +26,7 @@ from typing import Any
 
 from shardctl.errors import BusyError, StorageError, UsageError
 from shardctl.format.names import CHECKSUMS
-from shardctl.interop.exports.base import ExportPart, PartResult
+from shardctl.interop.exports.base import PIECES, ExportPart, PartResult
 from shardctl.interop.exports.loose_files import NameSet, listed
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
@@ -46,7 +46,7 @@ from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.text import printable
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
-FILES, PIECES = "files", "pieces"
+FILES = "files"
 
 JOB_NAMES = frozenset(("dataset", "choice", "to"))
 """What every job.json says, and hardly any other file."""
@@ -79,21 +79,10 @@ class Staging:
             self.folder.mkdir(exist_ok=True)
         self.job.save(job)  # first of all: it tells what the folder is
         self.job.make_folders(FILES)
-        with naming_the_path(self.folder):
-            if (aside := self.folder / PIECES).exists():
-                for name in [name for name, is_folder in entries_below(aside) if not is_folder]:
-                    _rename(aside / name, self.files / name)
-
-    def set_pieces_aside(self, written: Sequence[PartResult]) -> None:
-        """Take the pieces out of what becomes the export. They stay until it is there: the same
-        command needs them again."""
-        with naming_the_path(self.folder):
-            for name in (name for each in written for name in each.pieces):
-                _rename(self.files / name, self.folder / PIECES / name)
 
     def mark_done(self, part: ExportPart, written: PartResult) -> None:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
-        for folder in {(self.files / name).parent for name in written.all_files}:
+        for folder in {path.parent for path, _ in self._own(written)}:
             sync_folder(folder)
         self.job.mark_done(part.name, asdict(written))
 
@@ -102,29 +91,30 @@ class Staging:
         it was."""
         try:
             written = PartResult.from_json(self.job.read_marker(part.name))
+            loose = ((self.files / name, facts) for name, facts in self.loose_files([written]))
             whole = all(
-                self._place(name).stat().st_size == facts.bytes
-                for name, facts in chain(written.all_files.items(), self.loose_files([written]))
+                path.stat().st_size == facts.bytes
+                for path, facts in chain(self._own(written), loose)
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return written if whole else None
 
+    def _own(self, written: PartResult) -> Iterator[tuple[Path, FileFacts]]:
+        """Yield the files and the pieces of a part, without loose files."""
+        for folder, files in ((self.files, written.files), (self.folder / PIECES, written.pieces)):
+            yield from ((folder / name, facts) for name, facts in files.items())
+
     def loose_files(self, written: Iterable[PartResult]) -> Iterator[tuple[str, FileFacts]]:
         """Yield the loose files of some parts, in order."""
         for each in written:
             if each.loose is not None:
-                yield from listed(self._place(each.loose.list))
-
-    def _place(self, name: str) -> Path:
-        """Return where a file is that a part has written: pieces may be set aside."""
-        path = self.files / name
-        return path if is_file(path) else self.folder / PIECES / name
+                yield from listed(self.folder / PIECES / each.loose.list)
 
     def sweep(self, written: Sequence[PartResult], others: Iterable[str] = ()) -> None:
         """Remove files that are not of these parts, nor `others`: what workers left that were
         killed. Raises StorageError."""
-        kept = (name for each in written for name in each.all_files)
+        kept = (name for each in written for name in each.files)
         known = NameSet(chain(kept, (name for name, _ in self.loose_files(written)), others))
         with naming_the_path(self.files):
             for name in [
@@ -158,11 +148,6 @@ class Staging:
             # refused by the system if there is a file, or a folder that is not empty
             self.files.rename(target)
         sync_folder(target.parent)
-
-
-def _rename(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source.rename(target)
 
 
 def _move_away(target: Path, old: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -61,8 +60,6 @@ _PACKAGE = "tensorflow_datasets.core.features"
 @dataclass(frozen=True)
 class Tfds(Export):
     """A TFRecord for each shard, and the files that describe them."""
-
-    name: ClassVar[str] = "tfds"
 
     def check(self, source: Source) -> None:
         """Raise InputError for a split that TFDS cannot name, UsageError for names of columns,

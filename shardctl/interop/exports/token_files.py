@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -158,10 +158,10 @@ class TokenExport(Export):
     def parts(self, source: Source) -> Sequence[ExportPart]:
         """Return what is written at a time: every split, since a document may begin in one shard
         and end in another."""
-        numbers: dict[str, list[int]] = {split: [] for split in source.splits}
-        for number, entry in source.numbered_shards():
-            numbers[entry.split].append(number)
-        return [ExportPart(split, split, tuple(own), 0, 1) for split, own in numbers.items()]
+        return [
+            ExportPart(split, split, tuple(n for n, _ in source.numbered_shards(split)), 0, 1)
+            for split in source.splits
+        ]
 
     def facts(self, source: Source) -> dict[str, Any]:
         """Return what a reader of the files needs to know of the tokens."""
@@ -424,8 +424,6 @@ SPOOL_ITEMS = 1 << 17
 class Megatron(TokenExport):
     """A pair of files for each split."""
 
-    name: ClassVar[str] = "megatron"
-
     def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
         """Return uint16 for a small vocabulary, else int32."""
         return (
@@ -498,8 +496,6 @@ def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> 
 
 class NanoGpt(TokenExport):
     """A file for each split."""
-
-    name: ClassVar[str] = "nanogpt"
 
     def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
         """Return uint16. Raises InputError for a vocabulary that it does not hold."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,6 @@ class WebDataset(Export):
     tar."""
 
     compression: str = "none"
-    name: ClassVar[str] = "webdataset"
 
     def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say which member a column becomes, or that it is in the JSON object. Nothing is lost."""

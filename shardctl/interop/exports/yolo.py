@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.format.python_values import dumps, to_json
@@ -79,7 +79,6 @@ class Yolo(AnnotatedImagesExport):
     """A file for each image and one for its objects. `task` is `detect` (boxes), `segment`
     (polygons) or `pose` (keypoints)."""
 
-    name: ClassVar[str] = "yolo"
     task: str = "detect"
 
     def check(self, source: Source) -> None:
