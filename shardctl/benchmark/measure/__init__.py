@@ -31,6 +31,7 @@ from shardctl.benchmark.measure.result import (
 )
 from shardctl.benchmark.measure.subjects import (
     OwnDataset,
+    Report,
     open_loader,
     opened,
     samples_per_s,
@@ -163,15 +164,14 @@ def _measured(place: str, read: Dataset) -> Measured:
     """Return what is measured of a dataset: one split, or all."""
     manifest = read.manifest
     splits = [entry for entry in manifest.splits if read.split in (None, entry.name)]
-    samples, stored = sum(entry.samples for entry in splits), sum(entry.bytes for entry in splits)
     dataset = {
         "path": place,
         "fingerprint": manifest.fingerprint,
-        "samples": samples,
-        "bytes": stored,
+        "samples": sum(entry.samples for entry in splits),
+        "bytes": sum(entry.bytes for entry in splits),
         "recipe": manifest.recipe,
     }
-    return Measured(samples, stored, dataset, environment(read.root), tokens_per_sample(read))
+    return Measured(dataset, environment(read.root), tokens_per_sample(read))
 
 
 # --- the baseline: the same recipe on the raw inputs in every epoch, as a training job without
@@ -195,7 +195,7 @@ def run_baseline(
     manifest: Manifest,
     options: BenchOptions,
     found: Throughput,
-    report: Callable[[int], None],
+    report: Report,
 ) -> BaselineResult:
     """Measure batches from the raw inputs with as many threads as `found` had. `report` gets the
     samples of every batch.
@@ -307,9 +307,7 @@ class _Inputs:
                 file.seek(planned.unit.offset)
                 file.read(planned.unit.size)
 
-    def run(
-        self, threads: int, options: BenchOptions, report: Callable[[int], None]
-    ) -> tuple[int, int, float]:
+    def run(self, threads: int, options: BenchOptions, report: Report) -> tuple[int, int, float]:
         """Make batches for BASELINE_SECONDS, or once if the cache is cold. Return samples, rejected
         records and seconds.
 
@@ -441,9 +439,7 @@ BATCH_SIZES = (32, 128, 512, 2048)
 _Setting = tuple[str, int, int]
 
 
-def sweep(
-    place: str | Path, options: BenchOptions, report: Callable[[int], None]
-) -> tuple[SweepPoint, ...]:
+def sweep(place: str | Path, options: BenchOptions, report: Report) -> tuple[SweepPoint, ...]:
     """Measure every order with every number of threads, then other batch sizes with the best random
     order.
 
@@ -470,7 +466,7 @@ def _measure(
     place: str | Path,
     options: BenchOptions,
     settings: list[_Setting],
-    report: Callable[[int], None],
+    report: Report,
 ) -> tuple[SweepPoint, ...]:
     rates: dict[_Setting, float] = dict.fromkeys(settings, 0.0)
     for _ in range(ROUNDS):
@@ -479,9 +475,7 @@ def _measure(
     return tuple(SweepPoint(*setting, round(rate, 1)) for setting, rate in rates.items())
 
 
-def _rate(
-    place: str | Path, options: BenchOptions, setting: _Setting, report: Callable[[int], None]
-) -> float:
+def _rate(place: str | Path, options: BenchOptions, setting: _Setting, report: Report) -> float:
     order, threads, batch_size = setting
     chosen = replace(
         options,

@@ -21,7 +21,14 @@ from typing import Any
 
 from shardctl.benchmark.measure.meters import count_of
 from shardctl.benchmark.measure.result import ENOUGH, ConsumerResult
-from shardctl.benchmark.measure.subjects import Batches, Subject, open_loader, opened, samples_per_s
+from shardctl.benchmark.measure.subjects import (
+    Batches,
+    Report,
+    Subject,
+    open_loader,
+    opened,
+    samples_per_s,
+)
 from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
@@ -66,9 +73,7 @@ def check_patience(
         )
 
 
-def feed_paced(
-    batches: Iterator[Batch], rate: float, seconds: float, report: Callable[[int], None]
-) -> Fed:
+def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, report: Report) -> Fed:
     """Simulate a consumer of `rate` samples/s that takes batches for about `seconds` s, at least
     for two steps.
 
@@ -162,7 +167,7 @@ def feed_step(
     step: Step,
     rate: float,
     seconds: float,
-    report: Callable[[int], None],
+    report: Report,
     pulse: Pulse,
 ) -> Fed:
     """Call a function with batches for about `seconds` s. Its busy time is computed from its own
@@ -218,7 +223,6 @@ def watched(name: str, work: Callable[[Pulse], Any], patience: float) -> Any:
     return outcome.result()
 
 
-Report = Callable[[int], None]
 RateOf = Callable[[Preset], tuple[float, tuple[str, ...]]]
 """Returns the rate of a preset in samples/s of what is measured, and a description of how it was
 computed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,6 +49,9 @@ class Batches(Protocol):
         """End what was started for reading."""
 
 
+Report = Callable[[int], None]
+"""Is told the number of samples of every batch."""
+
 Memory = tuple[float | None, float]
 """In 10^6 bytes: without mapped files, None if the system does not report it, and with them."""
 
@@ -60,11 +63,9 @@ class Subject(Protocol):
         """Return a reader of so many epochs (None: for ever), and the seconds that it took to open
         the shards. Raises DatasetError, InputError, InstallError."""
 
-    def order_of(self, batches: Batches) -> str:
-        """Return the name of the order in which they come."""
-
-    def memory_of(self, batches: Batches) -> Memory:
-        """Return the memory of the processes that read."""
+    def order_and_memory(self, batches: Batches) -> tuple[str, Memory]:
+        """Return the name of the order in which they come, and the memory of the processes that
+        read."""
 
     def transfers_of(self, batches: Batches) -> dict[str, int] | None:
         """Return what has come over a network since the reader was opened, as LoaderStats counts
@@ -91,19 +92,15 @@ class OwnDataset:
         loader = open_loader(self.place, self.options, epochs, drop_last)
         return loader, time.perf_counter() - began
 
-    def order_of(self, batches: Batches) -> str:
-        """Return the name of the loader's order."""
+    def order_and_memory(self, batches: Batches) -> tuple[str, Memory]:
+        """Return the name of the loader's order, and the memory of this process and of the
+        loader's."""
         assert isinstance(batches, Loader)  # from `open`
-        return str(batches.stream.identity()["shuffle"] or IN_ORDER)
-
-    def memory_of(self, batches: Batches) -> Memory:
-        """Return the memory of this process and of the loader's."""
-        assert isinstance(batches, Loader)  # from `open`
-        return own_memory_mb(batches.process_ids), peak_memory_mb(batches.process_ids)
+        memory = own_memory_mb(batches.process_ids), peak_memory_mb(batches.process_ids)
+        return str(batches.stream.identity()["shuffle"] or IN_ORDER), memory
 
     def transfers_of(self, batches: Batches) -> dict[str, int] | None:
         """Return what has come over the network, for a dataset on a store."""
-        assert isinstance(batches, Loader)  # from `open`
         counts = vars(batches.stats())
         return {name: counts[name] for name in NETWORK_COUNTS} if is_url(self.place) else None
 

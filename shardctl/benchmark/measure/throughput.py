@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from shardctl.benchmark.measure.result import (
     NetworkResult,
     spread_of,
 )
-from shardctl.benchmark.measure.subjects import Batches, Subject
+from shardctl.benchmark.measure.subjects import Batches, Report, Subject
 from shardctl.benchmark.options import BenchOptions
 
 WARM_UP_SECONDS = 0.5
@@ -147,8 +147,8 @@ class Throughput:
 
     def note(self, subject: Subject, batches: Batches) -> None:
         """Record what the reader decided, and its memory: the number of threads, and the order."""
-        own, peak = subject.memory_of(batches)
-        self.threads, self.shuffle = batches.threads, subject.order_of(batches)
+        self.shuffle, (own, peak) = subject.order_and_memory(batches)
+        self.threads = batches.threads
         self.memory = max(self.memory or 0.0, own or 0.0) or None
         self.peak = max(self.peak, peak)
 
@@ -161,17 +161,13 @@ class Throughput:
             counted = self.transfers or dict.fromkeys(now, 0)
             self.transfers = {name: counted[name] + now[name] - before[name] for name in now}
 
-    def run(
-        self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]
-    ) -> float:
+    def run(self, loader: Batches, most_seconds: float | None, report: Report) -> float:
         """Begin a run, and iterate over a loader to its end, or for `most_seconds`. Return the
         seconds to the first batch."""
         self.runs.append(Run())
         return self.read(loader, most_seconds, report)
 
-    def read(
-        self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]
-    ) -> float:
+    def read(self, loader: Batches, most_seconds: float | None, report: Report) -> float:
         """Go on with the last run, as `run` does."""
         run, earlier, batches = self.runs[-1], self.seconds, iter(loader)
         elsewhere = loader.stats().processes_cpu_s
@@ -200,9 +196,7 @@ class Throughput:
         return first
 
 
-def measure(
-    subjects: Sequence[Subject], options: BenchOptions, report: Callable[[int], None]
-) -> list[Throughput]:
+def measure(subjects: Sequence[Subject], options: BenchOptions, report: Report) -> list[Throughput]:
     """Measure the requested runs of each subject; they take turns, so that a slow moment of the
     machine affects all of them.
 
@@ -248,9 +242,7 @@ def _warm(subject: Subject, options: BenchOptions, result: Throughput) -> Batche
     return batches
 
 
-def _cold_run(
-    subject: Subject, options: BenchOptions, result: Throughput, report: Callable[[int], None]
-) -> None:
+def _cold_run(subject: Subject, options: BenchOptions, result: Throughput, report: Report) -> None:
     """Read epochs that each begin with an empty page cache, for the epochs or seconds of a run.
 
     Nothing is read twice without dropping the cache in between: the second time would come from
@@ -267,7 +259,7 @@ def _cold_run(
 
 
 def _cold_epoch(
-    subject: Subject, result: Throughput, most_seconds: float | None, report: Callable[[int], None]
+    subject: Subject, result: Throughput, most_seconds: float | None, report: Report
 ) -> None:
     """Drop the shards from the page cache, open them, and read them once, or as much as the time
     allows."""
@@ -287,14 +279,11 @@ def _cold_epoch(
 
 @dataclass(frozen=True)
 class Measured:
-    """The shards that were measured: their samples and bytes on disk; `dataset` and `environment`
-    as BenchResult has them.
+    """The shards that were measured: `dataset` and `environment` as BenchResult has them.
 
     `tokens_per_sample` is None where samples have no tokens.
     """
 
-    samples: int
-    bytes: int
     dataset: dict[str, Any]
     environment: dict[str, Any]
     tokens_per_sample: float | None = None
@@ -309,23 +298,30 @@ def summarize(
     """Return the figures. `page_cache` has the share of the shards that was in memory before."""
     if options.cold:
         page_cache = {**page_cache, "after_drop": found.left_in_cache}
-    rates, cpu, tokens = (
-        [run.rate for run in found.runs],
-        found.cpu.read(),
-        measured.tokens_per_sample,
+    cpu, tokens, size = found.cpu.read(), measured.tokens_per_sample, measured.dataset
+    samples = max(1, size["samples"])
+    rates = [run.rate for run in found.runs]
+    halves, tails = (
+        [value for run in found.runs if (value := run.latencies.percentile(share)) is not None]
+        for share in (0.5, 0.99)
     )
-    stored_per_sample = measured.bytes / max(1, measured.samples)
-    medians, nineties = (
-        [run.latencies.percentile(share) for run in found.runs] for share in (0.5, 0.99)
-    )
+    of_runs: dict[str, tuple[list[float], int]] = {
+        "samples_per_s": (rates, 1),
+        "mb_per_s": ([rate * found.weights.per_sample / 1e6 for rate in rates], 1),
+        "stored_mb_per_s": ([rate * size["bytes"] / samples / 1e6 for rate in rates], 1),
+        "first_batch_s": (found.first_batches, 4),
+        "batch_ms_mean": ([run.batch_ms for run in found.runs], 3),
+        "batch_ms_p50": (halves, 3),
+        "batch_ms_p99": (tails, 3),
+    }
+    medians: dict[str, Any] = {
+        name: round(statistics.median(values), digits) if values else None
+        for name, (values, digits) in of_runs.items()
+    }
+    of_runs["cores_used"] = [run.cores for run in found.runs], 3
+    by_run = {name: _rounded(*values) for name, values in of_runs.items()}
     return BenchResult(
-        samples_per_s=round(found.rate, 1),
-        mb_per_s=round(found.rate * found.weights.per_sample / 1e6, 1),
-        stored_mb_per_s=round(found.rate * stored_per_sample / 1e6, 1),
-        first_batch_s=round(statistics.median(found.first_batches), 4),
-        batch_ms_mean=round(statistics.median(run.batch_ms for run in found.runs), 3),
-        batch_ms_p50=_median(medians),
-        batch_ms_p99=_median(nineties),
+        **medians,
         rss_mb=round(found.peak, 1),
         own_mb=round(found.memory, 1) if found.memory is not None else None,
         threads=found.threads,
@@ -333,24 +329,15 @@ def summarize(
         samples=found.samples,
         batches=found.batches,
         seconds=round(found.seconds, 3),
-        epochs=round(found.samples / max(1, measured.samples), 3),
+        epochs=round(found.samples / samples, 3),
         batch_size=options.batch_size,
         shuffle=found.shuffle,
         split=options.split,
         cold=options.cold,
         decode=options.decode,
-        runs=tuple(round(rate, 1) for rate in rates),
+        runs=tuple(by_run["samples_per_s"]),
         spread=round(spread_of(rates), 4),
-        by_run={
-            "samples_per_s": [round(rate, 1) for rate in rates],
-            "mb_per_s": [round(rate * found.weights.per_sample / 1e6, 1) for rate in rates],
-            "stored_mb_per_s": [round(rate * stored_per_sample / 1e6, 1) for rate in rates],
-            "first_batch_s": [round(seconds, 4) for seconds in found.first_batches],
-            "batch_ms_mean": [round(run.batch_ms, 3) for run in found.runs],
-            "batch_ms_p50": [round(value, 3) for value in medians if value is not None],
-            "batch_ms_p99": [round(value, 3) for value in nineties if value is not None],
-            "cores_used": [round(run.cores, 3) for run in found.runs],
-        },
+        by_run=by_run,
         cores_used=cpu.cores,
         core_busy=tuple(cpu.busy),
         other_load=round(cpu.others, 3) if cpu.others is not None else None,
@@ -358,7 +345,7 @@ def summarize(
         page_cache=page_cache,
         latencies=found.latencies.histogram(),
         series=found.series.points(found.seconds),
-        dataset=measured.dataset,
+        dataset=size,
         environment=measured.environment,
         network=None if found.transfers is None else _network(found.transfers, found.seconds),
         tokens_per_s=None if tokens is None else round(found.rate * tokens, 1),
@@ -376,10 +363,8 @@ def _network(transfers: dict[str, int], seconds: float) -> NetworkResult:
     )
 
 
-def _median(values: list[float | None]) -> float | None:
-    """Return the median of the runs that have a value, or None."""
-    there = [value for value in values if value is not None]
-    return round(statistics.median(there), 3) if there else None
+def _rounded(values: Sequence[float], digits: int) -> list[float]:
+    return [round(value, digits) for value in values]
 
 
 def compare_readers(
@@ -393,9 +378,9 @@ def compare_readers(
         records=records,
         bytes_per_sample=round(stored / samples, 1),
         samples_per_s=round(own.rate, 1),
-        runs=tuple(round(run.rate, 1) for run in own.runs),
+        runs=tuple(_rounded([run.rate for run in own.runs], 1)),
         ratio=round(statistics.median(ratios), 3),
-        ratios=tuple(round(ratio, 3) for ratio in ratios),
+        ratios=tuple(_rounded(ratios, 3)),
         threads=own.threads,
         cores_used=own.cpu.read().cores,
     )

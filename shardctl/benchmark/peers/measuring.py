@@ -84,14 +84,12 @@ class PeerShards:
         self.library, self.how, self.reads_ahead = remote.library, remote.how, remote.reads_ahead
         return remote, time.perf_counter() - began
 
-    def order_of(self, batches: Batches) -> str:
-        """Return the name of the order."""
-        return ITS_SHUFFLE if self.options.shuffle else IN_ORDER
-
-    def memory_of(self, batches: Batches) -> Memory:
-        """Return the memory of the processes that read, without this one."""
+    def order_and_memory(self, batches: Batches) -> tuple[str, Memory]:
+        """Return the name of the order, and the memory of the processes that read, without this
+        one."""
         assert isinstance(batches, Remote)  # from `open`
-        return memory_of_others(batches.process_ids)
+        order = ITS_SHUFFLE if self.options.shuffle else IN_ORDER
+        return order, memory_of_others(batches.process_ids)
 
     def read(self) -> None:
         """Read the files once, so that they are in the page cache as the records are that were
@@ -142,7 +140,7 @@ def bench_shards(
             listener.phase("converting some")
             tried = convert_some(root, TRIED, scratch)
             subjects.append(OwnDataset(tried[0], replace(chosen, processes=None)))
-            if not chosen.cold and measured.bytes < memory_bytes() / 2:
+            if not chosen.cold and measured.dataset["bytes"] < memory_bytes() / 2:
                 subject.read()
         page_cache = {"before": subject.residency()}
         listener.phase("reading")
@@ -244,5 +242,5 @@ def _find(
         "bytes": sum(sizes[:count]),
         "recipe": None,
     }
-    measured = Measured(records, sum(sizes[:count]), dataset, environment(root))
+    measured = Measured(dataset, environment(root))
     return PeerShards(reader, python, files[:count], options, scratch), measured, notes
