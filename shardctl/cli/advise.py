@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.benchmark.advice_options import BORROWED, HEADINGS, OUTPUT, AdviceOptions
-from shardctl.cli.command import command, option
+from shardctl.cli.command import SRC, command, option
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
@@ -56,7 +56,7 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
     headings=HEADINGS,
     takes_options_of_convert=True,
 )
-@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@SRC
 @options_of(declared_in(AdviceOptions))
 @options_of(BORROWED, hidden=True)
 @option(

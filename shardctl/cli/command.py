@@ -47,7 +47,31 @@ def option_name(parameter: click.Parameter | None) -> str:
     return (parameter.human_readable_name if parameter is not None else "") or ""
 
 
-class Command(click.Command):
+class _WithExamples(click.Command):
+    """A command with examples in its help, which answers an option that is not known."""
+
+    examples: Sequence[Example]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments. An unknown option is answered."""
+        ctx.meta[_TYPED] = given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(self.answer(ctx, error.option_name, given), ctx) from None
+
+    def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
+        """Return the sentence about an option that there is not, as click calls it, among the
+        arguments that were given."""
+        raise NotImplementedError
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description, and the examples after it."""
+        super().format_help_text(ctx, formatter)
+        _write_examples(formatter, self.examples)
+
+
+class Command(_WithExamples):
     """A command. `examples` are in both helps, and `headings` order the options."""
 
     def __init__(
@@ -68,22 +92,16 @@ class Command(click.Command):
         if has_short_help:
             self.params.append(_short_help_option())
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments. An unknown option is answered."""
-        ctx.meta[_TYPED] = list(args)
-        given = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            typed = next(
-                (each for each in given if each.startswith(error.option_name)), error.option_name
-            ).partition("=")[0]
-            raise click.UsageError(_no_such_option(self, ctx, typed), ctx) from None
+    def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
+        """Return the sentence about an option that there is not, with those that are similar."""
+        # a wrong name is rare, and no command waits for it
+        from shardctl.system.text import did_you_mean, printable
 
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the description, and the examples after it."""
-        super().format_help_text(ctx, formatter)
-        _write_examples(formatter, self.examples)
+        typed = next((each for each in given if each.startswith(option)), option).partition("=")[0]
+        options = (each for each in self.params if isinstance(each, click.Option))
+        names = [name for each in options for name in each.opts if name[:2] == "--"]
+        similar = did_you_mean(typed, names) or f"; `{ctx.command_path} --help` lists all"
+        return f"there is no option {printable(typed)}{similar}"
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, under their headings."""
@@ -140,7 +158,7 @@ class Command(click.Command):
         return formatter.getvalue().rstrip("\n")
 
 
-class Group(click.Group):
+class Group(_WithExamples, click.Group):
     """A command that has others. A wrong name of one is answered."""
 
     command_class = Command
@@ -149,24 +167,11 @@ class Group(click.Group):
         super().__init__(*arguments, **others)
         self.examples = examples
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments before the name of a command. An option that is not known is
-        answered."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            typed = error.option_name
-            answer = (
-                "use --version"
-                if typed in ("-V", "-v")
-                else "options stand behind the name of a command"
-            )
-            raise click.UsageError(f"there is no option {typed}; {answer}", ctx) from None
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the description, and the examples after it."""
-        super().format_help_text(ctx, formatter)
-        _write_examples(formatter, self.examples)
+    def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
+        """Return the sentence about an option before the name of a command."""
+        version = option in ("-V", "-v")
+        instead = "use --version" if version else "options stand behind the name of a command"
+        return f"there is no option {option}; {instead}"
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -179,8 +184,7 @@ class Group(click.Group):
             or self.get_command(ctx, args[0]) is not None
         ):
             return super().resolve_command(ctx, args)
-        # a wrong name is rare, and no command waits for it
-        from shardctl.system.text import did_you_mean
+        from shardctl.system.text import did_you_mean  # as above
 
         answer = (
             did_you_mean(args[0], self.list_commands(ctx))
@@ -192,6 +196,13 @@ class Group(click.Group):
 def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
     """Return the decorator of a command. The settings are those of Command, and of click's."""
     return click.command(cls=Command, **settings)
+
+
+DST = click.argument("dst", metavar="DST", type=click.Path())
+"""The decorator of a command that changes a dataset."""
+
+SRC = click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+"""The decorator of a command that reads sources."""
 
 
 def option(
@@ -258,20 +269,3 @@ def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example])
                 formatter.write(f"  {line.ljust(widest)}  {comment}".rstrip() + "\n")
             else:
                 formatter.write((f"  # {comment}\n" if comment else "") + f"  {line}\n")
-
-
-def _no_such_option(command: Command, ctx: click.Context, typed: str) -> str:
-    """Return the sentence about an option that there is not."""
-    from shardctl.system.text import did_you_mean, printable  # as above
-
-    names = [
-        name
-        for each in command.params
-        if isinstance(each, click.Option)
-        for name in each.opts
-        if name[:2] == "--"
-    ]
-    return (
-        "there is no option "
-        f"{printable(typed)}{did_you_mean(typed, names) or f'; `{ctx.command_path} --help` lists all'}"
-    )

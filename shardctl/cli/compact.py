@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.command import command, option
+from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options
 from shardctl.making.options import IF_RUNNING
@@ -13,7 +13,7 @@ from shardctl.system.text import counted, format_bytes, printable
 
 
 @command(examples=(("shardctl compact out", ""),))
-@click.argument("dst", metavar="DST", type=click.Path())
+@DST
 @option("--dry-run", is_flag=True, help="Print how many shards there would be, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @progress_options

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from shardctl.cli.command import command, option
+from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
 from shardctl.making.options import IF_RUNNING
@@ -18,7 +16,7 @@ from shardctl.system.machine import quick_imports
         ("shardctl finish out", "on any of them"),
     ),
 )
-@click.argument("dst", metavar="DST", type=click.Path())
+@DST
 @option(
     "--max-rejects",
     metavar="N|P%",

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from shardctl.inspection.content.blocks import StoredSample
     from shardctl.inspection.content.tokens import Decoder
 
+Given = dict[str, Any]
+"""The options that were given, by their names."""
+
 CHOICE = "What is shown"
 CONTENT = "Numbers, history, differences"
 FILES = "Files that are written"
@@ -230,7 +233,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
         return _show(place, given, output)
 
 
-def _show(place: DatasetLocation, given: dict[str, Any], output: Output) -> int:
+def _show(place: DatasetLocation, given: Given, output: Output) -> int:
     """Show what is in a dataset or a shard."""
     from shardctl.format.dataset_location import open_location, refuse_part_of_dataset
 
@@ -256,7 +259,7 @@ def _show(place: DatasetLocation, given: dict[str, Any], output: Output) -> int:
     return 0
 
 
-def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
+def _show_foreign(path: Path, given: Given, output: Output) -> int:
     """Show what is in shards of another tool: their first records, or a sheet or page of some from
     all over them.
 
@@ -283,7 +286,7 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
     return 1 if found.faults else 0
 
 
-def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
+def _draw_foreign(path: Path, given: Given, as_json: bool) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion
     makes of them."""
     from shardctl.format.dataset_folder import dataset_in
@@ -311,7 +314,7 @@ _WRITTEN = {"save", *_DRAWN}
 """The options with which files are written."""
 
 
-def _check_options(place: DatasetLocation, given: dict[str, Any]) -> None:
+def _check_options(place: DatasetLocation, given: Given) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is
     silently ignored."""
     of_datasets = (
@@ -366,7 +369,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _chosen_shard(place: DatasetLocation, given: dict[str, Any]) -> tuple[str, ShardEntry | None]:
+def _chosen_shard(place: DatasetLocation, given: Given) -> tuple[str, ShardEntry | None]:
     """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard
     on its own)."""
     from shardctl.inspection.content.overview import find_shard
@@ -423,7 +426,7 @@ def _show_history(place: DatasetLocation, as_json: bool) -> None:
     print_table(rows, ("", "made", "by", *names[3:], "digest", ""))
 
 
-def _show_dataset(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
+def _show_dataset(place: DatasetLocation, given: Given, as_json: bool) -> None:
     from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
 
     found = inspect_dataset(place, given.get("split"), "stats" in given)
@@ -433,7 +436,7 @@ def _show_dataset(place: DatasetLocation, given: dict[str, Any], as_json: bool) 
     print_report(dataset_report(found))
 
 
-def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
+def _show_shard(place: DatasetLocation, given: Given, as_json: bool) -> None:
     from shardctl.inspection.content.overview import describe_shard, shard_report
 
     name, _ = _chosen_shard(place, given)
@@ -449,7 +452,7 @@ def _show_shard(place: DatasetLocation, given: dict[str, Any], as_json: bool) ->
     print_report(shard_report(found))
 
 
-def _write_files(place: DatasetLocation, given: dict[str, Any], as_json: bool) -> None:
+def _write_files(place: DatasetLocation, given: Given, as_json: bool) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
     at a time."""
     from shardctl.inspection.content.images import save
@@ -485,7 +488,7 @@ def _write_files(place: DatasetLocation, given: dict[str, Any], as_json: bool) -
         open_page(written["page"])
 
 
-def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSample]:
+def _records(place: DatasetLocation, given: Given) -> Iterator[StoredSample]:
     from shardctl.inspection.content.blocks import some_samples
     from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 
@@ -504,13 +507,13 @@ def _records(place: DatasetLocation, given: dict[str, Any]) -> Iterator[StoredSa
     return some_samples(within, split, PICTURES)
 
 
-def _no_match(given: dict[str, Any]) -> str:
+def _no_match(given: Given) -> str:
     """Return the message for the case that there is no sample."""
     where = given.get("where")
     return "there is no sample" if where is None else f"no sample matches {printable(where)}"
 
 
-def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: dict[str, Any]) -> int:
+def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: Given) -> int:
     """Draw records into a picture, and return how many images these are."""
     from shardctl.images.codecs.drawing import SHEET
     from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
@@ -527,7 +530,7 @@ def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: dict[s
     return len(pictures)
 
 
-def _decoder(place: DatasetLocation, given: dict[str, Any], whole: bool) -> Decoder:
+def _decoder(place: DatasetLocation, given: Given, whole: bool) -> Decoder:
     """Return what turns the tokens of the shown columns into text: all of it, or as much as is
     shown."""
     from shardctl.inspection.content.tokens import Decoder
@@ -540,7 +543,7 @@ def _say_why_numbers(decoder: Decoder) -> None:
         note(f"tokens are shown as numbers only: {printable(decoder.why_not)}")
 
 
-def _print_records(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
+def _print_records(place: DatasetLocation, given: Given, output: Output) -> None:
     from shardctl.inspection.content.samples import MOST_BLOCKS, in_words
 
     decoder = _decoder(place, given, output.as_json or output.verbose)
@@ -592,7 +595,7 @@ def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, 
     }
 
 
-def _print_samples(place: DatasetLocation, given: dict[str, Any], output: Output) -> None:
+def _print_samples(place: DatasetLocation, given: Given, output: Output) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were
     checked."""
     from shardctl.inspection.content.samples import in_words, plain_values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import command, option, with_same_options
+from shardctl.cli.command import SRC, command, option, with_same_options
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
@@ -77,7 +77,7 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
     ),
     takes_options_of_convert=True,
 )
-@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@SRC
 @option(
     "--html",
     type=click.Path(),

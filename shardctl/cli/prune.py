@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.command import command, option
+from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, good, print_json, progress_options, warn
 from shardctl.errors import InputError
@@ -30,7 +30,7 @@ SHOWN = 5
         ("shardctl prune out --where 'user == \"u17\"' --dry-run", ""),
     ),
 )
-@click.argument("dst", metavar="DST", type=click.Path())
+@DST
 @option(
     "--where",
     metavar="CONDITION",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.command import command, option
+from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import (
     Output,
@@ -38,7 +38,7 @@ SHOWN = 10
         ("shardctl repair out --drop-lost", "leave out what cannot be rebuilt"),
     ),
 )
-@click.argument("dst", metavar="DST", type=click.Path())
+@DST
 @option(
     "--source",
     "sources",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import Group, option
+from shardctl.cli.command import SRC, Group, option
 from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
     Output,
@@ -48,7 +48,7 @@ def tokenizer() -> None:
         ("shardctl tokenizer train out tok.json --kind unigram --max-bytes 1GiB", ""),
     ),
 )
-@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@SRC
 @click.argument("out", metavar="OUT.json", type=click.Path())
 @option(
     "--kind",
