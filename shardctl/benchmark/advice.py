@@ -34,6 +34,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
+from shardctl.loader.loader import Loader
 from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.paths import check_sources
 from shardctl.making.sampling import settled, take_inputs
@@ -100,15 +101,14 @@ class Choice:
         return self.error is None and self.utilization >= ENOUGH
 
     @property
-    def keeps_up_at_first(self) -> bool:
-        """Whether the consumer is kept busy in the first epoch: over the network, if there is
-        one."""
-        return self.keeps_up and (self.network is None or self.network.first.keeps_up)
+    def network_keeps_up_at_first(self) -> bool:
+        """Whether the network, if there is one, is fast enough in the first epoch."""
+        return self.network is None or self.network.first.keeps_up
 
     @property
-    def keeps_up_later(self) -> bool:
-        """Whether the consumer is kept busy once the cache is filled."""
-        return self.keeps_up and (self.network is None or self.network.later.keeps_up)
+    def network_keeps_up_later(self) -> bool:
+        """Whether it is once the cache is filled."""
+        return self.network is None or self.network.later.keeps_up
 
     @property
     def first_rate(self) -> float:
@@ -168,16 +168,12 @@ class Advice:
     @property
     def keeps_up(self) -> bool:
         """Whether the recommended choice keeps the consumer busy, in the first epoch too."""
-        return self.proven >= ENOUGH and (
-            self.best.network is None or self.best.network.first.keeps_up
-        )
+        return self.proven >= ENOUGH and self.best.network_keeps_up_at_first
 
     @property
     def keeps_up_later(self) -> bool:
         """Whether it does so at least in the epochs after the first one."""
-        return self.proven >= ENOUGH and (
-            self.best.network is None or self.best.network.later.keeps_up
-        )
+        return self.proven >= ENOUGH and self.best.network_keeps_up_later
 
 
 @with_options(advise_options())
@@ -401,10 +397,12 @@ class _Trial:
             for choice, found in zip(choices, rates, strict=True):
                 self._doing(f"reading {choice.name}")
                 run = Throughput()
-                loader = open_loader(self._folder(choice), self._reading, None, drop_last=True)
-                run.run(loader, ROUND_SECONDS, lambda _: None)
+                run.run(self._loader(choice), ROUND_SECONDS, lambda _: None)
                 found.append(run.rate)
         return [statistics.median(found) for found in rates]
+
+    def _loader(self, choice: Choice) -> Loader:
+        return open_loader(self._folder(choice), self._reading, None, drop_last=True)
 
     def _recommend(self, tried: list[Choice], rate: float) -> tuple[Choice, float]:
         """Return the best choice that keeps a consumer busy in a test, else the fastest one."""
@@ -420,8 +418,7 @@ class _Trial:
 
     def _proof(self, choice: Choice, rate: float) -> float:
         self._doing(f"feeding from {choice.name}")
-        loader = open_loader(self._folder(choice), self._reading, None, drop_last=True)
-        with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
+        with closing(iter(self._loader(choice))) as batches:  # type: ignore[type-var]  # a generator
             return round(feed_paced(batches, rate, PROOF_SECONDS, lambda _: None).utilization, 4)
 
 
@@ -431,8 +428,9 @@ def ranked(choices: Sequence[Choice]) -> list[Choice]:
     Those that do so in every epoch, by their size; then those that starve it only until the cache
     is filled, the fastest first.
     """
-    always = [choice for choice in choices if choice.keeps_up_at_first]
-    later = [choice for choice in choices if choice.keeps_up_later and not choice.keeps_up_at_first]
+    busy = [choice for choice in choices if choice.keeps_up]
+    always = [choice for choice in busy if choice.network_keeps_up_at_first]
+    later = [choice for choice in busy if choice not in always and choice.network_keeps_up_later]
     return [
         *sorted(always, key=lambda choice: choice.sample_bytes),
         *sorted(later, key=lambda choice: -choice.first_rate),

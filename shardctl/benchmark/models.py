@@ -33,13 +33,23 @@ _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """ImageNet's, of pixels from 0 to 255."""
 
 
-class Step:
-    """A training step. The model is made at the first batch, for images of its size on its
+class _Step:
+    """A training step. The model is made at the first batch, for values of its shape on its
     device."""
 
-    def __init__(self, make: Callable[[int, int], nn.Module]) -> None:
+    def __init__(self, make: Callable[..., nn.Module]) -> None:
         self._make = make
         self._model: nn.Module | None = None
+        self._optimizer: Any = None
+
+    def _learn(self, loss: torch.Tensor) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+
+
+class Step(_Step):
+    """A training step of a model of images."""
 
     def __call__(self, batch: dict[str, Any]) -> None:
         """Train on a batch: `image`, or its first images, (B, H, W, 3) uint8 on a device, and
@@ -68,9 +78,7 @@ class Step:
             loss = nn.functional.cross_entropy(
                 self._model(pixels.contiguous(memory_format=torch.channels_last)), wanted
             )
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self._optimizer.step()
+        self._learn(loss)
 
     def _begin(self, images: torch.Tensor) -> None:
         device = images.device
@@ -165,13 +173,8 @@ def make_vit_b16(height: int, width: int) -> nn.Module:
     return VisionTransformer((height // 16) * (width // 16))
 
 
-class LanguageStep:
-    """A training step of a language model. The model is made at the first batch, for blocks of its
-    length on its device."""
-
-    def __init__(self, make: Callable[[int], nn.Module]) -> None:
-        self._make = make
-        self._model: nn.Module | None = None
+class LanguageStep(_Step):
+    """A training step of a language model."""
 
     def __call__(self, batch: dict[str, Any]) -> None:
         """Train on a batch: `tokens` (B, L) of whole numbers on a device; those beyond the
@@ -193,9 +196,7 @@ class LanguageStep:
         with torch.autocast(tokens.device.type, torch.bfloat16):
             scores = self._model(ids[:, :-1])
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten())
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self._optimizer.step()
+        self._learn(loss)
 
 
 class Decoder(nn.Module):

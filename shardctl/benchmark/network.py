@@ -62,14 +62,18 @@ class Network:
         return cls(_bytes_per_s(bandwidth), 0.0 if latency is None else _seconds(latency), cache)
 
 
+def _matched(form: re.Pattern[str], text: str, what: str, how: str) -> re.Match[str]:
+    found = form.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise UsageError(f"a {what} of {text!r} is not clear; write it {how}")
+    return found
+
+
 def _bytes_per_s(text: str) -> float:
     """Return the bytes per second that a text such as 2Gbit or 250MB/s means."""
-    found = _BANDWIDTH.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None:
-        raise UsageError(
-            f"a bandwidth of {text!r} is not clear; write it per second with its unit: 2Gbit, "
-            "250MB or 250MiB"
-        )
+    found = _matched(
+        _BANDWIDTH, text, "bandwidth", "per second with its unit: 2Gbit, 250MB or 250MiB"
+    )
     rate: float = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(
         found[2].upper() or " "
     )
@@ -81,11 +85,7 @@ def _bytes_per_s(text: str) -> float:
 
 def _seconds(text: str) -> float:
     """Return the seconds that a text such as 30ms means."""
-    found = _TIME.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None:
-        raise UsageError(
-            f"a latency of {text!r} is not clear; write it with its unit: 30ms, 500us or 0.1s"
-        )
+    found = _matched(_TIME, text, "latency", "with its unit: 30ms, 500us or 0.1s")
     seconds = float(found[1]) * _SECONDS[found[2]]
     if not math.isfinite(seconds):
         raise UsageError(f"a latency of {text} is impossible; write for instance 30ms")

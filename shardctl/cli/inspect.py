@@ -490,13 +490,20 @@ def _write_files(place: DatasetLocation, given: Given, as_json: bool) -> None:
 
 def _records(place: DatasetLocation, given: Given) -> Iterator[StoredSample]:
     from shardctl.inspection.content.blocks import some_samples
-    from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
+    from shardctl.inspection.content.samples import (
+        head,
+        matching,
+        sample_at,
+        samples_of_key,
+        with_source,
+    )
 
     if "key" in given:
         return iter(samples_of_key(place.folder, given["key"]))
     if "row" in given:
         name, entry = _chosen_shard(place, given)
-        return iter([sample_at(place.folder, name, given.get("block"), given["row"], entry)])
+        found = sample_at(place.folder, name, given.get("block"), given["row"], entry)
+        return iter([found if entry is None else with_source(place.folder, entry, found)])
     within, split = place, given.get("split")
     if "shard" in given:
         within = place._replace(lone=_chosen_shard(place, given)[0])

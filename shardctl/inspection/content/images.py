@@ -23,26 +23,16 @@ from shardctl.system.text import printable
 def facts_of(data: bytes | None) -> dict[str, Any]:
     """Return width, height, stored bytes, format and mode of an encoded image; an `error` where it
     cannot be opened."""
-    nothing = {
-        "width": None,
-        "height": None,
-        "format": None,
-        "image_bytes": len(data) if data is not None else None,
-    }
+    facts: dict[str, Any] = dict.fromkeys(("width", "height", "format", "image_bytes"))
     if data is None:
-        return nothing
+        return facts
+    facts["image_bytes"] = len(data)
     try:
         opened = image.open_image(data, max_pixels=2**62)
     except Rejection as rejection:
-        return {**nothing, "error": rejection.message}
-    width, height = opened.size
-    return {
-        **nothing,
-        "width": width,
-        "height": height,
-        "format": opened.format,
-        "mode": opened.mode,
-    }
+        return {**facts, "error": rejection.message}
+    facts["width"], facts["height"] = opened.size
+    return {**facts, "format": opened.format, "mode": opened.mode}
 
 
 def is_encoded_image(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -48,20 +49,14 @@ name takes precedence."""
 
 
 def sample_at(
-    folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None
+    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None = None
 ) -> StoredSample:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises
     UsageError, DatasetError.
 
-    With the shard's entry in a dataset, the record has its place there and its source.
+    With the shard's entry in a dataset, the record has its place there; `with_source` adds its
+    source.
     """
-    found = _sample_at(folder, name, block, row, entry)
-    return replace(found, source=_source(folder, entry, found)) if entry is not None else found
-
-
-def _sample_at(
-    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None
-) -> StoredSample:
     shard = Shard(folder, name, entry)
     reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
@@ -90,18 +85,16 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
     raise UsageError(f"{reader.name}: no row {row:,}; it has {counted(row - left, 'row')}")
 
 
-def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
-    """Return the path of the file that a record of a shard was made from; None if the tables do not
+def with_source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> StoredSample:
+    """Return a record of a shard with the path of the file that it was made from, if the tables
     say."""
     stored = DatasetTables(folder)
-    try:
+    with suppress(DatasetError):
         shard = stored.shards.index_of(entry.path)
-        file = (
-            None if shard is None else stored.file_of_row(shard, found.row, found.values.get("key"))
-        )
-        return None if file is None else stored.source_of(file)
-    except DatasetError:
-        return None
+        if shard is not None:
+            file = stored.file_of_row(shard, found.row, found.values.get("key"))
+            return found if file is None else replace(found, source=stored.source_of(file))
+    return found
 
 
 MOST_BLOCKS = 256
@@ -140,7 +133,7 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
         )
     entries = ((stored.shards[shard], row, source) for shard, row, source in rows)
     records = [
-        replace(_sample_at(folder, entry.path, None, row, entry), source=source)
+        replace(sample_at(folder, entry.path, None, row, entry), source=source)
         for entry, row, source in entries
     ]
     if records:
@@ -265,12 +258,9 @@ def _column(name: str, block: StoredBlock) -> pa.Array:
     if name in block.data.schema.names and name not in roles.images:
         return block.data.column(name)
     rows = block.data.num_rows
-    if name == "row":
-        return pa.array(np.arange(block.first, block.first + rows))
-    if name == "index":
-        return pa.array(
-            np.arange(block.first, block.first + rows) + (block.entry.first if block.entry else 0)
-        )
+    if name in ("row", "index"):
+        before = block.entry.first if block.entry and name == "index" else 0
+        return pa.array(np.arange(rows) + block.first + before)
     if name in ("shard", "split"):
         info = block.reader.info
         value = shard_name(info["split"], info["shard"]) if name == "shard" else str(info["split"])
