@@ -289,7 +289,12 @@ class _Trial:
                 utilization=min(1.0, speed / rate),
             )
             tried.append(done if choice.store is not None else self._compressed(done, made))
-        samples = inputs * self._samples_per_input(any_choice, any_made)
+        records = any_made.samples + any_made.rejected
+        if any_choice.store is None:  # blocks are of several texts: as of those that were tried
+            records = Manifest.load(LocalFolder(self._folder(any_choice))).inputs
+            samples = inputs * any_made.samples / max(1, records)
+        else:
+            samples = inputs * samples_per_record(self._recipe)
         network = self._options.network
         if network is not None:
             tried = [
@@ -306,7 +311,7 @@ class _Trial:
             proven=proven,
             rate=rate,
             inputs=inputs,
-            tried=self._tried(any_choice, any_made),
+            tried=records,
             rejected=any_made.rejected,
             total_bytes=total,
             disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
@@ -336,14 +341,6 @@ class _Trial:
         size = self._options.batch_size
         return placements(self._recipe, stored, rate, size, self._scratch, converted)
 
-    def _tried(self, choice: Choice, result: ConvertResult) -> int:
-        """Return how many inputs were tried."""
-        return (
-            Manifest.load(LocalFolder(self._folder(choice))).inputs
-            if choice.store is None
-            else result.samples + result.rejected
-        )
-
     def _compressed(self, choice: Choice, made: dict[Choice, ConvertResult]) -> Choice:
         """Return a choice of text with what its compression does."""
         plain = next(
@@ -354,13 +351,6 @@ class _Trial:
         )
         speed = decode_mb_per_s(self._folder(choice)) if choice.compression != "none" else None
         return replace(choice, ratio=ratio, decode_mb_per_s=speed)
-
-    def _samples_per_input(self, choice: Choice, result: ConvertResult) -> float:
-        """Return how many samples an input gives: of text those of the inputs that were tried, as
-        blocks are of several."""
-        if choice.store is not None:
-            return samples_per_record(self._recipe)
-        return result.samples / max(1, Manifest.load(LocalFolder(self._folder(choice))).inputs)
 
     def _folder(self, choice: Choice) -> Path:
         return self._scratch / choice.name.replace(" ", "-").replace(":", "-")

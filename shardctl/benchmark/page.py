@@ -59,7 +59,7 @@ def bench_page(result: BenchResult, again: str) -> str:
     parts = [
         paragraph(result.reading, "soft"),
         *_verdict(result),
-        _tiles(result),
+        tiles((figure, what) for figure, what in result.figures() if figure != TIME_OF_THREADS),
         *_charts(result, again),
     ]
     if (against := result.against) is not None:
@@ -92,10 +92,6 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     )
     for note in (() if found.consumer == "rate" else (found.consumer,)) + found.notes:
         yield paragraph(note, "soft")
-
-
-def _tiles(result: BenchResult) -> Html:
-    return tiles((figure, what) for figure, what in result.figures() if figure != TIME_OF_THREADS)
 
 
 def _charts(result: BenchResult, again: str) -> Iterator[Html]:
@@ -238,7 +234,11 @@ def _environment(result: BenchResult) -> Html:
         ),
         (
             "page cache",
-            ", ".join(_in_cache(name, share) for name, share in result.page_cache.items()),
+            ", ".join(
+                f"{'unknown' if share is None else f'{share:.0%} of the dataset'} "
+                f"{name.replace('_', ' ')}"
+                for name, share in result.page_cache.items()
+            ),
         ),
         *(
             [("dataset", f"fingerprint {found}")]
@@ -248,12 +248,6 @@ def _environment(result: BenchResult) -> Html:
         *_recipe(result.dataset["recipe"]),
     ]
     return section("What it was measured on", table(rows))
-
-
-def _in_cache(name: str, share: float | None) -> str:
-    return (
-        f"{'unknown' if share is None else f'{share:.0%} of the dataset'} {name.replace('_', ' ')}"
-    )
 
 
 def _recipe(recipe: Any) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ lengths cost."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,9 +122,5 @@ def decode_mb_per_s(root: Path) -> float:
     files = [BlockFile.at(path, load_file) for path in paths]
     size, began = 0, time.perf_counter()
     while time.perf_counter() - began < DECODE_SECONDS:
-        size += sum(block.nbytes for block in _decoded(files))
+        size += sum(file.fetch(n)[0].nbytes for file in files for n in range(len(file)))
     return round(size / 1e6 / (time.perf_counter() - began), 1)
-
-
-def _decoded(files: list[BlockFile]) -> Iterator[pa.RecordBatch]:
-    return (file.fetch(block)[0] for file in files for block in range(len(file)))

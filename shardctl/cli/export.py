@@ -29,7 +29,7 @@ from shardctl.system.options import declared_in
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.interop.exports.exporting import ExportPlan, ExportResult, PlannedField
+    from shardctl.interop.exports.exporting import ExportPlan, ExportResult
 
 
 _FORMS = "\n".join(
@@ -142,9 +142,11 @@ def _show(plan: ExportPlan, output: Output) -> None:
         return
     for notice in plan.notes:
         _tell(notice, output)
-    print_table(
-        [_row(field) for field in plan.fields], ("field", "type", "written as", "form", "lost")
-    )
+    rows = [
+        (each.name, shortened(each.type, 40), each.written or "-", each.form, each.loss or "")
+        for each in plan.fields
+    ]
+    print_table(rows, ("field", "type", "written as", "form", "lost"))
     losses = sum(field.loss is not None for field in plan.fields)
     lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"
     what = f"{counted(plan.samples, 'sample')} in {counted(plan.parts, 'part')}"
@@ -154,27 +156,14 @@ def _show(plan: ExportPlan, output: Output) -> None:
     )
 
 
-def _row(field: PlannedField) -> tuple[str, ...]:
-    return (
-        field.name,
-        shortened(field.type, 40),
-        field.written or "-",
-        field.form,
-        field.loss or "",
-    )
-
-
 def _print(result: ExportResult) -> None:
     for name, counts in result.counts.items():
         empty = counts.get("empty", 0)
         left_out = f" ({counted(empty, 'empty document')} left out)" if empty else ""
-        click.echo(f"{printable(name)}: {_counted(counts)}{left_out}")
+        said = ", ".join(
+            counted(number, noun.removesuffix("s"))
+            for noun, number in counts.items()
+            if noun != "empty"
+        )
+        click.echo(f"{printable(name)}: {said}{left_out}")
     click.echo(result.sentence)
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(
-        counted(number, noun.removesuffix("s"))
-        for noun, number in counts.items()
-        if noun != "empty"
-    )

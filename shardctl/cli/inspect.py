@@ -255,7 +255,13 @@ def _show(place: DatasetLocation, given: Given, output: Output) -> int:
     elif "shard" in given or place.lone:
         _show_shard(place, given, output.as_json)
     else:
-        _show_dataset(place, given, output.as_json)
+        from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
+
+        found = inspect_dataset(place, given.get("split"), "stats" in given)
+        if output.as_json:
+            print_json(found.record())
+        else:
+            print_report(dataset_report(found))
     return 0
 
 
@@ -424,16 +430,6 @@ def _show_history(place: DatasetLocation, as_json: bool) -> None:
         for each in generations
     ]
     print_table(rows, ("", "made", "by", *names[3:], "digest", ""))
-
-
-def _show_dataset(place: DatasetLocation, given: Given, as_json: bool) -> None:
-    from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
-
-    found = inspect_dataset(place, given.get("split"), "stats" in given)
-    if as_json:
-        print_json(found.record())
-        return
-    print_report(dataset_report(found))
 
 
 def _show_shard(place: DatasetLocation, given: Given, as_json: bool) -> None:

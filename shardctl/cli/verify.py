@@ -15,7 +15,7 @@ from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.verify.result import Finding, VerifyResult
+    from shardctl.inspection.verify.result import VerifyResult
     from shardctl.system.processes.pool import Pool
 
 FOUND_SOMETHING = 1
@@ -63,7 +63,8 @@ def verify(target: str, level: str, output: Output) -> int:
         print_json(result)
     else:
         for finding in result.findings:
-            click.echo(colored(_line(finding)))
+            where = f"{finding.severity}: {finding.where}: {finding.kind}"
+            click.echo(colored(f"{where}: {printable(finding.message)}"))
         verdict = (good if result.ok else bad)(f"is {result.verdict}")
         what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
         click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {result.total}")
@@ -90,7 +91,3 @@ def _checked(
     from shardctl.inspection.verify.verification import verify_with
 
     return verify_with(processes, target, level, output.shows_progress), "shard"
-
-
-def _line(finding: Finding) -> str:
-    return f"{finding.severity}: {finding.where}: {finding.kind}: {printable(finding.message)}"

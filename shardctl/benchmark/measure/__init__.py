@@ -363,8 +363,9 @@ class _Inputs:
             except (Rejection, Misfit):
                 made, refused = 0, planned.unit.records
             samples, rejected = samples + made, rejected + refused
-        for values in images.values():
-            _stack(values)
+        for values in images.values():  # one array of images of one shape, as a loader does
+            if len({value.shape for value in values}) == 1:
+                np.stack(values)
         return samples, rejected
 
     def _records(self, planned: PlannedUnit, split: str) -> Iterator[Sample | int]:
@@ -396,15 +397,6 @@ class _Inputs:
             ):
                 yield sample_of(job, planned, record, fields)
         check_digest(job, planned, digest.intdigest())
-
-
-def _stack(values: list[Any]) -> None:
-    """Make a batch of images of one shape, as a loader does."""
-    if (
-        all(isinstance(value, np.ndarray) for value in values)
-        and len({value.shape for value in values}) == 1
-    ):
-        np.stack(values)
 
 
 def _some_units(stored: DatasetTables, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:

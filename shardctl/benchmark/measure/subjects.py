@@ -183,10 +183,11 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
         )
     mean = max(1.0, _mean_tokens(dataset, found))
     names = " and ".join(column.name for column in found)
+    padded = any(column.name == packed_column(roles) for column in found)
     how = (
         f"a quarter of the bytes of {names}"
         if found[0].is_text
-        else f"the mean of {names}{_without(found, roles)}"
+        else f"the mean of {names}{' without padding' if padded else ''}"
     )
     return preset.rate / mean, (
         f"{preset.rate:,.0f} tokens/s at {mean:,.1f} tokens per sample ({how})",
@@ -200,12 +201,6 @@ def tokens_per_sample(dataset: Dataset) -> float | None:
         [Column.of(field) for field in dataset.schema if field.name in dataset.roles.tokens]
     )
     return _mean_tokens(dataset, columns[:1]) if columns else None
-
-
-def _without(columns: list[Column], roles: Roles) -> str:
-    return (
-        " without padding" if any(column.name == packed_column(roles) for column in columns) else ""
-    )
 
 
 def _token_columns(columns: list[Column], roles: Roles) -> list[Column]:

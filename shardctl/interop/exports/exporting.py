@@ -394,7 +394,12 @@ def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, .
     """Raise UsageError if something is lost that the user has not allowed to be."""
     lost = [each for each in planned if each.loss is not None]
     if source.choice.on_loss == "fail" and lost:
-        said = "; ".join(f"{each.name} ({_short(each.type)}): {each.loss}" for each in lost)
+        # a long type without what is in it
+        said = "; ".join(
+            f"{each.name} ({each.type if len(each.type) <= SHORT else each.type.partition('<')[0]})"
+            f": {each.loss}"
+            for each in lost
+        )
         names = ", ".join(each.name for each in lost)
         columns = [Column(source, each.name) for each in lost]
         if all(export.encoding_as_json(column) is not None for column in columns):
@@ -417,11 +422,6 @@ def accepted_losses(planned: tuple[PlannedField, ...]) -> list[str]:
         f"{how.get(each.written and each.form, 'is written, but not all: left out is {}').format(each.loss)}"
         for each in lost
     ]
-
-
-def _short(type_: str) -> str:
-    """Return a type for a sentence: a long one without what is in it."""
-    return type_ if len(type_) <= SHORT else type_.partition("<")[0]
 
 
 def _planned_field(export: Export, column: Column, on_loss: str) -> PlannedField:
