@@ -11,7 +11,7 @@ import numpy as np
 from shardctl.errors import Rejection
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
-from shardctl.system.report import Html, Section, Table, in_a_notebook, jpeg_image
+from shardctl.system.report import Html, Section, Table, image, in_a_notebook
 from shardctl.system.text import format_bytes
 
 SIDE = 72
@@ -99,7 +99,7 @@ def _picture(content: Any, role: Image) -> Any:
     except Rejection:
         return "does not decode"
     size = f"{content.shape[1]}x{content.shape[0]}"
-    return Html(f"{jpeg_image(jpeg(enlarge(pixels, SIDE)), size).text}<br>{size}")
+    return Html(f"{image(jpeg(enlarge(pixels, SIDE)), size)}<br>{size}")
 
 
 def _beginning(values: Any) -> str:

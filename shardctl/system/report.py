@@ -13,17 +13,19 @@ from typing import Any
 from shardctl.system.text import printable
 
 
-@dataclass(frozen=True)
-class Html:
+class Html(str):
     """Text that is HTML already; all other text is escaped."""
 
-    text: str
+    @property
+    def text(self) -> str:
+        """The same."""
+        return self
 
 
 def text(value: Any) -> str:
     """Return a value as HTML: escaped, with control characters shown, numbers with separators."""
     if isinstance(value, Html):
-        return value.text
+        return value
     if isinstance(value, bool) or value is None:
         return "" if value is None else "yes" if value else "no"
     if isinstance(value, int):
@@ -86,12 +88,12 @@ def _cell(tag: str, value: Any, right: bool, look: Look) -> str:
     return f"<{tag}{look.number if right else look.cell}>{text(value)}</{tag}>"
 
 
-def jpeg_image(jpeg: bytes, what: str) -> Html:
-    """Return a JPEG image as a part of the page itself; `what` is said where it cannot be seen."""
-    return Html(
-        f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode("ascii")}" '
-        f'alt="{text(what)}">'
-    )
+def image(data: bytes, what: str, kind: str = "jpeg", style: str = "") -> Html:
+    """Return an encoded image as a part of the page itself; `what` is said where it cannot be
+    seen, and `style` is a class of the style sheet."""
+    source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    of_class = f'class="{style}" ' if style else ""
+    return Html(f'<img {of_class}src="{source}" alt="{text(what)}">')
 
 
 MOST_ROWS = 20
@@ -103,7 +105,7 @@ GOOD, WARNING, BAD = "#1a7f37", "#8a5a00", "#b3261e"
 
 def in_notebook(line: Any, *parts: Html) -> str:
     """Return what a notebook shows of an object: a line, and what is below it."""
-    return f"<div><div><b>{text(line)}</b></div>{''.join(part.text for part in parts)}</div>"
+    return f"<div><div><b>{text(line)}</b></div>{''.join(parts)}</div>"
 
 
 def marked(word: str, colour: str) -> Html:
@@ -121,14 +123,14 @@ def rows_in_notebook(title: str, rows: Sequence[Sequence[Any]], header: Sequence
     if not rows:
         return Html("")
     more = len(rows) - len(rows[:MOST_ROWS])
-    below = lines_in_notebook([f"and {more:,} more"]).text if more else ""
+    below = lines_in_notebook([f"and {more:,} more"]) if more else ""
     above = f'<div style="margin-top:.6em">{text(title)}</div>' if title else ""
-    return Html(f"{above}{table(rows[:MOST_ROWS], header, IN_A_NOTEBOOK).text}{below}")
+    return Html(f"{above}{table(rows[:MOST_ROWS], header, IN_A_NOTEBOOK)}{below}")
 
 
 def lines_in_notebook(lines: Iterable[Any], word: Html | None = None) -> Html:
     """Return lines, each behind the same word."""
-    before = f"{word.text} " if word is not None else ""
+    before = f"{word} " if word is not None else ""
     return Html(
         "".join(
             f'<div style="margin:.15em 0;overflow-wrap:anywhere">{before}{text(line)}</div>'
@@ -202,7 +204,7 @@ def in_a_notebook(sections: Iterable[Section]) -> str:
     """Return the HTML that a notebook shows."""
     made = []
     for section in sections:
-        made.append(f"<div><b>{lines_in_notebook([section.title]).text}</b></div>")
+        made.append(f"<div><b>{lines_in_notebook([section.title])}</b></div>")
         for part in section.parts:
             if isinstance(part, str):
                 shown = lines_in_notebook([part])
@@ -215,7 +217,7 @@ def in_a_notebook(sections: Iterable[Section]) -> str:
                 shown = lines_in_notebook([part.line])
             else:
                 shown = rows_in_notebook("", part.rows, part.header)
-            made.append(shown.text)
+            made.append(shown)
     return f"<div>{''.join(made)}</div>"
 
 

@@ -106,7 +106,7 @@ def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
     large = any(picture.has_objects for picture in pictures_of(chosen[0], annotated))
     side, style = (MARKED_SIDE, "pictures marked") if large else (SIDE, "pictures")
     pictures = (picture for record in chosen for picture in pictures_of(record, annotated))
-    made = "".join(figure(picture, side).text for picture in pictures)
+    made = "".join(figure(picture, side) for picture in pictures)
     yield _under("Some images", Html(f'<div class="{style}">{made}</div>'))
 
 
@@ -155,20 +155,19 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
         begin = f"shardctl inspect {shlex.quote(name)} --key"
         parts.append(
             Html(
-                f'<div class="soft">Any other sample:</div>{command(f"{begin} KEY", "one", begin).text}'
+                f'<div class="soft">Any other sample:</div>{command(f"{begin} KEY", "one", begin)}'
             )
         )
     header = ("shard", "row", *(shown[0] if shown else ()))
-    whole = Html(f'<div id="samples">{table(rows, header).text}</div>')
+    whole = Html(f'<div id="samples">{table(rows, header)}</div>')
     inside = "".join(
-        part.text
-        for part in (*_pictures(records, annotated), *_texts(records), _under("All of them", whole))
+        [*_pictures(records, annotated), *_texts(records), _under("All of them", whole)]
     )
     return section("Samples", *parts, Html(f"<div data-samples>{inside}</div>"))
 
 
 def _under(title: str, part: Html) -> Html:
-    return Html(f"<h3>{text(title)}</h3>{part.text}")
+    return Html(f"<h3>{text(title)}</h3>{part}")
 
 
 def _cell(value: Any) -> Any:

@@ -45,7 +45,7 @@ PAGE = OutputFileType("page", lambda begin: begin.startswith(_BEGIN.encode()))
 
 def section(title: str, *parts: Html) -> Html:
     """Return a part of the page under a heading."""
-    return Html(f"<section><h2>{text(title)}</h2>{''.join(part.text for part in parts)}</section>")
+    return Html(f"<section><h2>{text(title)}</h2>{''.join(parts)}</section>")
 
 
 def paragraph(what: Any, kind: str = "") -> Html:
@@ -64,7 +64,7 @@ def tiles(figures: Iterable[tuple[str, str]]) -> Html:
 
 def figures(*charts: Html) -> Html:
     """Return charts beside each other, as far as there is room."""
-    return Html(f'<div class="figures">{"".join(chart.text for chart in charts)}</div>')
+    return Html(f'<div class="figures">{"".join(charts)}</div>')
 
 
 def number(value: float) -> str:
@@ -183,7 +183,7 @@ def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
 
 def _chart(title: str, drawn: Html) -> Html:
     caption = f"<figcaption>{text(title)}</figcaption>"
-    return Html(f'<figure class="chart">{caption}{drawn.text}</figure>')
+    return Html(f'<figure class="chart">{caption}{drawn}</figure>')
 
 
 def data(name: str, record: Any) -> Html:
@@ -202,7 +202,7 @@ def command(line: str, name: str = "", begin: str = "") -> Html:
 
 def folded(summary: str, part: Html) -> Html:
     """Return a part of the page that is shown when it is asked for."""
-    return Html(f"<details><summary>{text(summary)}</summary>{part.text}</details>")
+    return Html(f"<details><summary>{text(summary)}</summary>{part}</details>")
 
 
 def absolute(place: str) -> str:
@@ -213,7 +213,7 @@ def absolute(place: str) -> str:
 def page(title: str, *parts: Html, script: str = "") -> str:
     """Return the whole page. It may load nothing from anywhere, and run nothing but its own
     scripts: its policy forbids it."""
-    body = "".join(part.text for part in parts)
+    body = "".join(parts)
     scripts = [
         each
         for each in (f"\n{STATIC['copy.js']}" if 'class="copy"' in body else "", script)

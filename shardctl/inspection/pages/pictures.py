@@ -29,7 +29,7 @@ from shardctl.images.codecs.drawing import (
 from shardctl.images.codecs.image import Pixels, decode_mask
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.inspection.content.images import is_encoded_image, is_objects
-from shardctl.system.report import Html, jpeg_image, text
+from shardctl.system.report import Html, image, text
 
 SIDE, MARKED_SIDE = 160, 256
 """The longer side of a picture, and of one in which something is marked, in pixels."""
@@ -199,10 +199,10 @@ def _coloured(content: Content, role: Mask, side: int) -> Pixels | None:
 def figure(picture: Picture, side: int) -> Html:
     """Return a picture no larger than `side` as a part of a page, with its lines below it."""
     pixels, (*before, key) = thumbnail(picture, side), picture.caption
-    lines = [*map(text, before), *(line.text for line in counted_objects(picture)), text(key)]
-    shown = '<p class="bad">does not decode</p>'
+    lines = [*map(text, before), *counted_objects(picture), text(key)]
+    shown = Html('<p class="bad">does not decode</p>')
     if pixels is not None:
-        shown = jpeg_image(jpeg(pixels, fine_colours=picture.has_objects), key).text
+        shown = image(jpeg(pixels, fine_colours=picture.has_objects), key)
     below = f"<figcaption>{'<br>'.join(lines)}</figcaption>"
     return Html(f'<figure class="one">{shown}{below}</figure>')
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -39,7 +38,7 @@ from shardctl.inspection.pages.pictures import (
 from shardctl.making.preview import Preview, Tried, count_objects
 from shardctl.system.messages import entry_for
 from shardctl.system.options import declared_in
-from shardctl.system.report import Html, table, text
+from shardctl.system.report import Html, image, table, text
 from shardctl.system.text import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span, first_line
@@ -204,7 +203,7 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
     )
     rows = [_row(each) for each in preview.inputs]
     notes = [f"Note: {notice}" for notice in preview.notices]
-    if any(ANEW in row.text for row in rows):
+    if any(ANEW in row for row in rows):
         notes.append(f"{ANEW}: a copy. All other images have the bytes that are stored.")
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
@@ -288,7 +287,7 @@ def _row(tried: Tried) -> Html:
     captions = captions_of(tried.records[0])[:CAPTIONS] if tried.records else []
     parts = [
         f'<h2>{text(tried.key)} <span class="soft">{text(", ".join(classes))}</span></h2>',
-        *(paragraph(caption, "soft").text for caption in captions),
+        *(paragraph(caption, "soft") for caption in captions),
     ]
     if pictures:
         columns = min(len(pictures), MOST_COLUMNS)
@@ -305,17 +304,17 @@ def _figure(
     record: StoredSample, name: str, size: str, facts: SampleFacts, before: SampleFacts | None
 ) -> str:
     picture = main_picture(record)
-    lines, images = [Html(f"<b>{text(name)}</b>"), Html(text(size))], ""
+    lines, images = [f"<b>{text(name)}</b>", text(size)], ""
     if picture is not None:
         small = facts.width is not None and max(facts.width, facts.height or 0) <= SMALL
         alt, exact = f"{record.values['key']}, {name}", name != "source"
         images, anew = _images(picture, alt, small, exact)
-        lines[1] = Html(text(f"{size}, {ANEW}" if anew else size))
+        lines[1] = text(f"{size}, {ANEW}" if anew else size)
         lines += counted_objects(picture)
     kept, there = facts.objects, before.objects if before is not None else None
     if kept is not None and there is not None and kept < there:
-        lines.append(Html(f"{kept} of {counted(there, 'object')} kept"))
-    below = "<br>".join(line.text for line in lines)
+        lines.append(f"{kept} of {counted(there, 'object')} kept")
+    below = "<br>".join(lines)
     kind = "source" if name == "source" else "sample"
     return f'<figure class="{kind}">{images}<figcaption>{below}</figcaption></figure>'
 
@@ -333,20 +332,15 @@ def _images(picture: Picture, alt: str, small: bool, exact: bool) -> tuple[str, 
         )
     if encoded is None:
         return '<p class="bad">cannot be shown</p>', False
+    kind, data = encoded
     style = "small" if small else ""
-    image = _img(*encoded, alt, style)
+    shown: str = image(data, alt, kind, style)
     drawn = marks(picture, SHOWN) if picture.has_objects else None
     if drawn is not None:
-        image = (
-            "<div "
-            f'class="stack">{image}{_img(*small_file(drawn, MARKS_EFFORT), f"annotations of {alt}", "drawn")}</div>'
-        )
-    return image, anew
-
-
-def _img(kind: str, data: bytes, alt: str, style: str) -> str:
-    shown = base64.b64encode(data).decode("ascii")
-    return f'<img class="{style}" src="data:image/{kind};base64,{shown}" alt="{text(alt)}">'
+        kind, data = small_file(drawn, MARKS_EFFORT)
+        above = image(data, f"annotations of {alt}", kind, "drawn")
+        shown = f'<div class="stack">{shown}{above}</div>'
+    return shown, anew
 
 
 def _stored(picture: Picture) -> tuple[str, bytes] | None:
