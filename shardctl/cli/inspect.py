@@ -14,7 +14,6 @@ import click
 from shardctl.cli.command import command, option
 from shardctl.cli.output import (
     Output,
-    bad,
     check_outputs,
     note,
     open_option,
@@ -29,9 +28,8 @@ from shardctl.cli.output import (
 from shardctl.cli.show import (
     SHOWN_TOKENS,
     print_differences,
-    print_objects,
-    print_texts,
-    without_texts,
+    sample_report,
+    texts_report,
 )
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
@@ -547,7 +545,7 @@ def _say_why_numbers(decoder: Decoder) -> None:
 
 
 def _print_records(place: DatasetLocation, given: Given, output: Output) -> None:
-    from shardctl.inspection.content.samples import MOST_BLOCKS, in_words
+    from shardctl.inspection.content.samples import MOST_BLOCKS
 
     decoder = _decoder(place, given, output.as_json or output.verbose)
     records = list(decoder.decoded(_records(place, given)))
@@ -557,22 +555,8 @@ def _print_records(place: DatasetLocation, given: Given, output: Output) -> None
         print_json({**shown[0], "records": shown})
         return
     for record, shown_record in list(zip(records, shown, strict=True))[:SHOWN_BLOCKS]:
-        click.echo(
-            f"{record.shard}, block {record.block}, row {record.row}"
-            + (f", sample {record.index} of the dataset" if record.index is not None else "")
-        )
-        click.echo(
-            f"  checksum of the block: {record.checksum} "
-            f"{'holds' if record.intact else bad('DIFFERS')}"
-        )
-        if record.source:
-            click.echo(f"  source: {printable(record.source)}")
-        values = in_words(without_texts(shown_record["values"], record), record)
-        print_table([(name, shortened(value)) for name, value in values.items()])
-        for name, role in record.roles.objects.items():
-            if name in values:
-                print_objects(name, record.values[name], role)
-        print_texts(record, shown_record["values"], given.get("key"), output.verbose)
+        values = shown_record["values"]
+        print_report(sample_report(record, values, given.get("key"), output.verbose))
     if len(records) > SHOWN_BLOCKS:
         most = len(records) >= MOST_BLOCKS
         click.echo(
@@ -625,7 +609,7 @@ def _print_samples(place: DatasetLocation, given: Given, output: Output) -> None
     for record, sample in zip(first if output.verbose else (), shown, strict=False):
         if record.texts or record.documents:
             click.echo(f"{printable(record.values.get('key'))}:")
-            print_texts(record, sample, None, whole=True)
+            print_report(texts_report(record, sample, None, whole=True))
     if conditional and limit is None:
         matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
         click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")

@@ -187,37 +187,25 @@ def _show(
     made: Preview, src: tuple[str, ...], output: Output, given: dict[str, Any], convert: str
 ) -> None:
     """Write and print a preview."""
-    written = _write(made, src, given, convert)
+    from shardctl.making.preview.page import preview_page, preview_sheet, record_of
+
+    written = {}
+    if given["html"] is not None or given["open"]:
+        written["page"] = write_page(preview_page(made, src, convert), given["html"], "preview")
+    if given["images"] is not None:
+        from shardctl.images.codecs.drawing import SHEET
+
+        SHEET.write(Path(given["images"]), preview_sheet(made))
+        written["sheet"] = given["images"]
     if not output.quiet:
         for notice in made.notices:
             note(notice)
     if output.as_json:
-        from shardctl.making.preview.page import record_of
-
         print_json({**record_of(made), **written})
     else:
         _print(made, written)
     if given["open"]:
         open_page(written["page"])
-
-
-def _write(
-    made: Preview, src: tuple[str, ...], given: dict[str, Any], convert: str
-) -> dict[str, str]:
-    """Write what is asked for, and return the paths by what they are."""
-    written = {}
-    with_page = given["html"] is not None or given["open"]
-    if with_page or given["images"] is not None:
-        from shardctl.images.codecs.drawing import SHEET
-        from shardctl.making.preview.page import preview_page, preview_sheet
-
-        if with_page:
-            content = preview_page(made, src, convert)
-            written["page"] = write_page(content, given["html"], "preview")
-        if given["images"] is not None:
-            SHEET.write(Path(given["images"]), preview_sheet(made))
-            written["sheet"] = given["images"]
-    return written
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:

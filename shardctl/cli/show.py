@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import note, print_table, shortened
+from shardctl.cli.output import bad, note, print_table, shortened
+from shardctl.system.report import Section, Table
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.format.roles import Objects
     from shardctl.inspection.content.blocks import Piece, StoredSample
     from shardctl.inspection.content.differences import Differences
     from shardctl.interop.foreign_shards import ForeignOverview
@@ -79,19 +80,32 @@ def _some(keys: Any, count: int) -> str:
 SHOWN_OBJECTS = 50
 
 
-def print_objects(name: str, objects: Any, role: Objects) -> None:
-    """Print the objects of a sample, one in a row."""
+def sample_report(
+    record: StoredSample, values: dict[str, Any], key: str | None, whole: bool
+) -> Iterator[Section]:
+    """Yield what is told of a sample with these `values`: its place, itself, and what it has below;
+    `key` and `whole` are those of `texts_report`."""
     from shardctl.inspection.content.images import is_objects, object_rows
+    from shardctl.inspection.content.samples import in_words
 
-    if not is_objects(objects) or not objects["bbox"]:
-        return
-    header, rows = object_rows(objects, role)
-    click.echo(
-        f"{printable(name)}: {counted(len(rows), 'object')}; places are pixels of the upright image"
+    within = "" if record.index is None else f", sample {record.index} of the dataset"
+    checked = "holds" if record.intact else bad("DIFFERS")
+    lines = [f"checksum of the block: {record.checksum} {checked}"]
+    if record.source:
+        lines.append(f"source: {printable(record.source)}")
+    shown = in_words(_without_texts(values, record), record)
+    table = Table([(name, shortened(value)) for name, value in shown.items()])
+    yield Section(
+        f"{record.shard}, block {record.block}, row {record.row}{within}", (*lines, table)
     )
-    print_table(rows[:SHOWN_OBJECTS], header)
-    if len(rows) > SHOWN_OBJECTS:
-        click.echo(f"  and {len(rows) - SHOWN_OBJECTS:,} more (--json has all)")
+    for name, role in record.roles.objects.items():
+        objects = record.values.get(name)
+        if name in shown and is_objects(objects) and objects["bbox"]:
+            header, rows = object_rows(objects, role)
+            many = f"{printable(name)}: {counted(len(rows), 'object')}"
+            title = f"{many}; places are pixels of the upright image"
+            yield Section(title, (Table(rows, header, SHOWN_OBJECTS),))
+    yield from texts_report(record, values, key, whole)
 
 
 SHOWN_TEXT = 300
@@ -104,8 +118,8 @@ characters."""
 SHOWN_DOCUMENTS = 50
 
 
-def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:
-    """Return the values of a sample that are shown in a table: without what `print_texts` prints
+def _without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:
+    """Return the values of a sample that are shown in a table: without what `texts_report` tells
     below it."""
     from shardctl.format.token_columns import DOCUMENT_COLUMNS
 
@@ -114,29 +128,25 @@ def without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any
     return {name: value for name, value in values.items() if name not in below}
 
 
-def print_texts(record: StoredSample, values: dict[str, Any], key: str | None, whole: bool) -> None:
-    """Print the text of tokens among the shown `values`, all of it or its beginning, and the
+def texts_report(
+    record: StoredSample, values: dict[str, Any], key: str | None, whole: bool
+) -> Iterator[Section]:
+    """Yield the text of tokens among the shown `values`, all of it or its beginning, and the
     documents in it.
 
     Those with the `key` are marked.
     """
     for name, decoded in record.texts.items():
         if f"{name}_text" in values and decoded is not None:
-            click.echo(f"text of {printable(name)}:")
-            shown = (
-                decoded
-                if whole or len(decoded) <= SHOWN_TEXT
-                else decoded[:SHOWN_TEXT].rstrip("…") + "…"
-            )
-            click.echo("\n".join(f"  | {printable(line)}" for line in shown.split("\n")))
+            if not whole and len(decoded) > SHOWN_TEXT:
+                decoded = decoded[:SHOWN_TEXT].rstrip("…") + "…"
+            lines = [f"| {printable(line)}" for line in decoded.split("\n")]
+            yield Section(f"text of {printable(name)}:", lines)
     if record.documents:
-        _print_documents(record.documents, key)
+        yield _documents(record.documents, key)
 
 
-def _print_documents(documents: tuple[Piece, ...], key: str | None) -> None:
-    click.echo(
-        f"{counted(len(documents), 'document')}{'; * is the one asked for' if key is not None else ''}:"
-    )
+def _documents(documents: tuple[Piece, ...], key: str | None) -> Section:
     chosen = [piece for piece in documents if key is not None and piece.key == key]
     shown = (
         documents[:SHOWN_DOCUMENTS] if chosen in ([], list(documents)) else (*chosen, *documents)
@@ -153,9 +163,11 @@ def _print_documents(documents: tuple[Piece, ...], key: str | None) -> None:
         )
         for piece in shown
     ]
-    print_table(rows, ("", "document", "first token", "tokens", "cut", "beginning"))
-    if len(documents) > len(shown):
-        click.echo(f"  and {len(documents) - len(shown):,} more (--json has all)")
+    table = Table(rows, ("", "document", "first token", "tokens", "cut", "beginning"))
+    left_out = len(documents) - len(shown)
+    more = [f"and {left_out:,} more (--json has all)"] if left_out else []
+    marked = "; * is the one asked for" if key is not None else ""
+    return Section(f"{counted(len(documents), 'document')}{marked}:", (table, *more))
 
 
 def _cut(piece: Piece) -> str:

@@ -52,12 +52,15 @@ class Shards:
         names = {
             ending: name for name, endings in reversed(FORMAT_NAMES.items()) for ending in endings
         }
-        found: Counter[str] = Counter()
+        endings = (without_compression(ending_of(*each)) for each in self.files())
+        found = Counter(names.get(ending, ending.removeprefix(".")) for ending in endings)
+        return dict(found.most_common())
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """Yield the path of each file, and how it is opened."""
         for batch in self.listing.table.select(["path", "root"]).to_batches():
             for row in batch.to_pylist():
-                ending = without_compression(ending_of(row["path"], self.listing.opened(row)))
-                found[names.get(ending, ending.removeprefix("."))] += 1
-        return dict(found.most_common())
+                yield row["path"], self.listing.opened(row)
 
 
 @contextmanager
@@ -220,17 +223,15 @@ def check(
 def _wrong_checksums(shards: Shards) -> Iterator[Finding]:
     """Yield the files of exports of shardctl whose SHA-256 is not the one that shardctl.json
     has."""
-    for batch in shards.listing.table.select(["path", "root"]).to_batches():
-        for row in batch.to_pylist():
-            opened = shards.listing.opened(row)
-            found = located(opened)
-            facts = None if found is None else found[0].files.get(found[1])
-            if facts is not None and sha256_of(Path(opened)) != facts.sha256:
-                yield error(
-                    "wrong-checksum",
-                    "its SHA-256 is not the one that shardctl.json has; get it again",
-                    row["path"],
-                )
+    for path, opened in shards.files():
+        found = located(opened)
+        facts = None if found is None else found[0].files.get(found[1])
+        if facts is not None and sha256_of(Path(opened)) != facts.sha256:
+            yield error(
+                "wrong-checksum",
+                "its SHA-256 is not the one that shardctl.json has; get it again",
+                path,
+            )
 
 
 def _faults(shards: Shards, findings: dict[int, list[Finding]]) -> int:

@@ -51,10 +51,8 @@ def _cpu() -> str:
 def _versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     name, _, number = backend.require_one().partition(
         " "
     )  # the one that is imported: both Pillow and Pillow-SIMD may be installed

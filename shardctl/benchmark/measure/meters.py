@@ -7,6 +7,7 @@ import math
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,7 @@ class CpuMeter:
 
     def __init__(self) -> None:
         self._wall = self._own = 0.0
-        self._ticks: dict[int, tuple[int, int]] = {}
+        self._idle, self._ticks = Counter[int](), Counter[int]()
         self._began: tuple[float, float, dict[int, tuple[int, int]]] = (0.0, 0.0, {})
 
     def begin(self) -> None:
@@ -177,20 +178,17 @@ class CpuMeter:
         self._own += used
         for core, (idle, total) in _core_ticks().items():
             if core in before:
-                sums = self._ticks.get(core, (0, 0))
-                self._ticks[core] = (
-                    sums[0] + idle - before[core][0],
-                    sums[1] + total - before[core][1],
-                )
+                self._idle[core] += idle - before[core][0]
+                self._ticks[core] += total - before[core][1]
         return used
 
     def read(self) -> CpuUse:
         """Return the use over all periods."""
-        busy = []
-        for core in usable_core_numbers():
-            if core in self._ticks:
-                idle, total = self._ticks[core]
-                busy.append(round(1 - idle / total, 3) if total > 0 else 0.0)
+        busy = [
+            round(1 - self._idle[core] / total, 3) if (total := self._ticks[core]) > 0 else 0.0
+            for core in usable_core_numbers()
+            if core in self._ticks
+        ]
         return CpuUse(round(self._own / self._wall, 2) if self._wall else 0.0, busy)
 
 

@@ -399,10 +399,10 @@ class _Tally:
         exact = text_bytes is not None and not faults
         per_block = spread_of_counts("documents in a block", self.per_block)
         return TokenStatistics(
-            samples=count["samples"],
-            blocks=count["blocks"],
-            tokens=count["tokens"],
-            documents=count["documents"],
+            **{
+                name: count[name]
+                for name in ("samples", "blocks", "tokens", "documents", "outside")
+            },
             lengths=spread_of_counts(
                 f"tokens of a {'document' if role.packed else 'sample'}", self.lengths
             ),
@@ -413,7 +413,6 @@ class _Tally:
             loss_tokens=count.get("loss_tokens"),
             vocabulary=role.vocabulary,
             used=int(np.count_nonzero(occurs)),
-            outside=count["outside"],
             most_common=counted(ranked[occurs[ranked] > 0]),
             never_used=counted(unused),
             text_bytes=text_bytes if exact and text_bytes is not None else count["text_bytes"],

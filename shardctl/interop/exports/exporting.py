@@ -275,7 +275,7 @@ def _planned(
     source: Source, to: str, settings: Mapping[str, Any]
 ) -> tuple[ExportJob, tuple[PlannedField, ...]]:
     """Check all that can be checked beforehand, and return the job."""
-    chosen = chosen_export(to, dict(settings))
+    chosen = chosen_export(to, settings)
     chosen.check(source)
     planned = plan_fields(chosen, source)
     fields = tuple(each.field for each in planned if each.field is not None)
@@ -426,15 +426,11 @@ def accepted_losses(planned: tuple[PlannedField, ...]) -> list[str]:
 
 def _planned_field(export: Export, column: Column, on_loss: str) -> PlannedField:
     place = export.encoding_of(column)
-    type_ = str(column.type)
-    if place is None:
-        return PlannedField(column.name, type_, None, "left out")
-    if place.loss is None or on_loss == "fail":
-        return PlannedField(column.name, type_, place.written, place.form, place.loss)
-    instead = export.encoding_of_rest(column) if on_loss == "drop" else _as_json(export, column)
-    if instead is None:
-        return PlannedField(column.name, type_, None, "left out", place.loss)
-    return PlannedField(column.name, type_, instead.written, instead.form, place.loss)
+    loss = place.loss if place else None
+    if loss is not None and on_loss != "fail":
+        place = export.encoding_of_rest(column) if on_loss == "drop" else _as_json(export, column)
+    written, form = (place.written, place.form) if place else (None, "left out")
+    return PlannedField(column.name, str(column.type), written, form, loss)
 
 
 def _as_json(export: Export, column: Column) -> ColumnEncoding:

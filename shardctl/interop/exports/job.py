@@ -51,7 +51,7 @@ class ExportJob:
         cls, source: Source, to: str, settings: Mapping[str, Any], fields: tuple[Field, ...]
     ) -> ExportJob:
         """Return the job of a form with these settings."""
-        export = chosen_export(to, dict(settings))
+        export = chosen_export(to, settings)
         return cls(source, export, settings, fields, export.parts(source))
 
     def to_json(self) -> Json:
@@ -113,7 +113,7 @@ class ExportJob:
         )
 
 
-def chosen_export(to: str, settings: Json) -> Export:
+def chosen_export(to: str, settings: Mapping[str, Any]) -> Export:
     """Return the export of a name with its settings. Raises UsageError for an unknown name or
     setting."""
     if to not in EXPORTS:
