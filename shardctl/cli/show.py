@@ -99,7 +99,7 @@ def sample_report(
         f"{record.shard}, block {record.block}, row {record.row}{within}", (*lines, table)
     )
     for name, role in record.roles.objects.items():
-        objects = record.values.get(name)
+        objects: Any = record.values.get(name)
         if name in shown and is_objects(objects) and objects["bbox"]:
             header, rows = object_rows(objects, role)
             many = f"{printable(name)}: {counted(len(rows), 'object')}"
