@@ -25,12 +25,7 @@ from shardctl.cli.output import (
     shortened,
     write_page,
 )
-from shardctl.cli.show import (
-    SHOWN_TOKENS,
-    print_differences,
-    sample_report,
-    texts_report,
-)
+from shardctl.cli.show import SHOWN_TOKENS, print_differences, sample_report, texts_report
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, lacks, printable

@@ -18,12 +18,7 @@ from shardctl.benchmark.measure.consumers import find_consumer, without_reading_
 from shardctl.benchmark.measure.machine import drop, environment, residency_of
 from shardctl.benchmark.measure.meters import memory_of_others
 from shardctl.benchmark.measure.result import IN_ORDER, ReaderFacts
-from shardctl.benchmark.measure.subjects import (
-    Batches,
-    Memory,
-    OwnDataset,
-    Subject,
-)
+from shardctl.benchmark.measure.subjects import Batches, Memory, OwnDataset, Subject
 from shardctl.benchmark.measure.throughput import Measured, compare_readers, measure, summarize
 from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset

@@ -10,14 +10,9 @@ from typing import Any
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.inspection.content.blocks import StoredSample, some_samples
 from shardctl.inspection.content.inspection import dataset_report, inspect_dataset, records_of
-from shardctl.inspection.content.overview import (
-    Overview,
-    settings_in_words,
-)
+from shardctl.inspection.content.overview import Overview, settings_in_words
 from shardctl.inspection.content.samples import in_words, plain_values
-from shardctl.inspection.content.tokens import (
-    Decoder,
-)
+from shardctl.inspection.content.tokens import Decoder
 from shardctl.inspection.pages.page import (
     STATIC,
     absolute,
@@ -31,12 +26,7 @@ from shardctl.inspection.pages.page import (
     section,
     told,
 )
-from shardctl.inspection.pages.pictures import (
-    MARKED_SIDE,
-    SIDE,
-    figure,
-    pictures_of,
-)
+from shardctl.inspection.pages.pictures import MARKED_SIDE, SIDE, figure, pictures_of
 from shardctl.system.report import Html, table, text
 from shardctl.system.text import counted
 
