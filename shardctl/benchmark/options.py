@@ -276,23 +276,31 @@ class BenchOptions:
             raise contradiction("--epochs", "--seconds")
         if self.consumer is not None and self.consumer_rate is not None:
             raise contradiction("--consumer", "--consumer-rate")
-        if self.device is not None and not self.calls_function:
-            raise UsageError(
-                "a device is for your own function; name one: --consumer module:function"
-            )
-        if self.calls_function and self.gpus > 1:
-            raise UsageError("a function stands for one GPU; leave out --gpus")
-        if self.gpus > 1 and self.consumer is None and self.consumer_rate is None:
-            raise UsageError("how fast is one of the GPUs? Give --consumer or --consumer-rate too")
-        if self.consumer_timeout != CONSUMER_PATIENCE and not self.calls_function:
-            raise UsageError(
-                "a consumer timeout is for your own function; name one: --consumer module:function"
-            )
-        if self.baseline and not self.decode:
-            raise UsageError(
+        no_function = "is for your own function; name one: --consumer module:function"
+        no_rate = self.consumer is None and self.consumer_rate is None
+        wrong = (
+            (self.device is not None and not self.calls_function, f"a device {no_function}"),
+            (
+                self.calls_function and self.gpus > 1,
+                "a function stands for one GPU; leave out --gpus",
+            ),
+            (
+                self.gpus > 1 and no_rate,
+                "how fast is one of the GPUs? Give --consumer or --consumer-rate too",
+            ),
+            (
+                self.consumer_timeout != CONSUMER_PATIENCE and not self.calls_function,
+                f"a consumer timeout {no_function}",
+            ),
+            (
+                self.baseline and not self.decode,
                 "a baseline decodes its images, and cannot be compared with stored bytes; leave "
-                "out --no-decode"
-            )
+                "out --no-decode",
+            ),
+        )
+        for applies, message in wrong:
+            if applies:
+                raise UsageError(message)
 
     @property
     def calls_function(self) -> bool:

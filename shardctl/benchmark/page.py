@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 import statistics
@@ -17,7 +18,7 @@ from shardctl.inspection.pages.page import (
     command,
     data,
     figures,
-    histogram,
+    number,
     page,
     paragraph,
     percent,
@@ -104,11 +105,10 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
     if sum(result.latencies["counts"]) < FEW_BATCHES:
         few.append("the times from batch to batch")
     else:
-        edges, counts = (
-            result.latencies["edges_ms"],
-            [int(count) for count in result.latencies["counts"]],
-        )
-        drawn.append(histogram("Time from batch to batch, ms", edges, counts, "batches"))
+        edges = map(number, result.latencies["edges_ms"])
+        names = [f"{low} to {high}" for low, high in itertools.pairwise(edges)]
+        counts = {"": result.latencies["counts"]}
+        drawn.append(bars("Time from batch to batch, ms", names, counts, "batches"))
     stacks = {"alone": _named(result.time)} if result.time else {}
     if result.consumer is not None:
         stacks = {"with the consumer": _named(result.consumer.time), **stacks}

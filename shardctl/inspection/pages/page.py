@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -157,12 +156,6 @@ def _chart_of(part: Table) -> Html:
 
 LISTED = 500
 """Rows of a table that a page has."""
-
-
-def histogram(title: str, edges: Sequence[float], counts: Sequence[int], unit: str) -> Html:
-    """Return a histogram: edges (n + 1), counts (n)."""
-    names = [f"{number(low)} to {number(high)}" for low, high in itertools.pairwise(edges)]
-    return bars(title, names, {"": counts}, unit)
 
 
 def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:

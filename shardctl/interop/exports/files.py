@@ -9,7 +9,7 @@ NAME.path where it is not the key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -84,12 +84,8 @@ class Files(Export):
         piece = f"{work.split}/{METADATA}.{work.number:05d}"
         with replacing(work.piece(piece)) as lines, writing(work, work.split) as loose:
             for batch in work.batches(plain=True):
-                known = batch.select(
-                    [field.written for field in work.fields if field.name in naming.columns]
-                )
-                named = naming.names(
-                    known.rename_columns([f.name for f in work.fields if f.name in naming.columns])
-                )
+                fields = [field.name for field in work.fields]
+                named = naming.names(dict(zip(fields, batch.columns, strict=True)).__getitem__)
                 for row, ((stem, wanted), (files, others)) in enumerate(
                     zip(named, _records(batch, work.fields), strict=True), samples
                 ):
@@ -183,13 +179,11 @@ class _Naming:
         pairs = zip(self._classes, self._folders, strict=True)
         return [f"{name} is in {folder}" for name, folder in pairs if folder != name]
 
-    def names(self, block: pa.RecordBatch) -> list[tuple[str, str]]:
+    def names(self, column: Callable[[str], pa.Array]) -> list[tuple[str, str]]:
         """Return the path of each sample's file below its split, without a suffix, and the same if
         any name could be one."""
-        keys = block.column(KEY).to_pylist()
-        labels = (
-            [None] * len(keys) if self._label is None else block.column(self._label).to_pylist()
-        )
+        keys = column(KEY).to_pylist()
+        labels = [None] * len(keys) if self._label is None else column(self._label).to_pylist()
         return [self._name(key, label) for key, label in zip(keys, labels, strict=True)]
 
     def _name(self, key: str, label: int | None) -> tuple[str, str]:
@@ -206,7 +200,9 @@ def _repeated(source: Source, split: str) -> NameSet:
     are looked at, once."""
     naming = _Naming(source)
     return NameSet.repeated(
-        path for block in source.columns(naming.columns, split) for path, _ in naming.names(block)
+        path
+        for block in source.columns(naming.columns, split)
+        for path, _ in naming.names(block.column)
     )
 
 

@@ -147,42 +147,31 @@ class Yolo(AnnotatedImagesExport):
 
     def notes(self, source: Source) -> tuple[str, ...]:
         """Say what is not in the files."""
-        role, said = main_role(source), list[str]()
-        if role.names is None and members_of(source).objects:
-            said.append(NO_NAMES)
+        role, found = main_role(source), members_of(source)
+        splits = _split_names(source.splits)
         beside = {
             "ids": role.ids,
             "supercategories": role.supercategories,
             "skeleton": role.skeleton,
         }
         named = [name for name, value in beside.items() if value is not None]
-        left_out = [name for name in BOOKKEEPING if members_of(source).having.get(name)]
-        if left_out:
-            said.append(f"YOLO has no place for the {' and the '.join(left_out)} of the objects")
-        if named:
-            said.append(f"YOLO has no place for the {', '.join(named)} of the categories")
-        odd = [
-            split
-            for name, split in _split_names(source.splits).items()
-            if name not in ("train", "val", "test")
-        ]
-        if odd:
-            said.append(
-                f"{DATA} names {', '.join(odd)} too, and YOLO looks for train, val and test"
-            )
-        lacking = [name for name in ("train", "val") if name not in _split_names(source.splits)]
-        if lacking:
-            said.append(
-                f"{DATA} has no {' and no '.join(lacking)}, and Ultralytics trains with both"
-            )
-        if self.task == "segment":
-            said.append("boxes are those around the polygons")
-        if self.task == "pose" and members_of(source).points.get(0):
-            said.append(
-                f"{counted(members_of(source).points[0], 'object')} without keypoints: written as "
-                "not visible"
-            )
-        return (*said, *said_of_sizes(source))
+        numbered = [name for name in BOOKKEEPING if found.having.get(name)]
+        odd = [split for name, split in splits.items() if name not in ("train", "val", "test")]
+        lacking = [name for name in ("train", "val") if name not in splits]
+        bare = found.points.get(0, 0) if self.task == "pose" else 0
+        said = (
+            (role.names is None and found.objects, NO_NAMES),
+            (numbered, f"YOLO has no place for the {' and the '.join(numbered)} of the objects"),
+            (named, f"YOLO has no place for the {', '.join(named)} of the categories"),
+            (odd, f"{DATA} names {', '.join(odd)} too, and YOLO looks for train, val and test"),
+            (
+                lacking,
+                f"{DATA} has no {' and no '.join(lacking)}, and Ultralytics trains with both",
+            ),
+            (self.task == "segment", "boxes are those around the polygons"),
+            (bare, f"{counted(bare, 'object')} without keypoints: written as not visible"),
+        )
+        return (*(text for applies, text in said if applies), *said_of_sizes(source))
 
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from .batches import Reading
-from .read_tfrecord import batches_of, in_order
+from .read_tfrecord import in_order, reading_of_samples
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
@@ -33,7 +33,4 @@ def open_reading(options: dict[str, Any]) -> Reading:
         samples = samples.map(
             decoded, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not options["shuffle"]
         )
-    library = f"tensorflow_datasets {tfds.__version__}"
-    return Reading(
-        library, "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, options)
-    )
+    return reading_of_samples(f"tensorflow_datasets {tfds.__version__}", samples, options)

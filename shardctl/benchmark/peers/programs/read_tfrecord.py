@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -42,13 +42,7 @@ def open_reading(options: dict[str, Any]) -> Reading:
     samples = in_order(records, options).map(
         example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not shuffle
     )
-    return Reading(
-        f"tensorflow {tf.__version__}",
-        "the threads of tf.data (AUTOTUNE)",
-        0,
-        True,
-        batches_of(samples, options),
-    )
+    return reading_of_samples(f"tensorflow {tf.__version__}", samples, options)
 
 
 def _compression(file: str) -> str:
@@ -103,8 +97,8 @@ def in_order(samples: Any, options: dict[str, Any]) -> Any:
     return shuffled.repeat() if options["endless"] else shuffled
 
 
-def batches_of(samples: Any, options: dict[str, Any]) -> Callable[[], Iterator[Batch]]:
-    """Return what makes the batches of an epoch: values of several shapes become ragged tensors."""
+def reading_of_samples(library: str, samples: Any, options: dict[str, Any]) -> Reading:
+    """Return a reader of a tf.data.Dataset: values of several shapes become ragged tensors."""
     batched = samples.ragged_batch(options["batch_size"]).prefetch(tf.data.AUTOTUNE)
 
     def epoch() -> Iterator[Batch]:
@@ -114,7 +108,7 @@ def batches_of(samples: Any, options: dict[str, Any]) -> Callable[[], Iterator[B
                 _samples(example), {str(number): part.numpy() for number, part in enumerate(parts)}
             )
 
-    return epoch
+    return Reading(library, "the threads of tf.data (AUTOTUNE)", 0, True, epoch)
 
 
 def _samples(example: Any) -> int:
