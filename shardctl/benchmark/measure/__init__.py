@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardctl.benchmark.measure.consumers import find_consumer
-from shardctl.benchmark.measure.machine import drop, environment
+from shardctl.benchmark.measure.consumers import consumer_of
+from shardctl.benchmark.measure.machine import drop
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
     AgainstResult,
@@ -34,10 +34,9 @@ from shardctl.benchmark.measure.subjects import (
     Report,
     open_loader,
     opened,
-    samples_per_s,
     tokens_per_sample,
 )
-from shardctl.benchmark.measure.throughput import Measured, Throughput, measure, summarize
+from shardctl.benchmark.measure.throughput import Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_folder import dataset_in
@@ -137,15 +136,14 @@ def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchR
             f"{printable(path)}: a baseline reads raw inputs of this machine; leave out --baseline"
         )
     subject, manifest = OwnDataset(path, chosen), opened(path, chosen).manifest
-    consumer = find_consumer(
-        chosen, lambda preset: samples_per_s(opened(path, chosen), preset, str(path))
-    )
-    # nothing stays open that a cold measurement could not drop
-    measured = _measured(str(path), opened(path, chosen))
+    consumer = consumer_of(path, chosen)
+    read = opened(path, chosen)
+    dataset, root, tokens = _described(str(path), read), read.root, tokens_per_sample(read)
+    del read  # nothing stays open that a cold measurement could not drop
     page_cache = {"before": subject.residency()}
     listener.phase("reading")
     (found,) = measure([subject], chosen, listener.samples)
-    result = summarize(measured, chosen, found, page_cache)
+    result = summarize(dataset, root, chosen, found, page_cache, tokens)
     if consumer is not None:
         listener.phase("feeding")
         result = replace(result, consumer=consumer.feed(subject, found, listener.samples))
@@ -160,18 +158,17 @@ def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchR
     return result
 
 
-def _measured(place: str, read: Dataset) -> Measured:
-    """Return what is measured of a dataset: one split, or all."""
+def _described(place: str, read: Dataset) -> dict[str, Any]:
+    """Return what is measured of a dataset, one split or all, as BenchResult has it."""
     manifest = read.manifest
     splits = [entry for entry in manifest.splits if read.split in (None, entry.name)]
-    dataset = {
+    return {
         "path": place,
         "fingerprint": manifest.fingerprint,
         "samples": sum(entry.samples for entry in splits),
         "bytes": sum(entry.bytes for entry in splits),
         "recipe": manifest.recipe,
     }
-    return Measured(dataset, environment(read.root), tokens_per_sample(read))
 
 
 # --- the baseline: the same recipe on the raw inputs in every epoch, as a training job without

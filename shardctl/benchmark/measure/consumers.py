@@ -310,6 +310,13 @@ def find_consumer(
     return consumer
 
 
+def consumer_of(path: str | Path, options: BenchOptions) -> PacedConsumer | FunctionConsumer | None:
+    """Return the consumer of a dataset, as `find_consumer` does."""
+    return find_consumer(
+        options, lambda preset: samples_per_s(opened(path, options), preset, str(path))
+    )
+
+
 def _open_for_training(subject: Subject, options: BenchOptions) -> Batches:
     """Open full batches, so that all steps are alike. A cold reader has one epoch: a second would
     be warm."""
@@ -376,9 +383,7 @@ def watch_dataset(
     DatasetError, InstallError.
     """
     options.check()
-    consumer = find_consumer(
-        options, lambda preset: samples_per_s(opened(path, options), preset, str(path))
-    )
+    consumer = consumer_of(path, options)
     if (
         isinstance(consumer, FunctionConsumer)
         or options.baseline

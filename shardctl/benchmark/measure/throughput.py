@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from shardctl.benchmark.measure.machine import environment
 from shardctl.benchmark.measure.meters import CpuMeter, Latencies, RateSeries, Weights, count_of
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
@@ -277,29 +279,19 @@ def _cold_epoch(
         batches.close()
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The shards that were measured: `dataset` and `environment` as BenchResult has them.
-
-    `tokens_per_sample` is None where samples have no tokens.
-    """
-
-    dataset: dict[str, Any]
-    environment: dict[str, Any]
-    tokens_per_sample: float | None = None
-
-
 def summarize(
-    measured: Measured,
+    dataset: dict[str, Any],
+    root: Path,
     options: BenchOptions,
     found: Throughput,
     page_cache: dict[str, float | None],
+    tokens: float | None = None,
 ) -> BenchResult:
-    """Return the figures. `page_cache` has the share of the shards that was in memory before."""
+    """Return the figures of a `dataset`, as BenchResult has it, at `root`. `page_cache` has the
+    share of the shards that was in memory before, and `tokens` a sample where it has some."""
     if options.cold:
         page_cache = {**page_cache, "after_drop": found.left_in_cache}
-    cpu, tokens, size = found.cpu.read(), measured.tokens_per_sample, measured.dataset
-    samples = max(1, size["samples"])
+    cpu, samples = found.cpu.read(), max(1, dataset["samples"])
     rates = [run.rate for run in found.runs]
     halves, tails = (
         [value for run in found.runs if (value := run.latencies.percentile(share)) is not None]
@@ -308,7 +300,7 @@ def summarize(
     of_runs: dict[str, tuple[list[float], int]] = {
         "samples_per_s": (rates, 1),
         "mb_per_s": ([rate * found.weights.per_sample / 1e6 for rate in rates], 1),
-        "stored_mb_per_s": ([rate * size["bytes"] / samples / 1e6 for rate in rates], 1),
+        "stored_mb_per_s": ([rate * dataset["bytes"] / samples / 1e6 for rate in rates], 1),
         "first_batch_s": (found.first_batches, 4),
         "batch_ms_mean": ([run.batch_ms for run in found.runs], 3),
         "batch_ms_p50": (halves, 3),
@@ -345,8 +337,8 @@ def summarize(
         page_cache=page_cache,
         latencies=found.latencies.histogram(),
         series=found.series.points(found.seconds),
-        dataset=size,
-        environment=measured.environment,
+        dataset=dataset,
+        environment=environment(root),
         network=None if found.transfers is None else _network(found.transfers, found.seconds),
         tokens_per_s=None if tokens is None else round(found.rate * tokens, 1),
     )

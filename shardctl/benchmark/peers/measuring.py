@@ -15,11 +15,11 @@ import numpy as np
 
 from shardctl.benchmark.measure import BenchOptions, BenchResult, Listener
 from shardctl.benchmark.measure.consumers import find_consumer, without_reading_ahead
-from shardctl.benchmark.measure.machine import drop, environment, residency_of
+from shardctl.benchmark.measure.machine import drop, residency_of
 from shardctl.benchmark.measure.meters import memory_of_others
 from shardctl.benchmark.measure.result import IN_ORDER, ReaderFacts
 from shardctl.benchmark.measure.subjects import Batches, Memory, OwnDataset, Subject
-from shardctl.benchmark.measure.throughput import Measured, compare_readers, measure, summarize
+from shardctl.benchmark.measure.throughput import compare_readers, measure, summarize
 from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset
 from shardctl.errors import InputError, UsageError
@@ -124,7 +124,7 @@ def bench_shards(
     _check(chosen, beside)
     consumer = find_consumer(chosen, _rate_of)
     with scratch_folder() as scratch:
-        subject, measured, notes = _find(root, chosen, python, scratch)
+        subject, dataset, notes = _find(root, chosen, python, scratch)
         if chosen.cold and subject.reader.copies:
             raise UsageError(
                 "--cold is not for Parquet files, of which a copy in memory is read; leave it out"
@@ -135,12 +135,12 @@ def bench_shards(
             listener.phase("converting some")
             tried = convert_some(root, TRIED, scratch)
             subjects.append(OwnDataset(tried[0], replace(chosen, processes=None)))
-            if not chosen.cold and measured.dataset["bytes"] < memory_bytes() / 2:
+            if not chosen.cold and dataset["bytes"] < memory_bytes() / 2:
                 subject.read()
         page_cache = {"before": subject.residency()}
         listener.phase("reading")
         found, *own = measure(subjects, chosen, listener.samples)
-        result = summarize(measured, chosen, found, page_cache)
+        result = summarize(dataset, root, chosen, found, page_cache)
         if consumer is not None:
             listener.phase("feeding")
             fed = consumer.feed(subject, found, listener.samples)
@@ -205,7 +205,7 @@ def _refuse_unreadable(files: Sequence[str]) -> None:
 
 def _find(
     root: Path, options: BenchOptions, python: str, scratch: Path
-) -> tuple[PeerShards, Measured, tuple[str, ...]]:
+) -> tuple[PeerShards, dict[str, Any], tuple[str, ...]]:
     """Return the shards with their reader, what is measured of them, and what a person should know
     of it."""
     with open_shards(root, "auto") as (shards, _):
@@ -237,5 +237,4 @@ def _find(
         "bytes": sum(sizes[:count]),
         "recipe": None,
     }
-    measured = Measured(dataset, environment(root))
-    return PeerShards(reader, python, files[:count], options, scratch), measured, notes
+    return PeerShards(reader, python, files[:count], options, scratch), dataset, notes

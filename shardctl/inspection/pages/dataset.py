@@ -89,14 +89,13 @@ def dataset_page(
 
 
 def _pictures(records: list[StoredSample], annotated: bool) -> Iterator[Html]:
-    with_images = [record for record in records if pictures_of(record)]
-    if not with_images:
+    there = [found for record in records if (found := pictures_of(record, annotated))]
+    if not there:
         return
-    chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
-    large = any(picture.has_objects for picture in pictures_of(chosen[0], annotated))
+    chosen = there[:: max(1, len(there) // PICTURES)][:PICTURES]
+    large = any(picture.has_objects for picture in chosen[0])
     side, style = (MARKED_SIDE, "pictures marked") if large else (SIDE, "pictures")
-    pictures = (picture for record in chosen for picture in pictures_of(record, annotated))
-    made = "".join(figure(picture, side) for picture in pictures)
+    made = "".join(figure(picture, side) for of_record in chosen for picture in of_record)
     yield _under("Some images", Html(f'<div class="{style}">{made}</div>'))
 
 
