@@ -117,7 +117,7 @@ CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `advise` read each store for a moment."""
     monkeypatch.setattr("shardctl.benchmark.advice.ROUND_SECONDS", 0.2)
-    monkeypatch.setattr("shardctl.benchmark.placing.SECONDS", 0.2)
+    monkeypatch.setattr("shardctl.benchmark.advice.PLACING_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="session", autouse=True)

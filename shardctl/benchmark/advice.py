@@ -19,11 +19,11 @@ from shardctl.benchmark.measure.throughput import Throughput
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today
-from shardctl.benchmark.placing import Placement, placements
 from shardctl.benchmark.presets import find_preset
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.errors import (
     NOTHING_WRITTEN,
+    DatasetError,
     InputError,
     InstallError,
     TooManyRejectsError,
@@ -40,11 +40,12 @@ from shardctl.making.paths import check_sources
 from shardctl.making.sampling import settled, take_inputs
 from shardctl.sources.files import SourceRoot
 from shardctl.system.folders import LocalFolder
-from shardctl.system.machine import memory_bytes
+from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.options import declared_in, taken_arguments
 from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
+from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.overriding import recipe_with_options
 from shardctl.transforms.recipe_files.while_reading import DATASET
 from shardctl.transforms.table import samples_per_record
@@ -58,6 +59,16 @@ ROUNDS = 3
 ROUND_SECONDS = 0.7
 """Seconds that each choice is read per turn. Taking turns spreads a slow moment of the machine over
 all choices."""
+
+
+ORIGINAL = {"store": "source", "compression": "none"}
+"""How images are stored to which nothing is done."""
+
+VARIANTS = 4
+"""Variants of each input that are written, where the recipe says no number."""
+
+PLACING_SECONDS = 2.0
+"""Seconds that each way to do the random steps is read."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,31 @@ class Today:
     samples_per_s: float = 0.0
     utilization: float = 0.0
     why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One way to do the random steps of a recipe: at the "conversion", in its "variants", or while
+    "reading".
+
+    `samples_per_s` is the rate of a loader with one thread, and `cores` how many of these the
+    consumer needs. `input_bytes` is the size of an input on disk. A training sees `views` of an
+    input, None for another one in each epoch. `error` is the reason why this way is not possible,
+    else None.
+    """
+
+    where: str
+    store: str
+    samples_per_s: float = 0.0
+    cores: float = 0.0
+    input_bytes: float = 0.0
+    views: int | None = None
+    error: str | None = None
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the cores of this machine are enough."""
+        return self.error is None and self.cores <= usable_cores()
 
 
 @dataclass(frozen=True)
@@ -327,19 +363,55 @@ class _Trial:
         )
 
     def _placements(self, best: Choice, rate: float) -> tuple[Placement, ...]:
-        """Return the ways to do the random steps, stored as is best."""
-        if best.store is None:
+        """Return the ways to do the random steps of a recipe of images, if it has some.
+
+        Changed images are stored as is best; those that no step changes are kept as they came. The
+        consumer takes `rate` samples/s.
+        """
+        once, random = cut(self._recipe) if best.store is not None else ([], [])
+        if not random:
             return ()
         stored = best.recipe_keys()
         if best.store == "source":
             stored["store"] = "png" if self._options.lossless else "jpeg:90"
+        ways = []
+        for where, steps, views in (("conversion", [*once, *random], 1), ("reading", once, None)):
+            how, reading = stored if steps else ORIGINAL, [] if views else random
+            way, folder = Placement(where, how["store"], views=views), f"steps-{where}"
+            keys = {**self._recipe, **how, "transform": steps, "reading": reading, "variants": 1}
+            ways.append(self._placed(way, rate, self._scratch / folder, keys))
+        converting, while_reading = ways
+        variants = self._recipe.get("variants", 1)
+        views = variants if variants > 1 else VARIANTS
+        size = views * converting.input_bytes
+        of_variants = replace(converting, where="variants", input_bytes=size, views=views)
+        return converting, of_variants, while_reading
 
-        def converted(folder: Path, recipe: dict[str, Any]) -> ConvertResult:
-            self._doing(f"trying {folder.name}")
-            return self._convert(folder, recipe)
-
-        size = self._options.batch_size
-        return placements(self._recipe, stored, rate, size, self._scratch, converted)
+    def _placed(
+        self, way: Placement, rate: float, folder: Path, recipe: dict[str, Any]
+    ) -> Placement:
+        """Return a way to do the random steps with what was measured of it."""
+        options = BenchOptions(
+            batch_size=self._options.batch_size,
+            threads=1,
+            shuffle=True,
+            recipe=DATASET if recipe["reading"] else None,
+        )
+        run = Throughput()
+        self._doing(f"trying {folder.name}")
+        try:
+            result = self._convert(folder, recipe)
+            loader = open_loader(folder, options, None, drop_last=True)
+            run.run(loader, PLACING_SECONDS, lambda _: None)
+        except (UsageError, InputError, DatasetError) as error:
+            return replace(way, error=str(error).replace(f"{folder}/", ""))
+        size = result.bytes / max(1, result.samples) * samples_per_record(recipe)
+        return replace(
+            way,
+            samples_per_s=round(run.rate, 1),
+            cores=round(rate / run.rate, 4),
+            input_bytes=round(size, 1),
+        )
 
     def _compressed(self, choice: Choice, made: dict[Choice, ConvertResult]) -> Choice:
         """Return a choice of text with what its compression does."""
@@ -410,6 +482,21 @@ class _Trial:
         self._doing(f"feeding from {choice.name}")
         with closing(iter(self._loader(choice))) as batches:  # type: ignore[type-var]  # a generator
             return round(feed_paced(batches, rate, PROOF_SECONDS, lambda _: None).utilization, 4)
+
+
+def cut(recipe: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the steps of a recipe that are done once, and those for each epoch.
+
+    A recipe without [[reading]] is cut before its first random step. Filters are done once.
+    """
+    given, reading = recipe.get("transform", []), recipe.get("reading", [])
+    if reading:
+        return given, reading
+    made = Recipe.from_json(recipe)
+    first = next((n for n, step in enumerate(made.transform) if step.random), len(given))
+    filters = {n for n, step in enumerate(made.transform) if step in made.filters}
+    later = [n for n in range(first, len(given)) if n not in filters]
+    return [step for n, step in enumerate(given) if n not in later], [given[n] for n in later]
 
 
 def ranked(choices: Sequence[Choice]) -> list[Choice]:

@@ -17,7 +17,7 @@ from remote_datasets import upload
 from token_samples import packed_blocks, write_packed
 
 import shardctl
-from shardctl.benchmark import advice, placing
+from shardctl.benchmark import advice
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs" / "json.schema.json").read_text(encoding="utf-8")
@@ -200,7 +200,7 @@ def test_cache(check, raw_dataset, tmp_path, bucket):
 def test_advise(check, photos, monkeypatch):
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
-    monkeypatch.setattr(placing, "SECONDS", 0.1)
+    monkeypatch.setattr(advice, "PLACING_SECONDS", 0.1)
     given = [
         photos,
         *"--random-crop 8 --consumer-rate 1000 --inputs 8 --workers 0 --lossless".split(),
