@@ -9,8 +9,14 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from shardctl.benchmark.measure import BenchResult, ConsumerResult, best_of
-from shardctl.benchmark.measure.result import ENOUGH, TIME_OF_THREADS, WAITS
+from shardctl.benchmark.measure.result import (
+    ENOUGH,
+    TIME_OF_THREADS,
+    WAITS,
+    BenchResult,
+    ConsumerResult,
+    best_of,
+)
 from shardctl.inspection.content.overview import recipe_in_words, settings_in_words
 from shardctl.inspection.pages.page import (
     absolute,

@@ -45,8 +45,8 @@ from shardctl.system.packages import look_in_current_folder
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
-    from shardctl.benchmark.measure import BenchResult
     from shardctl.benchmark.measure.comparison import Comparison
+    from shardctl.benchmark.measure.result import BenchResult
     from shardctl.loader.metrics import Family
 
 STARVES = 1

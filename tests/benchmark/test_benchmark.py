@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from in_this_process import convert
 
 import shardctl
-from shardctl.benchmark.measure import BenchOptions, Listener, compare
+from shardctl.benchmark.measure import Listener, compare
 from shardctl.benchmark.measure.comparison import compare_records
 from shardctl.benchmark.measure.meters import CpuUse, Latencies, RateSeries
+from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.system.machine import usable_cores
 

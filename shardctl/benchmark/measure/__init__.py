@@ -21,11 +21,8 @@ from shardctl.benchmark.measure.consumers import consumer_of
 from shardctl.benchmark.measure.machine import drop
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
-    AgainstResult,
     BaselineResult,
     BenchResult,
-    ConsumerResult,
-    NetworkResult,
     SweepPoint,
     best_of,
 )
@@ -68,19 +65,6 @@ from shardctl.system.text import printable
 from shardctl.transforms.pipeline.samples import SamplePipeline
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import refuse_unnamed_functions
-
-__all__ = [
-    "AgainstResult",
-    "BaselineResult",
-    "BenchOptions",
-    "BenchResult",
-    "ConsumerResult",
-    "Listener",
-    "NetworkResult",
-    "SweepPoint",
-    "bench",
-    "best_of",
-]
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.benchmark.measure import BenchOptions, BenchResult, Listener
+from shardctl.benchmark.measure import Listener
 from shardctl.benchmark.measure.consumers import find_consumer, without_reading_ahead
 from shardctl.benchmark.measure.machine import drop, residency_of
 from shardctl.benchmark.measure.meters import memory_of_others
-from shardctl.benchmark.measure.result import IN_ORDER, ReaderFacts
+from shardctl.benchmark.measure.result import IN_ORDER, BenchResult, ReaderFacts
 from shardctl.benchmark.measure.subjects import Batches, Memory, OwnDataset, Subject
 from shardctl.benchmark.measure.throughput import compare_readers, measure, summarize
+from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset
 from shardctl.errors import InputError, UsageError
