@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -14,8 +15,6 @@ from shardctl.cli.command import SRC, command, option
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
-    print_json,
-    print_table,
     printing_to_stderr,
     progress_options,
 )
@@ -23,6 +22,7 @@ from shardctl.system.files import OutputFileType
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
+from shardctl.system.report import table_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -91,69 +91,67 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     recipe = recipe_toml(advice.recipe)
     if write is not None:
         RECIPE.write(Path(write), _marked(recipe.encode()))
-    if output.as_json:
-        print_json({**asdict(advice), "keeps_up": advice.keeps_up, "recipe_toml": recipe})
-    else:
-        _print(advice, recipe, write)
+    record = {**asdict(advice), "keeps_up": advice.keeps_up, "recipe_toml": recipe}
+    output.show(record, _lines(advice, recipe, write))
     return 0 if advice.keeps_up else NONE_KEEPS_UP
 
 
-def _print(advice: Advice, recipe: str, write: str | None) -> None:
-    click.echo(
+def _lines(advice: Advice, recipe: str, write: str | None) -> Iterator[str]:
+    yield (
         f"{advice.tried:,} of {counted(advice.inputs, 'input')} tried; the consumer takes "
         f"{advice.rate:,.1f} samples/s"
     )
     if advice.rejected:
-        click.echo(f"  {advice.rejected:,} of them cannot be converted")
+        yield f"  {advice.rejected:,} of them cannot be converted"
     for fault in advice.faults:
-        click.echo(f"  not read or converted: {printable(fault)}")
+        yield f"  not read or converted: {printable(fault)}"
     texts = any(choice.decode_mb_per_s is not None for choice in advice.choices)
     last = ("ratio", "decompress") if texts else ("",)
     rows = [_row(choice, advice) for choice in advice.choices if choice.error is None]
-    print_table(rows, (*_COLUMNS, *last))
+    yield from table_lines(rows, (*_COLUMNS, *last))
     if advice.today is not None:
-        _print_today(advice.today)
+        yield from _today_lines(advice.today)
     for choice in advice.choices:
         if choice.error is not None:
-            click.echo(f"  {choice.name}: not possible, {printable(choice.error)}")
+            yield f"  {choice.name}: not possible, {printable(choice.error)}"
     if advice.network is not None:
-        _print_network(advice, advice.network)
+        yield from _network_lines(advice, advice.network)
     else:
         verdict = (
             f"{advice.best.name} is the smallest that keeps the consumer busy"
             if advice.keeps_up
             else f"NONE keeps it busy on this machine; {advice.best.name} is the fastest"
         )
-        click.echo(f"{verdict}: {advice.proven:.1%} utilisation in a test")
+        yield f"{verdict}: {advice.proven:.1%} utilisation in a test"
     from shardctl.format.counts import jpeg_costs  # with numpy, which most commands do without
 
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
-        click.echo(f"of those tried, {cost}")
+        yield f"of those tried, {cost}"
     if advice.blocks is not None:
-        _print_blocks(advice.blocks)
+        yield from _blocks_lines(advice.blocks)
     if advice.placements:
-        _print_placements(advice)
+        yield from _placements_lines(advice)
     memory = (
         "fits in this machine's memory"
         if advice.fits_in_memory
         else "does not fit in this machine's memory"
     )
-    click.echo(
+    yield (
         f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory}; a disk "
         f"must give {advice.disk_mb_per_s:,.1f} MB/s"
     )
-    click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
+    yield f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}"
 
 
-def _print_network(advice: Advice, network: Network) -> None:
-    """Print what comes over the network, and what the recommended choice waits for."""
+def _network_lines(advice: Advice, network: Network) -> Iterator[str]:
+    """Yield what comes over the network, and what the recommended choice waits for."""
     cache = f"a cache of {format_bytes(network.cache_bytes)}" if network.cache_bytes else "no cache"
     way = f"{_rate(network.bytes_per_s)}, {network.latency_s * 1e3:g} ms, {cache}"
-    click.echo(f"computed for a store ({way}):")
+    yield f"computed for a store ({way}):"
     epochs = ("first epoch", "", "later epochs", "")
     found = [(choice, choice.network) for choice in advice.choices if choice.network is not None]
     rows = [_far_row(choice, far, advice) for choice, far in found]
-    print_table(rows, ("", "store", "network", *epochs, "in cache", "all, once"))
+    yield from table_lines(rows, ("", "store", "network", *epochs, "in cache", "all, once"))
     best, far = advice.best, advice.best.network
     assert far is not None, "each choice that is possible has it"
     verdict = f"{best.name} is the smallest that keeps the consumer busy over this network"
@@ -165,9 +163,9 @@ def _print_network(advice: Advice, network: Network) -> None:
             else f"NONE keeps it busy over this network; {best.name} is the fastest in the first "
             "epoch"
         )
-    click.echo(f"{verdict}: {advice.proven:.1%} utilisation in a test with local data")
+    yield f"{verdict}: {advice.proven:.1%} utilisation in a test with local data"
     first, later = (_limit(epoch.limit, epoch.utilization, far) for epoch in (far.first, far.later))
-    click.echo(
+    yield (
         f"  every epoch: {first}"
         if first == later
         else f"  first epoch: {first}\n  later epochs: {later}"
@@ -215,20 +213,20 @@ def _far_row(choice: Choice, far: OverNetwork, advice: Advice) -> tuple[str, ...
     )
 
 
-def _print_today(found: Today) -> None:
-    """Print how fast the inputs are read as they are."""
+def _today_lines(found: Today) -> Iterator[str]:
+    """Yield how fast the inputs are read as they are."""
     if found.why_not is not None:
-        click.echo(f"  as they are: not measured, {printable(found.why_not)}")
+        yield f"  as they are: not measured, {printable(found.why_not)}"
         return
     rate = f"{found.samples_per_s:,.0f} samples/s, {found.utilization:.0%} utilisation"
-    click.echo(
+    yield (
         f"  as they are: {rate}, by {printable(found.library)} in {found.how}, with no transform"
     )
 
 
-def _print_placements(advice: Advice) -> None:
-    """Print where the random steps can be done, and where they are best."""
-    click.echo("the random steps can be done once, or in each epoch (a loader with one thread):")
+def _placements_lines(advice: Advice) -> Iterator[str]:
+    """Yield where the random steps can be done, and where they are best."""
+    yield "the random steps can be done once, or in each epoch (a loader with one thread):"
     best = next((each for each in reversed(advice.placements) if each.keeps_up), None)
     rows = [
         (
@@ -243,12 +241,12 @@ def _print_placements(advice: Advice) -> None:
         for each in advice.placements
         if each.error is None
     ]
-    print_table(
+    yield from table_lines(
         rows, ("", "where", "store", "samples/s", "needed", "all inputs", "views of an input")
     )
     for each in advice.placements:
         if each.error is not None:
-            click.echo(f"  {_WHERE[each.where]}: not possible, {printable(each.error)}")
+            yield f"  {_WHERE[each.where]}: not possible, {printable(each.error)}"
 
 
 _WHERE = {
@@ -258,26 +256,24 @@ _WHERE = {
 }
 
 
-def _print_blocks(found: BlockAdvice) -> None:
-    """Print what blocks of tokens would cost."""
+def _blocks_lines(found: BlockAdvice) -> Iterator[str]:
+    """Yield what blocks of tokens would cost."""
     from shardctl.benchmark.text_blocks import DOCUMENTS
     from shardctl.format.packing import METHODS
 
     how = " (estimated: a quarter of the bytes of their text)" if found.estimated else ""
-    click.echo(
+    yield (
         f"documents have {found.low:,} to {found.high:,} tokens, {found.median:,} at the "
         f"median{how}"
     )
-    click.echo(
-        f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents cut, and padding"
-    )
+    yield f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents cut, and padding"
     lengths = list(dict.fromkeys(choice.length for choice in found.choices))
     shares = {
         (choice.length, choice.method): f"{choice.cut:.1%}, {choice.padding:.1%}"
         for choice in found.choices
     }
     rows = [(f"{length:,}", *(shares[length, method] for method in METHODS)) for length in lengths]
-    print_table(rows, ("--block-length", *(f"--pack {method}" for method in METHODS)))
+    yield from table_lines(rows, ("--block-length", *(f"--pack {method}" for method in METHODS)))
 
 
 _COLUMNS = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "")

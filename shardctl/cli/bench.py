@@ -29,11 +29,9 @@ from shardctl.cli.output import (
     check_page,
     open_option,
     open_page,
-    print_json,
-    print_report,
-    print_table,
     printing_to_stderr,
     progress_options,
+    report_lines,
     write_page,
 )
 from shardctl.errors import UsageError
@@ -42,6 +40,7 @@ from shardctl.system.arguments import contradiction
 from shardctl.system.machine import keep_pandas_out_of_arrow
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
+from shardctl.system.report import Section, Table, table_lines
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     Storage).
     """
     if list_consumers:
-        _list_consumers(output.as_json)
+        _list_consumers(output)
         return 0
     keep_pandas_out_of_arrow()
     if dataset is None:
@@ -242,17 +241,14 @@ def _measure(
             result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN)
         )
         html = write_page(content, html, "bench")
-    if output.as_json:
-        page = {"page": html} if html is not None else {}
-        print_json(
-            result.record() | ({"comparison": asdict(comparison)} if comparison else {}) | page
-        )
-    else:
-        print_report(result.report(printable(dataset)))
-        if comparison is not None:
-            _print_comparison(comparison)
-        if html is not None:
-            click.echo(f"page written to {printable(html)}")
+    record, sections = result.record(), [*result.report(printable(dataset))]
+    if comparison is not None:
+        record["comparison"] = asdict(comparison)
+        sections.append(_compared(comparison))
+    if html is not None:
+        record["page"] = html
+        sections.append(Section(f"page written to {printable(html)}"))
+    output.show(record, report_lines(sections))
     if html is not None and shows_page:
         open_page(html)
     return STARVES if result.consumer is not None and result.consumer.verdict == "starves" else 0
@@ -278,21 +274,19 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
     return bench
 
 
-def _list_consumers(as_json: bool) -> None:
+def _list_consumers(output: Output) -> None:
     from shardctl.benchmark.presets import PRESETS
 
-    if as_json:
-        print_json({"consumers": [asdict(preset) for preset in PRESETS]})
-        return
     rows = [
         (preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date)
         for preset in PRESETS
     ]
-    print_table(rows, ("name", "per s", "of", "what one GPU takes", "source", "date"))
+    header = ("name", "per s", "of", "what one GPU takes", "source", "date")
+    record = {"consumers": [asdict(preset) for preset in PRESETS]}
+    output.show(record, table_lines(rows, header))
 
 
-def _print_comparison(found: Comparison) -> None:
-    click.echo("compared with the earlier measurement:")
+def _compared(found: Comparison) -> Section:
     rows = [
         (
             c.metric,
@@ -304,10 +298,10 @@ def _print_comparison(found: Comparison) -> None:
         )
         for c in found.changes
     ]
-    print_table(rows, ("", "before", "now", "change", "noise", ""))
-    click.echo("  noise: a change up to this may be chance")
-    for difference in found.differences:
-        click.echo(f"  not the same: {difference}")
+    table = Table(rows, ("", "before", "now", "change", "noise", ""))
+    others = [f"not the same: {difference}" for difference in found.differences]
+    noise = "noise: a change up to this may be chance"
+    return Section("compared with the earlier measurement:", (table, noise, *others))
 
 
 _VERDICTS = {"noise": "no change", "unjudged": "not judged: it takes 3 runs or more in both"}

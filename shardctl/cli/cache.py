@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import Group
-from shardctl.cli.output import Output, output_options, print_json, print_table
+from shardctl.cli.output import Output, output_options
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path
+from shardctl.system.report import table_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -43,15 +44,11 @@ def list_datasets(folder: str | None, output: Output) -> int:
     process uses it."""
     opened = _opened(folder)
     entries = opened.entries()
-    if output.as_json:
-        print_json(
-            {
-                "folder": str(opened.folder),
-                "bytes": _bytes(entries),
-                "datasets": [_record(entry) for entry in entries],
-            }
-        )
-        return 0
+    record = {
+        "folder": str(opened.folder),
+        "bytes": _bytes(entries),
+        "datasets": [_record(entry) for entry in entries],
+    }
     rows = [
         (
             entry.url,
@@ -62,12 +59,10 @@ def list_datasets(folder: str | None, output: Output) -> int:
         )
         for entry in entries
     ]
-    if rows:
-        print_table(rows, ("dataset", "size", "of its blocks", "opened last", ""))
-    click.echo(
-        f"{printable(opened.folder)}: {counted(len(entries), 'dataset')}, "
-        f"{format_bytes(_bytes(entries))}"
-    )
+    header = ("dataset", "size", "of its blocks", "opened last", "")
+    what = f"{counted(len(entries), 'dataset')}, {format_bytes(_bytes(entries))}"
+    lines = [*table_lines(rows, header if rows else ()), f"{printable(opened.folder)}: {what}"]
+    output.show(record, lines)
     return 0
 
 
@@ -85,19 +80,20 @@ def clear(places: tuple[str, ...], output: Output) -> int:
         raise UsageError("cache clear takes one folder and one URL; call it again for others")
     opened = _opened(folders[0] if folders else None)
     removed, kept = opened.clear(urls[0] if urls else None)
-    if output.as_json:
-        urls_of = {
-            "removed": [entry.url for entry in removed],
-            "in_use": [entry.url for entry in kept],
-        }
-        print_json({"folder": str(opened.folder), "freed_bytes": _bytes(removed), **urls_of})
-        return 0
-    for entry in kept:
-        click.echo(f"{printable(entry.url)} stays: a process uses it")
-    for entry in removed:
-        if Path(entry.folder).exists():
-            click.echo(f"{printable(entry.folder)}: has files that are of no cache; these stay")
-    click.echo(f"removed {counted(len(removed), 'dataset')}, {format_bytes(_bytes(removed))}")
+    record = {
+        "folder": str(opened.folder),
+        "freed_bytes": _bytes(removed),
+        "removed": [entry.url for entry in removed],
+        "in_use": [entry.url for entry in kept],
+    }
+    lines = [f"{printable(entry.url)} stays: a process uses it" for entry in kept]
+    lines += [
+        f"{printable(entry.folder)}: has files that are of no cache; these stay"
+        for entry in removed
+        if Path(entry.folder).exists()
+    ]
+    what = f"{counted(len(removed), 'dataset')}, {format_bytes(_bytes(removed))}"
+    output.show(record, [*lines, f"removed {what}"])
     return 0
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import click
-
 from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, print_json, progress_options
+from shardctl.cli.output import Output, progress_options
 from shardctl.making.options import IF_RUNNING
 from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
@@ -30,14 +28,10 @@ def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     result = compact_dataset(
         dst, dry_run=dry_run, if_running=if_running, progress=output.shows_progress
     )
-    if output.as_json:
-        print_json(result)
-    elif result.status == "up-to-date":
-        click.echo(f"{printable(dst)} is in order: {counted(result.shards, 'shard')}")
-    else:
+    line = f"{printable(dst)} is in order: {counted(result.shards, 'shard')}"
+    if result.status != "up-to-date":
         did = "would compact" if dry_run else "compacted"
-        what = (
-            f"{counted(result.shards_before, 'shard')} into {result.shards:,}, "
-            f"{format_bytes(result.bytes)}"
-        )
-        click.echo(f"{did} {printable(dst)}: {what}; {result.kept:,} stay as they are")
+        what = f"{counted(result.shards_before, 'shard')} into {result.shards:,}"
+        size = format_bytes(result.bytes)
+        line = f"{did} {printable(dst)}: {what}, {size}; {result.kept:,} stay as they are"
+    output.show(result, [line])

@@ -27,7 +27,7 @@ from click.shell_completion import (
 )
 
 from shardctl.cli.command import command
-from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.output import Output, output_options
 from shardctl.system.text import printable
 
 VARIABLE = "_SHARDCTL_COMPLETE"
@@ -47,10 +47,7 @@ def completion(context: click.Context, shell: str, output: Output) -> None:
     """Print the script that completes commands, options and their values in a shell when you press
     Tab."""
     script = SHELLS[shell](context.find_root().command, {}, "shardctl", VARIABLE).source()
-    if output.as_json:
-        print_json({"shell": shell, "script": script})
-    else:
-        click.echo(script)
+    output.show({"shell": shell, "script": script}, [script])
 
 
 def complete() -> None:

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-import click
-
 from shardctl.cli.output import Output, good, on_stderr, tell
 from shardctl.making.convert import ConvertResult, Listener
 from shardctl.making.convert.listener import ConversionProgress, Estimate
@@ -86,12 +84,11 @@ def print_notices(result: ConvertResult, output: Output, printed: Collection[str
     tell(notice_lines(notices, result.warnings, printed))
 
 
-def print_result(result: ConvertResult, dst: str) -> None:
-    """Print what a conversion has done."""
+def lines_of_result(result: ConvertResult, dst: str) -> list[str]:
+    """Return what a conversion has done, in lines."""
     first, *rest = result_lines(result, dst)
     verb = result.status if first.startswith(f"{result.status} ") else ""
-    for line in (good(verb) + first[len(verb) :], *rest):
-        click.echo(line)
+    return [good(verb) + first[len(verb) :], *rest]
 
 
 def result_record(result: ConvertResult) -> dict[str, Any]:

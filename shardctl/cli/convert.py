@@ -12,7 +12,6 @@ from shardctl.cli.command import command
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
-    print_json,
     printing_to_stderr,
     progress_options,
     workers_ahead,
@@ -87,7 +86,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     reuse_memory()
     with ExitStack() as stack:
         with quick_imports():
-            from shardctl.cli.conversion import ConversionView, print_result, result_record
+            from shardctl.cli.conversion import ConversionView, lines_of_result, result_record
             from shardctl.making.convert import convert as convert_dataset
             from shardctl.making.convert.result import copied_line
 
@@ -102,12 +101,10 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         with printing_to_stderr():
             result = convert_dataset(list(src), dst, given.pop("recipe"), view.listener(), **given)
     view.tell_rest(result)
-    if output.as_json:
-        print_json(result_record(result))
-    else:
-        print_result(result, dst)
-        if given["copy_rejects"]:
-            click.echo(copied_line(result, given["copy_rejects"]))
+    lines = lines_of_result(result, dst)
+    if given["copy_rejects"]:
+        lines.append(copied_line(result, given["copy_rejects"]))
+    output.show(result_record(result), lines)
 
 
 def _seems_complete(dst: str, options: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from shardctl.cli.command import command, option
-from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.output import Output, output_options
 from shardctl.system.text import counted, printable
 
 
@@ -50,24 +50,15 @@ def demo(folder: str, images: int, scenes: int, texts: int, seed: int, output: O
     from shardctl.sources.demo import make_demo
 
     made = make_demo(folder, images, texts, seed, scenes)
-    if output.as_json:
-        print_json(made)
-    else:
-        shown = printable(folder)
-        click.echo(
-            f"{shown}/photos: {counted(made['images'], 'image')} in "
-            f"{counted(made['classes'], 'class folder')}"
-        )
-        scenes_line = (
-            f"{counted(made['scenes'], 'image')} with {counted(made['scene_objects'], 'object')}"
-        )
-        click.echo(f"{shown}/scenes: {scenes_line} in instances.json (COCO)")
-        files, lines = counted(made["text_files"], "text file"), counted(made["text_lines"], "line")
-        click.echo(f"{shown}/texts: {files}; {shown}/lines.jsonl: {lines}")
-        click.echo(
-            f"{shown}/stories.jsonl: {made['stories']:,} stories for a language model (`shardctl "
-            "help text`)"
-        )
-        click.echo(
-            f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw"
-        )
+    shown, photos = printable(folder), counted(made["images"], "image")
+    marked = f"{counted(made['scenes'], 'image')} with {counted(made['scene_objects'], 'object')}"
+    files, lines = counted(made["text_files"], "text file"), counted(made["text_lines"], "line")
+    said = (
+        f"{shown}/photos: {photos} in {counted(made['classes'], 'class folder')}",
+        f"{shown}/scenes: {marked} in instances.json (COCO)",
+        f"{shown}/texts: {files}; {shown}/lines.jsonl: {lines}",
+        f"{shown}/stories.jsonl: {made['stories']:,} stories for a language model (`shardctl help "
+        "text`)",
+        f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw",
+    )
+    output.show(made, said)

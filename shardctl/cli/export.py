@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import (
     Output,
     note,
-    print_json,
-    print_table,
     progress_options,
     shortened,
     workers_ahead,
@@ -26,6 +25,7 @@ from shardctl.making.options import WORKERS
 from shardctl.system.files import free_bytes
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
+from shardctl.system.report import table_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -114,10 +114,7 @@ def export(
     # with "auto" it depends on the dataset whether there are any
     with workers_ahead(WORKER, 0 if workers == "auto" else workers):
         result = export_dataset(dataset, out, to, overwrite=overwrite, workers=workers, **chosen)
-    if output.as_json:
-        print_json(result)
-    else:
-        _print(result)
+    output.show(result, _lines(result))
 
 
 def _tell(notice: str, output: Output) -> None:
@@ -137,26 +134,21 @@ def _say_plan(out: Path, plan: ExportPlan) -> None:
 
 
 def _show(plan: ExportPlan, output: Output) -> None:
-    if output.as_json:
-        print_json(plan)
-        return
     for notice in plan.notes:
         _tell(notice, output)
     rows = [
         (each.name, shortened(each.type, 40), each.written or "-", each.form, each.loss or "")
         for each in plan.fields
     ]
-    print_table(rows, ("field", "type", "written as", "form", "lost"))
     losses = sum(field.loss is not None for field in plan.fields)
     lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"
-    what = f"{counted(plan.samples, 'sample')} in {counted(plan.parts, 'part')}"
-    click.echo(
-        f"dry run: {what} for {plan.to}, {counted(len(plan.fields), 'column')}, {lost}; nothing "
-        "was written"
-    )
+    what = f"{counted(plan.samples, 'sample')} in {counted(plan.parts, 'part')} for {plan.to}"
+    last = f"dry run: {what}, {counted(len(plan.fields), 'column')}, {lost}; nothing was written"
+    header = ("field", "type", "written as", "form", "lost")
+    output.show(plan, [*table_lines(rows, header), last])
 
 
-def _print(result: ExportResult) -> None:
+def _lines(result: ExportResult) -> Iterator[str]:
     for name, counts in result.counts.items():
         empty = counts.get("empty", 0)
         left_out = f" ({counted(empty, 'empty document')} left out)" if empty else ""
@@ -165,5 +157,5 @@ def _print(result: ExportResult) -> None:
             for noun, number in counts.items()
             if noun != "empty"
         )
-        click.echo(f"{printable(name)}: {said}{left_out}")
-    click.echo(result.sentence)
+        yield f"{printable(name)}: {said}{left_out}"
+    yield result.sentence

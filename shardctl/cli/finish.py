@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, print_json, progress_options, waiting_teller
+from shardctl.cli.output import Output, progress_options, waiting_teller
 from shardctl.making.options import IF_RUNNING
 from shardctl.system.machine import quick_imports
 
@@ -32,14 +32,11 @@ def finish(dst: str, max_rejects: str | None, if_running: str, output: Output) -
     run these parts again. A dataset that was finished before is up to date.
     """
     with quick_imports():
-        from shardctl.cli.conversion import print_notices, print_result, result_record
+        from shardctl.cli.conversion import lines_of_result, print_notices, result_record
         from shardctl.making.convert.parts import finish as finish_parts
 
     result = finish_parts(
         dst, max_rejects, if_running, waiting_teller(dst, output), output.shows_progress
     )
     print_notices(result, output)
-    if output.as_json:
-        print_json(result_record(result))
-    else:
-        print_result(result, dst)
+    output.show(result_record(result), lines_of_result(result, dst))

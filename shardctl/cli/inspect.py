@@ -18,16 +18,15 @@ from shardctl.cli.output import (
     note,
     open_option,
     open_page,
-    print_json,
-    print_report,
-    print_table,
     progress_options,
+    report_lines,
     shortened,
     write_page,
 )
-from shardctl.cli.show import SHOWN_TOKENS, print_differences, sample_report, texts_report
+from shardctl.cli.show import SHOWN_TOKENS, differences_lines, sample_report, texts_report
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
+from shardctl.system.report import Section, table_lines
 from shardctl.system.text import counted, lacks, printable
 
 if TYPE_CHECKING:
@@ -236,25 +235,22 @@ def _show(place: DatasetLocation, given: Given, output: Output) -> int:
         with open_location(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)
     if "files" in given:
-        _show_files(place, given.get("split"), output.as_json)
+        _show_files(place, given.get("split"), output)
     elif "history" in given:
-        _show_history(place, output.as_json)
+        _show_history(place, output)
     elif _WRITTEN & given.keys():
-        _write_files(place, given, output.as_json)
+        _write_files(place, given, output)
     elif {"key", "row"} & given.keys():
         _print_records(place, given, output)
     elif {"where", "head", "columns"} & given.keys():
         _print_samples(place, given, output)
     elif "shard" in given or place.lone:
-        _show_shard(place, given, output.as_json)
+        _show_shard(place, given, output)
     else:
         from shardctl.inspection.content.inspection import dataset_report, inspect_dataset
 
         found = inspect_dataset(place, given.get("split"), "stats" in given)
-        if output.as_json:
-            print_json(found.record())
-        else:
-            print_report(dataset_report(found))
+        output.show(found.record(), report_lines(dataset_report(found)))
     return 0
 
 
@@ -264,7 +260,7 @@ def _show_foreign(path: Path, given: Given, output: Output) -> int:
 
     Raises UsageError for options that are for datasets.
     """
-    from shardctl.cli.show import print_foreign, without_bytes
+    from shardctl.cli.show import foreign_lines, without_bytes
     from shardctl.interop.foreign_shards import look
 
     drawn = _DRAWN & given.keys()
@@ -275,17 +271,15 @@ def _show_foreign(path: Path, given: Given, output: Output) -> int:
             f"{printable(path)}: is of another tool; {who} a dataset of shardctl: convert it"
         )
     if drawn:
-        _draw_foreign(path, given, output.as_json)
+        _draw_foreign(path, given, output)
         return 0
     found = look(path, given.get("head", FIRST_OF_OTHERS))
-    if output.as_json:
-        print_json(replace(found, first=[without_bytes(record) for record in found.first]))
-    else:
-        print_foreign(str(path), found)
+    record = replace(found, first=[without_bytes(record) for record in found.first])
+    output.show(record, foreign_lines(str(path), found))
     return 1 if found.faults else 0
 
 
-def _draw_foreign(path: Path, given: Given, as_json: bool) -> None:
+def _draw_foreign(path: Path, given: Given, output: Output) -> None:
     """Draw some records from all over shards of another tool, as the dataset that a conversion
     makes of them."""
     from shardctl.format.dataset_folder import dataset_in
@@ -296,7 +290,7 @@ def _draw_foreign(path: Path, given: Given, as_json: bool) -> None:
     with scratch_folder() as scratch:
         root, records, made = convert_some(path, MOST_OF_OTHERS, scratch)
         origin = f"{made.samples:,} of the {counted(records, 'record')} of {path}"
-        _write_files(DatasetLocation(dataset_in(root)), {**given, "origin": origin}, as_json)
+        _write_files(DatasetLocation(dataset_in(root)), {**given, "origin": origin}, output)
 
 
 MOST_OF_OTHERS = 500
@@ -383,7 +377,7 @@ DIGITS = 12
 """Digits of a digest that are printed."""
 
 
-def _show_files(place: DatasetLocation, split: str | None, as_json: bool) -> None:
+def _show_files(place: DatasetLocation, split: str | None, output: Output) -> None:
     from shardctl.format.manifest import Manifest
     from shardctl.format.names import MANIFEST, UPDATE
     from shardctl.format.tables import ShardTable
@@ -398,34 +392,28 @@ def _show_files(place: DatasetLocation, split: str | None, as_json: bool) -> Non
         copy = [MANIFEST] if manifest.places.tables else []
         names += [*sorted(own), *copy]
     paths = [manifest.places.of(name) for name in names] + [MANIFEST] * (split is None)
-    if as_json:
-        print_json({"files": paths})
-        return
-    for path in paths:
-        click.echo(printable(path))
+    output.show({"files": paths}, map(printable, paths))
 
 
-def _show_history(place: DatasetLocation, as_json: bool) -> None:
+def _show_history(place: DatasetLocation, output: Output) -> None:
     from shardctl.format.manifest import Manifest
 
     manifest = Manifest.load(place.folder)
     present, kept = manifest.generation, [each.number for each in manifest.kept]
     generations = manifest.history or (present,)
-    if as_json:
-        there = [*kept, present.number]
-        listed = [{**each.to_json(), "there": each.number in there} for each in generations]
-        print_json({"generations": listed})
-        return
+    there = [*kept, present.number]
+    listed = [{**each.to_json(), "there": each.number in there} for each in generations]
     names = ("number", "created", "command", "added", "removed", "changed", "samples", "shards")
     places = {**dict.fromkeys(kept, "kept"), present.number: "present"}
     rows = [
         (*attrgetter(*names)(each), each.digest[:DIGITS], places.get(each.number, ""))
         for each in generations
     ]
-    print_table(rows, ("", "made", "by", *names[3:], "digest", ""))
+    header = ("", "made", "by", *names[3:], "digest", "")
+    output.show({"generations": listed}, table_lines(rows, header))
 
 
-def _show_shard(place: DatasetLocation, given: Given, as_json: bool) -> None:
+def _show_shard(place: DatasetLocation, given: Given, output: Output) -> None:
     from shardctl.inspection.content.overview import describe_shard, shard_report
 
     name, _ = _chosen_shard(place, given)
@@ -435,13 +423,10 @@ def _show_shard(place: DatasetLocation, given: Given, as_json: bool) -> None:
         if not 0 <= block < count:
             raise UsageError(f"{name}: no block {block:,}; it has {counted(count, 'block')}")
         found = replace(found, blocks=(found.blocks[block],))
-    if as_json:
-        print_json(found)
-        return
-    print_report(shard_report(found))
+    output.show(found, report_lines(shard_report(found)))
 
 
-def _write_files(place: DatasetLocation, given: Given, as_json: bool) -> None:
+def _write_files(place: DatasetLocation, given: Given, output: Output) -> None:
     """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
     at a time."""
     from shardctl.inspection.content.images import save
@@ -469,30 +454,20 @@ def _write_files(place: DatasetLocation, given: Given, as_json: bool) -> None:
         page = write_page(content, given.get("html"), "inspect")
         written |= {"file": page, "page": page}
         said.append(f"page written to {printable(page)}")
-    if as_json:
-        print_json(written)
-    else:
-        click.echo("\n".join(said))
+    output.show(written, said)
     if "open" in given:
         open_page(written["page"])
 
 
 def _records(place: DatasetLocation, given: Given) -> Iterator[StoredSample]:
     from shardctl.inspection.content.blocks import some_samples
-    from shardctl.inspection.content.samples import (
-        head,
-        matching,
-        sample_at,
-        samples_of_key,
-        with_source,
-    )
+    from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
 
     if "key" in given:
         return iter(samples_of_key(place.folder, given["key"]))
     if "row" in given:
         name, entry = _chosen_shard(place, given)
-        found = sample_at(place.folder, name, given.get("block"), given["row"], entry)
-        return iter([found if entry is None else with_source(place.folder, entry, found)])
+        return iter([sample_at(place.folder, name, given.get("block"), given["row"], entry)])
     within, split = place, given.get("split")
     if "shard" in given:
         within = place._replace(lone=_chosen_shard(place, given)[0])
@@ -546,18 +521,15 @@ def _print_records(place: DatasetLocation, given: Given, output: Output) -> None
     records = list(decoder.decoded(_records(place, given)))
     shown = [_plain_record(record, given.get("columns")) for record in records]
     _say_why_numbers(decoder)
-    if output.as_json:
-        print_json({**shown[0], "records": shown})
-        return
+    sections: list[Section] = []
     for record, shown_record in list(zip(records, shown, strict=True))[:SHOWN_BLOCKS]:
         values = shown_record["values"]
-        print_report(sample_report(record, values, given.get("key"), output.verbose))
+        sections += sample_report(record, values, given.get("key"), output.verbose)
     if len(records) > SHOWN_BLOCKS:
-        most = len(records) >= MOST_BLOCKS
-        click.echo(
-            f"and {'at least ' if most else ''}{len(records) - SHOWN_BLOCKS:,} more (--json has "
-            f"{len(records):,})"
-        )
+        most = "at least " if len(records) >= MOST_BLOCKS else ""
+        left_out = f"{most}{len(records) - SHOWN_BLOCKS:,}"
+        sections.append(Section(f"and {left_out} more (--json has {len(records):,})"))
+    output.show({**shown[0], "records": shown}, report_lines(sections))
 
 
 def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
@@ -591,23 +563,24 @@ def _print_samples(place: DatasetLocation, given: Given, output: Output) -> None
     shown = [plain_values(record, given.get("columns")) for record in first]
     complete = limit is None or len(shown) < limit
     count = len(shown) + sum(1 for _ in records)
-    if output.as_json:
-        print_json(
-            {**({"matches": count if complete else None} if conditional else {}), "samples": shown}
-        )
-        return
-    if not shown:
-        click.echo(_no_match(given))
-        return
-    rows = [in_words(sample, record) for sample, record in zip(shown, first, strict=True)]
-    print_table([[shortened(value, 40) for value in row.values()] for row in rows], list(rows[0]))
-    for record, sample in zip(first if output.verbose else (), shown, strict=False):
-        if record.texts or record.documents:
-            click.echo(f"{printable(record.values.get('key'))}:")
-            print_report(texts_report(record, sample, None, whole=True))
-    if conditional and limit is None:
-        matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
-        click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")
+    plain: dict[str, Any] = {"matches": count if complete else None} if conditional else {}
+
+    def lines() -> Iterator[str]:
+        if not shown:
+            yield _no_match(given)
+            return
+        rows = [in_words(sample, record) for sample, record in zip(shown, first, strict=True)]
+        cells = [[shortened(value, 40) for value in row.values()] for row in rows]
+        yield from table_lines(cells, list(rows[0]))
+        for record, sample in zip(first if output.verbose else (), shown, strict=False):
+            if record.texts or record.documents:
+                yield f"{printable(record.values.get('key'))}:"
+                yield from report_lines(texts_report(record, sample, None, whole=True))
+        if conditional and limit is None:
+            matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
+            yield f"{matching}{f'; the first {most} are shown' if count > most else ''}"
+
+    output.show({**plain, "samples": shown}, lines())
 
 
 def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) -> int:
@@ -616,8 +589,6 @@ def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) ->
 
     with counting(output.shows_progress, "samples", "comparing") as report:
         found = differences(a, b, report)
-    if output.as_json:
-        print_json({**asdict(found), "same_samples": found.same_samples})
-    else:
-        print_differences(found, a.shown, b.shown)
+    record = {**asdict(found), "same_samples": found.same_samples}
+    output.show(record, differences_lines(found, a.shown, b.shown))
     return 0 if found.same_samples else 1

@@ -25,7 +25,7 @@ import click
 
 from shardctl.cli.command import option
 from shardctl.errors import StorageError, UsageError
-from shardctl.system.report import Section, lines_of, table_lines
+from shardctl.system.report import Section, lines_of
 from shardctl.system.text import printable
 
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -139,6 +139,14 @@ class Output:
         """Whether to say how far the work is."""
         return self.shows_notes and not self.no_progress
 
+    def show(self, record: Any, lines: Iterable[str]) -> None:
+        """Print a dataclass or plain data as one JSON object where that is wanted, else lines."""
+        if self.as_json:
+            print_json(record)
+        else:
+            for line in lines:
+                click.echo(line)
+
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --json, -q and -v to a command, which gets them as `output`."""
@@ -213,16 +221,10 @@ def print_json(record: Any) -> None:
     click.echo(json.dumps(record, default=str))
 
 
-def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> None:
-    """Print rows in columns; a column of numbers is set to the right."""
-    for line in table_lines(rows, header):
-        click.echo(line)
-
-
-def print_report(sections: Iterable[Section]) -> None:
-    """Print what is told of something."""
-    for line in lines_of(sections, lambda found: (good if found.is_good else bad)(found.word)):
-        click.echo(colored(line))
+def report_lines(sections: Iterable[Section]) -> Iterator[str]:
+    """Yield the lines of what is told of something, in color."""
+    verdict = lambda found: (good if found.is_good else bad)(found.word)  # noqa: E731
+    return map(colored, lines_of(sections, verdict))
 
 
 TEXT_WIDTH = 100

@@ -16,8 +16,6 @@ from shardctl.cli.output import (
     note,
     open_option,
     open_page,
-    print_json,
-    print_table,
     printing_to_stderr,
     progress_options,
     workers_ahead,
@@ -30,6 +28,7 @@ from shardctl.making.shards import WORKER
 from shardctl.system.arguments import contradiction
 from shardctl.system.machine import quick_imports
 from shardctl.system.packages import look_in_current_folder
+from shardctl.system.report import table_lines
 from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
@@ -200,31 +199,28 @@ def _show(
     if not output.quiet:
         for notice in made.notices:
             note(notice)
-    if output.as_json:
-        print_json({**record_of(made), **written})
-    else:
-        _print(made, written)
+    output.show({**record_of(made), **written}, _lines(made, written))
     if given["open"]:
         open_page(written["page"])
 
 
-def _print(made: Preview, written: dict[str, str]) -> None:
+def _lines(made: Preview, written: dict[str, str]) -> Iterator[str]:
     from shardctl.making.preview.page import reject_in_words
 
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
-    click.echo(
+    yield (
         f"{len(made.inputs):,} of {counted(made.total, 'input')}: "
         f"{counted(made.samples, 'sample')}{rejected}"
     )
     if not written:
-        print_table([row for each in made.inputs for row in _rows(each)])
+        yield from table_lines([row for each in made.inputs for row in _rows(each)])
     for each in made.inputs:
         if each.reject is not None:
-            click.echo(
+            yield (
                 f"  {printable(each.key)} {reject_in_words(each)}: {printable(each.reject.message)}"
             )
     for what, path in written.items():
-        click.echo(f"{'page' if what == 'page' else 'pictures'} written to {printable(path)}")
+        yield f"{'page' if what == 'page' else 'pictures'} written to {printable(path)}"
 
 
 def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from shardctl.cli.command import DST, command, option
 from shardctl.cli.options import option_of
-from shardctl.cli.output import Output, good, print_json, progress_options, warn
+from shardctl.cli.output import Output, good, progress_options, warn
 from shardctl.errors import InputError
 from shardctl.making.options import IF_RUNNING
 from shardctl.system.files import near_path, read_named
@@ -80,10 +81,7 @@ def prune(
     result = prune_dataset(
         dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=output.shows_progress
     )
-    if output.as_json:
-        print_json(result)
-    else:
-        _print(result, dst, dry_run)
+    output.show(result, _lines(result, dst, dry_run))
 
 
 def _read_keys(path: Path) -> list[str]:
@@ -99,14 +97,14 @@ def _read_keys(path: Path) -> list[str]:
         ) from error
 
 
-def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
+def _lines(result: PruneResult, dst: str, dry_run: bool) -> Iterator[str]:
     would = "would remove" if dry_run else good("removed")
     what = f"{counted(result.removed, 'sample')} from {printable(dst)}"
     of_shards = f"{result.shards_rewritten:,} of {counted(result.shards, 'shard')}"
-    click.echo(f"{would} {what}, in {of_shards}; {result.samples:,} are left")
+    yield f"{would} {what}, in {of_shards}; {result.samples:,} are left"
     if result.generations:
         numbers = ", ".join(map(str, result.generations))
-        click.echo(
+        yield (
             f"{'would delete' if dry_run else 'deleted'} the earlier generations that were kept: "
             f"{numbers}"
         )

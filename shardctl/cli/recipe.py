@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.command import Group, option
-from shardctl.cli.output import Output, output_options, print_json, print_table, warn
+from shardctl.cli.output import Output, output_options, print_json, warn
 from shardctl.errors import UsageError
 from shardctl.format.names import Json
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
+from shardctl.system.report import table_lines
 from shardctl.system.text import counted, printable
 from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
 
@@ -81,20 +82,18 @@ def check(file: str, output: Output, imports: bool) -> int:
 
     look_in_current_folder()
     found = check_recipe(Path(file), imports)
-    if output.as_json:
-        print_json(_record(found))
-    elif found.recipe is None:
-        for problem in found.problems:
-            click.echo(str(problem))
-        click.echo(f"{counted(len(found.problems), 'problem')} in {found.file}")
+    if found.recipe is None:
+        many = f"{counted(len(found.problems), 'problem')} in {found.file}"
+        lines = [*map(str, found.problems), many]
     else:
-        click.echo(f"{found.file}: no problems found")
+        lines = [f"{found.file}: no problems found"]
         if not output.quiet:
-            click.echo("\n".join(_description(found, found.recipe)))
+            lines += _description(found, found.recipe)
             settings = [step.settings() for step in found.recipe.sample_transforms]
             own = [str(each["target"]) for each in settings if "target" in each]
             if own and not imports:
-                click.echo(printable(f"  not looked at: {', '.join(own)} (--import does)"))
+                lines.append(printable(f"  not looked at: {', '.join(own)} (--import does)"))
+    output.show(_record(found), lines)
     return 0 if found.ok else PROBLEMS_FOUND
 
 
@@ -169,12 +168,8 @@ def steps(name: str | None, output: Output) -> None:
             for key, default, does in map(dict.values, settings)
         ]
         record = {"name": name, "does": first_line(TRANSFORMS[name]), "settings": settings}
-    if output.as_json:
-        print_json(record)
-        return
-    if name is not None:
-        click.echo(f"{name}: {record['does']}")
-    print_table(rows)
+    title = [] if name is None else [f"{name}: {record['does']}"]
+    output.show(record, [*title, *table_lines(rows)])
 
 
 @recipe.command("list", short_help="list the recipes that are ready")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from shardctl.cli.output import (
     bad,
     colored,
     good,
-    print_json,
     progress_options,
     waiting_teller,
 )
@@ -100,25 +100,22 @@ def repair(
             Listener.showing(shown), waiting=waiting_teller(dst, output), reading=reading
         )
         result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
-    if output.as_json:
-        print_json({**asdict(result), "ok": result.ok})
-    else:
-        _print(result, dst)
+    output.show({**asdict(result), "ok": result.ok}, _lines(result, dst))
     return 0 if result.ok else STILL_DAMAGED
 
 
-def _print(result: RepairResult, dst: str) -> None:
+def _lines(result: RepairResult, dst: str) -> Iterator[str]:
     for name in result.repaired:
-        click.echo(f"repaired: {printable(name)}")
+        yield f"repaired: {printable(name)}"
     for notice in result.notices:
-        click.echo(colored(f"note: {notice}"))
+        yield colored(f"note: {notice}")
     for lost in result.lost[:SHOWN]:
         what = f"key {printable(lost.key)}"
         what += f" and {counted(lost.samples - 1, 'sample')} after it" if lost.samples > 1 else ""
-        click.echo(f"lost: {what}, in {printable(lost.shard)}: {printable(lost.reason)}")
+        yield f"lost: {what}, in {printable(lost.shard)}: {printable(lost.reason)}"
     more = sum(lost.samples for lost in result.lost[SHOWN:])
     if more:
-        click.echo(f"lost: {counted(more, 'sample')} more; --json names them all")
+        yield f"lost: {counted(more, 'sample')} more; --json names them all"
     for entry in result.unrepaired:
-        click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
-    click.echo(f"{printable(dst)} {(good if result.ok else bad)(result.verdict)}{result.remark}")
+        yield f"not repaired: {printable(entry.file)}: {printable(entry.message)}"
+    yield f"{printable(dst)} {(good if result.ok else bad)(result.verdict)}{result.remark}"

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from shardctl.cli.output import bad, note, print_table, shortened
-from shardctl.system.report import Section, Table
+from shardctl.cli.output import bad, note, shortened
+from shardctl.system.report import Section, Table, table_lines
 from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
@@ -18,35 +16,31 @@ if TYPE_CHECKING:
     from shardctl.interop.foreign_shards import ForeignOverview
 
 
-def print_differences(found: Differences, a: str, b: str) -> None:
-    """Print what differs between two datasets, named `a` and `b`."""
+def differences_lines(found: Differences, a: str, b: str) -> Iterator[str]:
+    """Yield what differs between two datasets, named `a` and `b`."""
+    names = ("", a, b)
     if found.settings:
-        click.echo("settings:")
-        print_table([(pair.name, *_apart(pair.a, pair.b)) for pair in found.settings], ("", a, b))
+        yield "settings:"
+        rows = ((pair.name, *_apart(pair.a, pair.b)) for pair in found.settings)
+        yield from table_lines(rows, names)
     if found.fields:
-        click.echo("fields:")
-        print_table(
-            [(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b)
-        )
-    click.echo(
-        f"samples: {found.samples.a:,} in {a}, {found.samples.b:,} in {b}, {found.in_both:,} in "
-        "both"
-    )
-    only = (
+        yield "fields:"
+        rows = ((pair.name, pair.a or "-", pair.b or "-") for pair in found.fields)
+        yield from table_lines(rows, names)
+    of_each = f"{found.samples.a:,} in {a}, {found.samples.b:,} in {b}"
+    yield f"samples: {of_each}, {found.in_both:,} in both"
+    for where, count, examples in (
         (a, found.only_in_a, found.only_in_a_examples),
         (b, found.only_in_b, found.only_in_b_examples),
-    )
-    for where, count, examples in only:
+    ):
         if count:
-            click.echo(f"  {count:,} only in {where}: {_some(examples, count)}")
+            yield f"  {count:,} only in {where}: {_some(examples, count)}"
     if found.changed:
         fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
-        click.echo(
-            f"  {found.changed:,} differ, in {fields}: "
-            f"{_some([c.key for c in found.changed_examples], found.changed)}"
-        )
+        some = _some([c.key for c in found.changed_examples], found.changed)
+        yield f"  {found.changed:,} differ, in {fields}: {some}"
     if found.same_samples:
-        click.echo("the same samples, with the same values")
+        yield "the same samples, with the same values"
 
 
 _WIDTH = 40
@@ -180,35 +174,29 @@ def _cut(piece: Piece) -> str:
 SHOWN_FAULTS = 10
 
 
-def print_foreign(path: str, found: ForeignOverview) -> None:
-    """Print what is in them."""
+def foreign_lines(path: str, found: ForeignOverview) -> Iterator[str]:
+    """Yield what is in them."""
     formats = ", ".join(f"{count:,} {name}" for name, count in found.formats.items())
-    what = (
-        f"{counted(found.records, 'record')} in {counted(found.files, 'file')} ({formats}), "
-        f"{format_bytes(found.bytes)}"
-    )
-    click.echo(f"{printable(path)}: {what}")
+    records = f"{counted(found.records, 'record')} in {counted(found.files, 'file')} ({formats})"
+    yield f"{printable(path)}: {records}, {format_bytes(found.bytes)}"
     for notice in found.notices:
         note(notice)
     rows = [
         (printable(name), type_, _classes(found.classes.get(name))) for name, type_ in found.schema
     ]
     if rows:
-        click.echo("fields:")
-        print_table(rows, ("field", "type", ""))
+        yield "fields:"
+        yield from table_lines(rows, ("field", "type", ""))
     if found.first:
-        click.echo("first records:")
+        yield "first records:"
         names = list(dict.fromkeys(name for record in found.first for name in record))
-        print_table(
-            [tuple(_shown(record.get(name)) for name in names) for record in found.first],
-            tuple(map(printable, names)),
-        )
+        cells = ([_shown(record.get(name)) for name in names] for record in found.first)
+        yield from table_lines(cells, list(map(printable, names)))
     for place, message in list(found.faults.items())[:SHOWN_FAULTS]:
-        click.echo(f"error: {printable(place)}: {printable(message)}")
+        yield f"error: {printable(place)}: {printable(message)}"
     if len(found.faults) > SHOWN_FAULTS:
-        click.echo(
-            f"{len(found.faults) - SHOWN_FAULTS:,} more errors; `shardctl verify` names all of them"
-        )
+        more = f"{len(found.faults) - SHOWN_FAULTS:,} more errors"
+        yield f"{more}; `shardctl verify` names all of them"
 
 
 def without_bytes(value: Any) -> Any:

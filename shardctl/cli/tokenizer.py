@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from shardctl.cli.output import (
     good,
     note,
     output_options,
-    print_json,
     printing_to_stderr,
     progress_options,
 )
@@ -130,22 +128,15 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
             given["workers"],
             progress=output.shows_progress,
         )
-    if output.as_json:
-        print_json(made)
-        return
     of = f"{counted(made.documents, 'text')}, {format_bytes(made.bytes)}"
-    click.echo(
-        good("made")
-        + printable(
-            f" {made.path}: {made.vocabulary:,} tokens ({made.kind}) of {of}, in "
-            f"{made.seconds:.1f} s"
-        )
-    )
+    size = f"{made.vocabulary:,} tokens ({made.kind}) of {of}, in {made.seconds:.1f} s"
+    lines = [good("made") + printable(f" {made.path}: {size}")]
     if made.rejected:
-        click.echo(
+        lines.append(
             f"  {counted(made.rejected, 'record')} could not be used; shardctl convert lists them"
         )
-    if not output.quiet:
+    output.show(made, lines)
+    if output.shows_notes:
         for notice in made.notices:
             note(notice)
 
@@ -168,27 +159,18 @@ def show(file: str, output: Output) -> None:
         from shardctl.transforms.tokenizers.table import describe
 
     found = describe(file)
-    if output.as_json:
-        print_json(found)
-        return
-    facts = asdict(found)
-    click.echo(printable(f"{file}: {found.vocabulary:,} tokens, stored as {found.dtype}"))
-    for role in ("eos", "bos", "pad"):
-        number = facts[role]
-        click.echo(
-            f"  {role}: {'none' if number is None else printable(f'{number} {found.roles[role]}')}"
-        )
-    special = ", ".join(list(found.special)[:20])
-    click.echo(
-        printable(
-            f"  special tokens: {special or 'none'}{', …' if len(found.special) > 20 else ''}"
-        )
+    special = ", ".join(list(found.special)[:20]) or "none"
+    roles = [
+        f"  {role}: {f'{number} {found.roles[role]}' if number is not None else 'none'}"
+        for role, number in (("eos", found.eos), ("bos", found.bos), ("pad", found.pad))
+    ]
+    lines = (
+        f"{file}: {found.vocabulary:,} tokens, stored as {found.dtype}",
+        *roles,
+        f"  special tokens: {special}{', …' if len(found.special) > 20 else ''}",
+        "  gives every text back: "
+        f"{'yes' if found.lost is None else f'no, {found.lost!r} does not come back'}",
+        f"  chat template: {'yes' if found.chat_template else 'no'}",
+        f"  done by: {', '.join(found.versions) or 'shardctl'}",
     )
-    click.echo(
-        printable(
-            "  gives every text back: "
-            f"{'yes' if found.lost is None else f'no, {found.lost!r} does not come back'}"
-        )
-    )
-    click.echo(f"  chat template: {'yes' if found.chat_template else 'no'}")
-    click.echo(f"  done by: {', '.join(found.versions) or 'shardctl'}")
+    output.show(found, map(printable, lines))

@@ -9,7 +9,7 @@ import click
 
 from shardctl.cli.command import command, option
 from shardctl.cli.options import OneOf
-from shardctl.cli.output import Output, bad, colored, good, print_json, progress_options
+from shardctl.cli.output import Output, bad, colored, good, progress_options
 from shardctl.format.names import MANIFEST
 from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, printable
@@ -59,15 +59,14 @@ def verify(target: str, level: str, output: Output) -> int:
 
     with checks_ahead(exists(Path(target, MANIFEST))) as processes:
         result, noun = _checked(target, level, output, processes)
-    if output.as_json:
-        print_json(result)
-    else:
-        for finding in result.findings:
-            where = f"{finding.severity}: {finding.where}: {finding.kind}"
-            click.echo(colored(f"{where}: {printable(finding.message)}"))
-        verdict = (good if result.ok else bad)(f"is {result.verdict}")
-        what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
-        click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {result.total}")
+    lines = [
+        colored(f"{each.severity}: {each.where}: {each.kind}: {printable(each.message)}")
+        for each in result.findings
+    ]
+    verdict = (good if result.ok else bad)(f"is {result.verdict}")
+    what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
+    lines.append(f"{printable(target)} {verdict} (level {level}): {what}; {result.total}")
+    output.show(result, lines)
     return 0 if result.ok else FOUND_SOMETHING
 
 

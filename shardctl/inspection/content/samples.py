@@ -49,14 +49,20 @@ name takes precedence."""
 
 
 def sample_at(
-    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None = None
+    folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None
 ) -> StoredSample:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises
     UsageError, DatasetError.
 
-    With the shard's entry in a dataset, the record has its place there; `with_source` adds its
-    source.
+    With the shard's entry in a dataset, the record has its place there and its source.
     """
+    found = _sample_at(folder, name, block, row, entry)
+    return found if entry is None else replace(found, source=_source(folder, entry, found))
+
+
+def _sample_at(
+    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None
+) -> StoredSample:
     shard = Shard(folder, name, entry)
     reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row, entry)
@@ -85,16 +91,16 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
     raise UsageError(f"{reader.name}: no row {row:,}; it has {counted(row - left, 'row')}")
 
 
-def with_source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> StoredSample:
-    """Return a record of a shard with the path of the file that it was made from, if the tables
+def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
+    """Return the path of the file that a record of a shard was made from; None if the tables do not
     say."""
     stored = DatasetTables(folder)
     with suppress(DatasetError):
         shard = stored.shards.index_of(entry.path)
         if shard is not None:
             file = stored.file_of_row(shard, found.row, found.values.get("key"))
-            return found if file is None else replace(found, source=stored.source_of(file))
-    return found
+            return None if file is None else stored.source_of(file)
+    return None
 
 
 MOST_BLOCKS = 256
@@ -133,7 +139,7 @@ def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
         )
     entries = ((stored.shards[shard], row, source) for shard, row, source in rows)
     records = [
-        replace(sample_at(folder, entry.path, None, row, entry), source=source)
+        replace(_sample_at(folder, entry.path, None, row, entry), source=source)
         for entry, row, source in entries
     ]
     if records:
