@@ -455,7 +455,7 @@ class OutputFileType:
         It is also raised for a folder, and for a path in a folder that does not exist: to make the
         file may take long.
         """
-        if not _is_file(path):
+        if not is_file(path):
             code = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT
             if code:
                 raise StorageError(f"{printable(path)}: cannot be written ({os.strerror(code)})")
@@ -479,7 +479,7 @@ class OutputFileType:
         """
         self.check(path)
         try:
-            if path.exists() and not _is_file(path):
+            if path.exists() and not is_file(path):
                 path.write_bytes(content)  # a pipe, a terminal
             else:
                 _replace(path.resolve(), content)
@@ -487,13 +487,6 @@ class OutputFileType:
             raise StorageError(
                 f"{printable(path)}: cannot be written ({error.strerror})"
             ) from error
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # the system does not tell
-        return False
 
 
 def _replace(path: Path, content: bytes) -> None:

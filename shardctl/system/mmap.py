@@ -67,11 +67,9 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
         status = os.fstat(descriptor)
         if not status.st_size:
             return pa.py_buffer(b"")
-        address = _libc().mmap(None, status.st_size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        address = _mapped(descriptor, status.st_size, mmap.PROT_READ, str(path))
     finally:
         os.close(descriptor)
-    if address in (None, _FAILED):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     if large_pages and hasattr(mmap, "MADV_HUGEPAGE"):
         # a wish: it does not matter whether it is granted
         _libc().madvise(address, status.st_size, mmap.MADV_HUGEPAGE)
@@ -83,18 +81,23 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
     return pa.foreign_buffer(address, status.st_size, base=mapping)
 
 
+def _mapped(descriptor: int, size: int, protection: int, *path: str) -> int:
+    """Return the address at which a file is mapped now. Raises OSError, with the path of the file
+    where that is given."""
+    address = _libc().mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address in (None, _FAILED):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), *path)
+    return int(address)
+
+
 class SharedPages:
     """Pages of a file that another process has mapped too, writable, for as long as this object or
     an array of it is there."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes. Takes no file descriptor beyond this call. Raises OSError."""
-        address = _libc().mmap(
-            None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0
-        )
-        if address in (None, _FAILED):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        self.address, self.size = int(address), size
+        self.address = _mapped(descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.size = size
         # What numpy makes an array of, which then keeps this object.
         self.__array_interface__ = {
             "data": (self.address, False),
@@ -116,13 +119,9 @@ def resident_pages(path: Path) -> tuple[int, int] | None:
         return None
     with open(path, "rb", opener=ordinary) as file:
         size = os.fstat(file.fileno()).st_size
-        address = (
-            _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-            if size
-            else None
-        )
-    if address in (None, _FAILED):
-        return 0, 0
+        if not size:
+            return 0, 0
+        address = _mapped(file.fileno(), size, mmap.PROT_READ)
     found = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
     failed = _libc().mincore(address, size, found)
     _libc().munmap(address, size)

@@ -13,6 +13,9 @@ import numpy.typing as npt
 Numbers = npt.NDArray[Any]
 """Unsigned, of 32 or 64 bits: one number, or one for each position."""
 
+Hashes = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
+
 _ROUNDS = 4
 
 _DIGIT_ROUNDS = 8
@@ -24,10 +27,10 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 2**64 - 1
 
 
-def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix64(values: Hashes) -> Hashes:
     """Scramble 64-bit numbers one to one. Source: the finaliser of SplitMix64 (Steele, Lea, Flood
     2014)."""
-    z: npt.NDArray[np.uint64] = values.copy()
+    z: Hashes = values.copy()
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)
@@ -66,7 +69,7 @@ class Permutation:
         state = key_of(*key)
         self._round_keys = [np.uint64(_mix_one(state + r * _GOLDEN)) for r in range(1, _ROUNDS + 1)]
 
-    def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def __call__(self, positions: Places) -> Places:
         """Return the elements at these positions, (n,) int64, each in [0, size)."""
         values = self._feistel(positions.astype(np.uint64))
         outside = np.flatnonzero(values >= self.size)
@@ -75,12 +78,11 @@ class Permutation:
             outside = outside[values[outside] >= self.size]
         return values.astype(np.int64)
 
-    def _feistel(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def _feistel(self, values: Hashes) -> Hashes:
         left, right = values >> self._half_bits, values & self._mask
         for key in self._round_keys:
             left, right = right, left ^ (mix64(right + key) & self._mask)
-        joined: npt.NDArray[np.uint64] = (left << self._half_bits) | right
-        return joined
+        return (left << self._half_bits) | right
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Orders:
     keys: tuple[Numbers, Numbers]
 
     @classmethod
-    def of(cls, sizes: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> Orders:
+    def of(cls, sizes: Places, keys: Hashes) -> Orders:
         """Return the orders (k,) that are fixed by these sizes (below 2^63) and keys."""
         word = _NARROW if sizes.max() <= _NARROW_SIZE else _WIDE
         limits = sizes.astype(word.dtype)
@@ -146,7 +148,7 @@ class Orders:
             (keys.astype(word.dtype), (keys >> np.uint64(32)).astype(word.dtype)),
         )
 
-    def at(self, which: npt.NDArray[np.int64]) -> Orders:
+    def at(self, which: Places) -> Orders:
         """Return some of these orders; a single one as it is, however often it is wanted."""
         if len(self.limits) == 1:
             return self
@@ -159,7 +161,7 @@ class Orders:
             (even[which], odd[which]),
         )
 
-    def elements(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def elements(self, positions: Places) -> Places:
         """Return, for every position (n,), the element at it: in the order with its number, or in
         the only one."""
         values = self._network(positions.astype(self.word.dtype))
@@ -176,8 +178,7 @@ class Orders:
         for number in range(0, _DIGIT_ROUNDS, 2):
             left = self._add(left, right, number, self.high)
             right = self._add(right, left, number + 1, self.low)
-        joined: Numbers = left * self.low + right
-        return joined
+        return left * self.low + right
 
     def _add(self, digit: Numbers, source: Numbers, number: int, base: Numbers) -> Numbers:
         """Add what round `number` makes of one digit to the other, modulo its base. Without a
@@ -196,7 +197,7 @@ class Orders:
         return scrambled
 
 
-def permute(positions: npt.NDArray[np.int64], size: int, key: int) -> npt.NDArray[np.int64]:
+def permute(positions: Places, size: int, key: int) -> Places:
     """Return, for every position (n,), the element at it in the order of [0, size) that the key
     fixes."""
     return Orders.of(np.array([size]), np.array([key], np.uint64)).elements(positions)

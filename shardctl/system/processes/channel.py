@@ -33,8 +33,13 @@ def send(channel: socket.socket, message: Any) -> None:
 
 def receive(channel: socket.socket) -> Any:
     """Return what was sent. Raises Ended, and what unpickling raises."""
+    return pickle.loads(receive_pickle(channel))
+
+
+def receive_pickle(channel: socket.socket) -> bytearray:
+    """Return the pickle of what was sent. Raises Ended."""
     (size,) = _SIZE.unpack(receive_bytes(channel, _SIZE.size))
-    return pickle.loads(receive_bytes(channel, size))
+    return receive_bytes(channel, size)
 
 
 def receive_bytes(channel: socket.socket, size: int) -> bytearray:

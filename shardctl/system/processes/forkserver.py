@@ -28,11 +28,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from shardctl import errors
 from shardctl.errors import WorkerError
 from shardctl.system.machine import one_thread_each, quick_imports, reuse_memory
+from shardctl.system.processes.channel import Ended, receive_pickle, send
 from shardctl.system.processes.fork import (
     ForkedProcess,
     close_in_forks,
@@ -61,20 +62,6 @@ LIKELY_VICTIM = 800
 Tell = Callable[[Any], None]
 Handler = Callable[[Any, Tell, WorkerProgress], Any]
 
-HEAD = 8
-"""Bytes of the length of a task or an answer, which are before it."""
-
-
-def framed(value: object) -> bytes:
-    """Return a task or an answer as it goes through a socket: pickled."""
-    data = pickle.dumps(value)
-    return len(data).to_bytes(HEAD, "little") + data
-
-
-def end_of(data: bytes | bytearray) -> int:
-    """Return where the first task or answer ends, from HEAD bytes of it or more."""
-    return HEAD + int.from_bytes(data[:HEAD], "little")
-
 
 def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, memory: int) -> None:
     """Call `handle(task, tell, progress)` for every incoming task until the input ends.
@@ -83,18 +70,21 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
     """
     _limit_memory(memory)
     close_in_forks(channel.fileno())
-    out = channel.makefile("wb")
-    orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    orders: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
     idle = threading.Event()
     idle.set()
     threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
     while (task := orders.get()) is not None:
-        answer = _answer(handle, task, lambda message: _say(out, progress=message), progress)
+        answer = _answer(
+            handle, task, lambda message: send(channel, {"progress": message}), progress
+        )
         idle.set()  # before the answer, which brings the next order
-        _say(out, **answer)
+        send(channel, answer)
 
 
-def _answer(handle: Handler, task: bytes, tell: Tell, progress: WorkerProgress) -> dict[str, Any]:
+def _answer(
+    handle: Handler, task: bytearray, tell: Tell, progress: WorkerProgress
+) -> dict[str, Any]:
     try:
         return {"done": handle(pickle.loads(task), tell, progress)}
     except errors.ShardctlError as error:
@@ -120,27 +110,19 @@ def _limit_memory(limit: int) -> None:
 
 
 def _listen(
-    channel: socket.socket, orders: queue.SimpleQueue[bytes | None], idle: threading.Event
+    channel: socket.socket, orders: queue.SimpleQueue[bytearray | None], idle: threading.Event
 ) -> None:
     """Pass orders on. If they end during a task, stop at once: the result is not needed any
     more."""
-    with (
-        contextlib.suppress(ConnectionResetError),
-        channel.makefile("rb") as stream,
-    ):
-        while len(head := stream.read(HEAD)) == HEAD:
-            task = stream.read(end_of(head) - HEAD)
+    with contextlib.suppress(Ended):
+        while True:
+            task = receive_pickle(channel)
             idle.clear()
             orders.put(task)
     if not idle.is_set():
         end_uploads()
         os._exit(1)
     orders.put(None)
-
-
-def _say(out: BinaryIO, **message: Any) -> None:
-    out.write(framed(message))
-    out.flush()
 
 
 ORDER = struct.Struct("<cI")

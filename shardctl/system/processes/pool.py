@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import selectors
 import socket
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,8 @@ from shardctl.errors import WorkerError
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
 from shardctl.system.processes import worker_state
-from shardctl.system.processes.forkserver import (
-    HEAD,
-    ForkServer,
-    end_of,
-    framed,
-    start_server,
-    take_early,
-)
+from shardctl.system.processes.channel import Ended, receive, send
+from shardctl.system.processes.forkserver import ForkServer, start_server, take_early
 from shardctl.system.processes.worker_state import TAIL_BYTES, Death, WorkerProgress
 from shardctl.system.stores.base import ENDING_SECONDS
 from shardctl.system.text import counted
@@ -197,11 +190,12 @@ class Pool:
         free."""
         assert worker.task is not None, "only busy workers are listened to"
         task = worker.task
-        for message in worker.messages():
+        message = worker.message()
+        if message:
             raise_faults(message)
             on_message(task, message)
-            if "done" in message:
-                worker.task = None
+        if "done" in message:
+            worker.task = None
         if worker.gone:
             if worker.output in selector.get_map():
                 selector.unregister(worker.output)
@@ -307,8 +301,7 @@ class _Worker:
             theirs.close()
             os.close(printing)
         os.set_blocking(self.output, False)
-        self._answer, self._line = bytearray(), b""
-        self._last_line = ""
+        self._line, self._last_line = b"", ""
         self._overtime = self._delivers = False
         self._seen = ((worker_state.NOWHERE, worker_state.WHOLE), 0.0)
         self.task: Task | None = None
@@ -318,20 +311,16 @@ class _Worker:
         """Send a task. If the process is gone, the end of its socket will tell."""
         self.task = task
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.sendall(framed(task))
+            send(self.channel, task)
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield the answers that have arrived; `gone` is set at the end of the socket."""
+    def message(self) -> dict[str, Any]:
+        """Return the answer that arrives; an empty one at the end of the socket, where `gone` is
+        set."""
         try:
-            data = self.channel.recv(1 << 16)
-        except ConnectionResetError:
-            data = b""
-        self.gone = not data
-        self._answer += data
-        while len(self._answer) >= HEAD and len(self._answer) >= (end := end_of(self._answer)):
-            message = self._answer[HEAD:end]
-            del self._answer[:end]
-            yield pickle.loads(message)
+            answer: dict[str, Any] = receive(self.channel)
+        except Ended:
+            self.gone, answer = True, {}
+        return answer
 
     def listen(self) -> bool:
         """Pass on the lines that were printed; False where no more will come. One read empties the

@@ -93,23 +93,23 @@ class WorkerProgress:
     @property
     def place(self) -> int:
         """The place that began last, in whichever process."""
-        return int(_FORM.unpack_from(self._memory)[0])
+        return self.at[0]
 
     @property
     def record(self) -> int:
         """The record that began last, in whichever process."""
-        return int(_FORM.unpack_from(self._memory)[1])
+        return self.at[1]
 
     @property
     def timed_place(self) -> tuple[int, int]:
         """The place and record whose time runs: NOWHERE while a file is written, since a slow disk
         is no fault of a record."""
-        return (NOWHERE, WHOLE) if self.stage == "write" else (self.place, self.record)
+        return (NOWHERE, WHOLE) if self.stage == "write" else self.at
 
     @property
     def stage(self) -> str:
         """The stage that began last, in whichever process."""
-        return STAGES[_FORM.unpack_from(self._memory)[2]]
+        return STAGES[self._memory[_STAGE_AT]]
 
 
 OUT_OF_MEMORY = 86

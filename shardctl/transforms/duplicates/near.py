@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.format.arrays import Bools, Bytes, Floats, Hashes, Numbers, bytes_of
+from shardctl.system.permutation import mix64
 from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PARTS_BITS, PIECE_BITS, Rows, Runs
 
 PERMUTATIONS = 128
@@ -67,17 +68,7 @@ def _constants(count: int, seed: int) -> Hashes:
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
         seed
     )
-    odd: Hashes = _mixed(state) | np.uint64(1)
-    return odd
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Return numbers each bit of which depends on all bits of the given ones (the last part of
-    splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
-    return values
+    return mix64(state) | np.uint64(1)
 
 
 _MULTIPLIERS = _constants(PERMUTATIONS, 1)
@@ -140,7 +131,7 @@ def shingles_of(texts: pa.Array) -> tuple[Hashes, Numbers]:
     found[starts[short]] = sums
     for text in np.flatnonzero(count == 0).tolist():
         found[starts[text]] = xxhash.xxh3_64_intdigest(data[offsets[text] : offsets[text + 1]].data)
-    return _mixed(found), starts
+    return mix64(found), starts
 
 
 def _words(data: Bytes, offsets: Numbers) -> tuple[Hashes, Numbers]:
@@ -196,7 +187,7 @@ def _words_of_stretch(data: Bytes, text_starts: Numbers) -> tuple[Numbers, Hashe
     ends = np.flatnonzero(word & (~after | bound[1 : len(data) + 1])) + 1
     sums = np.zeros(len(data) + 1, np.uint64)
     np.cumsum(_OF_BYTES[data] * powers[: len(data)], out=sums[1:])
-    return starts, _mixed((sums[ends] - sums[starts]) * inverse[starts])
+    return starts, mix64((sums[ends] - sums[starts]) * inverse[starts])
 
 
 def signatures_of(shingles: Hashes, starts: Numbers) -> Signatures:
@@ -303,7 +294,7 @@ def add_bands(runs: Runs, signatures: Signatures, ranks: Numbers, threshold: flo
     for band in range(bands):
         numbers = signatures[:, band * size : (band + 1) * size].astype(np.uint64)
         rows = np.zeros(len(ranks), BANDED)
-        rows["key"] = _mixed((numbers * weights).sum(axis=1, dtype=np.uint64) + np.uint64(band))
+        rows["key"] = mix64((numbers * weights).sum(axis=1, dtype=np.uint64) + np.uint64(band))
         rows["rank"] = ranks
         runs.add(rows, rows["key"] >> np.uint64(64 - PARTS_BITS))
 
