@@ -12,8 +12,8 @@ import contextlib
 import importlib
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -126,31 +126,25 @@ def look_in_current_folder() -> None:
         sys.path.append("")
 
 
-class _Importing(threading.local):
-    """The modules that this thread is importing to find functions."""
-
-    def __init__(self) -> None:
-        self.modules: list[str] = []
-
-
-_IMPORTING = _Importing()
+_IMPORTING = ContextVar("_IMPORTING", default="")
+"""The module that this thread is importing to find functions."""
 
 
 @contextlib.contextmanager
 def _importing(module: str) -> Iterator[None]:
-    _IMPORTING.modules.append(module)
+    before = _IMPORTING.set(module)
     try:
         yield
     finally:
-        _IMPORTING.modules.pop()
+        _IMPORTING.reset(before)
 
 
 def refuse_while_importing(what: str) -> None:
     """Raise UsageError in a module that is being imported to find a function: it would do its own
     work once more, and wait for itself."""
-    if _IMPORTING.modules:
+    if module := _IMPORTING.get():
         raise UsageError(
-            f"{printable(_IMPORTING.modules[-1])} calls shardctl.{what} when shardctl imports it "
+            f"{printable(module)} calls shardctl.{what} when shardctl imports it "
             'for a function. Put the call under `if __name__ == "__main__":`, or the function '
             "into another file"
         )

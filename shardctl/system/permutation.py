@@ -82,7 +82,8 @@ class Permutation:
         left, right = values >> self._half_bits, values & self._mask
         for key in self._round_keys:
             left, right = right, left ^ (mix64(right + key) & self._mask)
-        return (left << self._half_bits) | right
+        joined: Hashes = (left << self._half_bits) | right
+        return joined
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,8 @@ class Orders:
         for number in range(0, _DIGIT_ROUNDS, 2):
             left = self._add(left, right, number, self.high)
             right = self._add(right, left, number + 1, self.low)
-        return left * self.low + right
+        joined: Numbers = left * self.low + right
+        return joined
 
     def _add(self, digit: Numbers, source: Numbers, number: int, base: Numbers) -> Numbers:
         """Add what round `number` makes of one digit to the other, modulo its base. Without a

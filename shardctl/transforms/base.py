@@ -44,14 +44,27 @@ class Records:
             return self
         return replace(self, numbers=self.numbers[rows], batch=self.batch.filter(pa.array(rows)))
 
+    def without(self, faults: Iterable[Fault], reject: RejectRow) -> Records:
+        """Return those of the records that have no fault; `reject` is told of the others."""
+        kept = np.ones(len(self.numbers), bool)
+        for row, why in faults:
+            kept[row] = False
+            reject(row, why)
+        return self.kept(kept)
+
     def with_column(self, name: str, values: pa.Array) -> Records:
         """Return the records with a column in the place of the one of this name, or after the
         others."""
-        place = self.batch.schema.get_field_index(name)
-        field = pa.field(name, values.type)
-        if place < 0:
-            return replace(self, batch=self.batch.append_column(field, values))
-        return replace(self, batch=self.batch.set_column(place, field, values))
+        return replace(self, batch=with_column(self.batch, name, values))
+
+
+def with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    """Return a batch with a column in the place of the one of this name, or after the others."""
+    place = batch.schema.get_field_index(name)
+    field = pa.field(name, values.type)
+    if place < 0:
+        return batch.append_column(field, values)
+    return batch.set_column(place, field, values)
 
 
 class HeldMemoryError(MemoryError):
@@ -59,8 +72,12 @@ class HeldMemoryError(MemoryError):
     blame."""
 
 
+Fault = tuple[int, Rejection]
+"""The row of a record that is rejected, among those that a step was given, and why: at the stage
+"filter" for a rule about it, "transform" where a step cannot be done."""
+
 RejectRow = Callable[[int, Rejection], None]
-"""Takes the row of a record among those that a step was given, and why it is rejected."""
+"""Takes a fault."""
 
 
 Counts = dict[str, Any]
@@ -109,6 +126,11 @@ class Transform(Settings, ABC):
     def random(self) -> bool:
         """Whether it draws from the generator that it is handed."""
         return False
+
+    @property
+    def samples(self) -> int:
+        """How many samples it makes of one: the picture's `part` says which one is meant."""
+        return 1
 
     def loaded(self, folder: Path | None = None) -> Transform:
         """Return the step that does the work, with what it needs imported or read: as a rule this
@@ -183,11 +205,6 @@ class ImageTransform(Transform):
     def mirrors(self) -> bool:
         """Whether left and right may change places."""
         return False
-
-    @property
-    def samples(self) -> int:
-        """How many samples it makes of one: the picture's `part` says which one is meant."""
-        return 1
 
     @abstractmethod
     def apply(self, picture: Picture, rng: Rng) -> None:

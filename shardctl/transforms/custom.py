@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -202,6 +202,9 @@ class Custom(SampleTransform, step="custom"):
 
     target: str = setting(Text(), help="MODULE:FUNCTION.")
 
+    given: ClassVar[Callable[..., Any] | None] = None
+    """The function itself, where a person has given that and not its name."""
+
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Custom:
         """Return the step of a function itself. Raises UsageError for what cannot be called with a
@@ -216,16 +219,14 @@ class Custom(SampleTransform, step="custom"):
 
     def __reduce__(self) -> Any:
         """Send the function itself to another process, or the name that finds it there."""
-        given = self.__dict__.get("given")
-        return (Custom, (self.target,)) if given is None else (Custom.of, (given,))
+        return (Custom, (self.target,)) if self.given is None else (Custom.of, (self.given,))
 
     def check_sending(self) -> None:
         """Raise UsageError if other processes cannot be sent the function."""
-        given = self.__dict__.get("given")
         try:
-            if given is not None and _innermost(given).__module__ == "__main__":
+            if self.given is not None and _innermost(self.given).__module__ == "__main__":
                 raise ValueError("it is a function of the program that runs")
-            pickle.dumps(given)
+            pickle.dumps(self.given)
         except Exception as error:
             raise UsageError(
                 f"transform {self.target}: other processes cannot be sent it ({error}); put it into a "

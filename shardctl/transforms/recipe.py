@@ -269,7 +269,7 @@ class Recipe(RecipeKeys):
     @property
     def parts(self) -> int:
         """How many samples the transforms make of one."""
-        return math.prod(step.samples for step in self.image_transforms)
+        return math.prod(step.samples for step in self.transform)
 
     @property
     def samples_per_record(self) -> int:
@@ -547,8 +547,8 @@ class Recipe(RecipeKeys):
         if images and self.kind == UNDECIDED and self.batch_transforms:
             yield f"{step.name} is for images, and {self.batch_transforms[0].name} for text"
         if isinstance(step, ImageTransform):
-            several = next((each for each in after if _parts(each) > 1), None)
-            if step.samples > 1 and any(_parts(each) > 1 for each in before):
+            several = next((each for each in after if each.samples > 1), None)
+            if step.samples > 1 and any(each.samples > 1 for each in before):
                 yield f"{step.name}: only one step may make several samples of an image"
             elif step.random and several is not None:
                 yield f"{step.name} is random: put it after {several.name}"
@@ -572,11 +572,6 @@ class Recipe(RecipeKeys):
 
 KEYS = tuple(declared_in(Recipe))
 """The keys of a recipe file."""
-
-
-def _parts(step: Transform) -> int:
-    """Return how many samples a step makes of an image."""
-    return step.samples if isinstance(step, ImageTransform) else 1
 
 
 def _is_deep(steps: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.system.text import printable, unknown
-from shardctl.transforms.base import BatchTransform, ImageTransform, Transform, settings_of
+from shardctl.transforms.base import BatchTransform, Transform, settings_of
 from shardctl.transforms.settings import Checked, Json, SettingError, each_of, raise_any
 
 _MODULES = {
@@ -17,11 +17,10 @@ _MODULES = {
         hflip vflip""",
     "image.warp": """rotate random_rotation affine random_affine shear perspective
         random_perspective elastic""",
-    "image.colour": """adjust_brightness adjust_contrast adjust_saturation adjust_hue color_jitter
+    "image.values": """adjust_brightness adjust_contrast adjust_saturation adjust_hue color_jitter
         photometric_distort grayscale channel_permutation channel_dropout autocontrast equalize
-        posterize solarize invert""",
-    "image.noise": "gaussian_blur adjust_sharpness gaussian_noise salt_and_pepper jpeg",
-    "image.erasing": "erase random_erasing",
+        posterize solarize invert gaussian_blur adjust_sharpness gaussian_noise salt_and_pepper
+        jpeg erase random_erasing""",
     "image.automatic": "rand_augment trivial_augment auto_augment aug_mix",
     "image.composite": "choice maybe sequence",
     "image.filters": """filter_size filter_aspect filter_area filter_blur filter_uniform
@@ -130,7 +129,7 @@ def samples_per_record(recipe: Mapping[str, Any]) -> int:
     """Return how many samples a recipe makes of a record: its variants, and the parts of each. The
     functions of a person are left aside."""
     count = int(recipe.get("variants") or 1)
-    for step in _steps(recipe, ImageTransform, "samples"):
+    for step in _steps(recipe, Transform, "samples"):
         count *= step.samples
     return count
 

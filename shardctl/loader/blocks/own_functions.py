@@ -130,7 +130,8 @@ class FunctionReader:
         all, unless some were skipped. Raises DatasetError."""
         there = np.ones(len(numbers), bool)
         made = [sample for sample, _ in self._made(numbers, there, epoch)]
-        applied = Applied(np.flatnonzero(there).tolist(), made, [()] * len(made))
+        places = np.flatnonzero(there).tolist()
+        applied = Applied([(*each, ()) for each in zip(places, made, strict=True)])
         assert self._values is not None, "functions were tried"
         values = self._values.lay_out(applied)
         for place, rejection in applied.rejects.items():
@@ -138,7 +139,8 @@ class FunctionReader:
         applied.drop_rejected()
         wanted = Samples(self._shards, numbers[there], epoch)
         memory = memory or BatchMemory()
-        return self._outer.assembled(applied.samples, values, wanted, memory), there
+        left = [sample for _, sample, _ in applied.made]
+        return self._outer.assembled(left, values, wanted, memory), there
 
     def _made(self, numbers: Numbers, there: Bools, epoch: int) -> list[tuple[Sample, Sample]]:
         """Return what the functions made of samples, each with what it was before. Of those that

@@ -116,19 +116,13 @@ def close_in_forks(descriptor: int) -> None:
 
     They would keep a channel open whose end is how the other process sees that this one is dead.
     """
-    os.register_at_fork(after_in_child=_CloseOnce(descriptor))
+    left = [descriptor]
 
+    def close_once() -> None:
+        while left:  # in a child of a child its number may be that of another file
+            os.close(left.pop())
 
-class _CloseOnce:
-    """Closes a descriptor at the first call. In a child of a child its number may be that of
-    another file."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptors = [descriptor]
-
-    def __call__(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+    os.register_at_fork(after_in_child=close_once)
 
 
 _COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main(*{!r})"

@@ -36,6 +36,12 @@ Task = Any
 OnLine = Callable[[str], None]
 """Callback for a line that a worker has printed."""
 
+OnMessage = Callable[[Task, dict[str, Any]], None]
+"""Callback for a message of a worker that does a task: {"progress": ...}, {"done": ...}."""
+
+Died = Callable[[Task, Death], Task | None]
+"""Is asked what to do instead of a task whose worker died; None: nothing."""
+
 LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
 
@@ -95,15 +101,13 @@ class Pool:
     def run(
         self,
         tasks: Sequence[Task],
-        on_message: Callable[[Task, dict[str, Any]], None],
-        died: Callable[[Task, Death], Task | None],
+        on_message: OnMessage,
+        died: Died,
     ) -> None:
-        """Do all tasks, in any order. `on_message` gets the messages of workers: {"progress": ...},
-        {"done": ...}.
+        """Do all tasks, in any order. Raises the error of shardctl.errors that a task failed with.
 
         A task is taken from `tasks` when a worker is free for it: it may be made then
-        (LazySequence). `died` is asked what to do instead of a task whose worker died; None:
-        nothing. Raises the error of shardctl.errors that a task failed with.
+        (LazySequence).
         """
         try:
             self._run(tasks, on_message, died)
@@ -116,8 +120,8 @@ class Pool:
     def _run(
         self,
         tasks: Sequence[Task],
-        on_message: Callable[[Task, dict[str, Any]], None],
-        died: Callable[[Task, Death], Task | None],
+        on_message: OnMessage,
+        died: Died,
     ) -> None:
         waiting = _Waiting(tasks)
         with selectors.DefaultSelector() as selector:
@@ -183,8 +187,8 @@ class Pool:
         worker: _Worker,
         waiting: _Waiting,
         selector: selectors.BaseSelector,
-        on_message: Callable[[Task, dict[str, Any]], None],
-        died: Callable[[Task, Death], Task | None],
+        on_message: OnMessage,
+        died: Died,
     ) -> None:
         """Take in what a worker has said, or that it is gone; hand out the next task when it is
         free."""

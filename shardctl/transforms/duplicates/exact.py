@@ -77,9 +77,12 @@ class Runs:
         path, most = self._path(part), CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
         return -(-path.stat().st_size // most) if path.exists() else 0
 
-    def part(self, part: int) -> Rows:
-        """Return all rows of a part. Raises OSError."""
-        return np.concatenate([np.zeros(0, self.dtype), *self.chunks(part)])
+    def parts(self) -> Iterator[Rows]:
+        """Yield the rows of each part, which is used up. Raises OSError."""
+        for part in range(PARTS):
+            rows = np.concatenate([np.zeros(0, self.dtype), *self.chunks(part)])
+            self.remove(part)
+            yield rows
 
     def remove(self, part: int) -> None:
         """Delete a part that has been worked on: the disk is needed for others. Raises OSError."""
@@ -182,9 +185,7 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
     up."""
     assert runs.dtype == DROPPED, "these rows become the table"
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), SCHEMA) as writer:
-        for part in range(PARTS):
-            rows = runs.part(part)
-            runs.remove(part)
+        for rows in runs.parts():
             if len(rows):
                 rows = rows[np.argsort(rows["place"])]
                 file, record = locate(rows["place"] >> PIECE_BITS)

@@ -15,7 +15,7 @@ import xxhash
 
 from shardctl.format.arrays import Bools, Bytes, Floats, Hashes, Numbers, bytes_of
 from shardctl.system.permutation import mix64
-from shardctl.transforms.duplicates.exact import DROPPED, PARTS, PARTS_BITS, PIECE_BITS, Rows, Runs
+from shardctl.transforms.duplicates.exact import DROPPED, PARTS_BITS, PIECE_BITS, Rows, Runs
 
 PERMUTATIONS = 128
 SHINGLE = 5
@@ -68,7 +68,8 @@ def _constants(count: int, seed: int) -> Hashes:
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
         seed
     )
-    return mix64(state) | np.uint64(1)
+    odd: Hashes = mix64(state) | np.uint64(1)
+    return odd
 
 
 _MULTIPLIERS = _constants(PERMUTATIONS, 1)
@@ -218,11 +219,16 @@ def sketches_of(shingles: Hashes, starts: Numbers) -> tuple[Sketch, Numbers]:
         np.arange(len(starts), dtype=np.uint64), np.diff(np.append(starts, len(shingles)))
     )
     keys = np.sort((row << np.uint64(32)) | (shingles >> np.uint64(32)))
-    keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    keys = keys[_differ(keys)]
     row_of = (keys >> np.uint64(32)).astype(np.int64)
     keys = keys[np.arange(len(keys)) - np.searchsorted(row_of, row_of) < SKETCH]
     sizes = np.bincount((keys >> np.uint64(32)).astype(np.int64), minlength=len(starts))
     return keys.astype(np.uint32), sizes
+
+
+def _differ(keys: Hashes) -> Bools:
+    """Return which of some keys are others than those before them, (n,)."""
+    return np.append(True, keys[1:] != keys[:-1])[: len(keys)]
 
 
 class Sketches:
@@ -273,7 +279,7 @@ class Sketches:
         within = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         values = self._values[np.repeat(starts, sizes) + within]
         keys = np.sort((pair.astype(np.uint64) << np.uint64(32)) | values)
-        begins = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+        begins = _differ(keys)
         twice = np.append(~begins[1:], False)[: len(keys)][begins]
         pair = (keys[begins] >> np.uint64(32)).astype(np.int64)
         place = np.arange(len(pair)) - np.searchsorted(pair, pair)
@@ -334,12 +340,10 @@ def connect(runs: Runs, sketches: Sketches, components: Components, threshold: f
     In each band every document is compared with the one of the lowest rank: it shares other bands
     with others.
     """
-    for part in range(PARTS):
-        rows = runs.part(part)
-        runs.remove(part)
+    for rows in runs.parts():
         order = np.lexsort((rows["rank"], rows["key"]))
         key, rank = rows["key"][order], rows["rank"][order]
-        same = np.append(False, key[1:] == key[:-1])[: len(key)]
+        same = ~_differ(key)
         lowest = rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))]
         candidates = np.flatnonzero(same)
         for begin in range(0, len(candidates), _TOGETHER):

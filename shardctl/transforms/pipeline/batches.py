@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import bytes_of, texts_from
+from shardctl.format.arrays import bytes_of, items_of, texts_from
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Role, Sample
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records
+from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, with_column
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:
@@ -45,11 +45,10 @@ def with_class_folders(batch: pa.RecordBatch) -> pa.RecordBatch:
     none."""
     import pyarrow.compute as pc
 
-    place = batch.schema.get_field_index("label")
-    if place < 0:
+    if "label" not in batch.schema.names:
         return batch
-    labels = pc.replace_substring_regex(batch[place], r"^\.$|.*/", "")
-    return batch.set_column(place, "label", labels)
+    labels = pc.replace_substring_regex(batch["label"], r"^\.$|.*/", "")
+    return with_column(batch, "label", labels)
 
 
 def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordBatch:
@@ -57,8 +56,7 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
     Misfit for another name."""
     import pyarrow.compute as pc
 
-    place = batch.schema.get_field_index("label")
-    names = batch.column(place)
+    names = batch["label"]
     known = pa.array(classes, pa.string())
     numbers = pc.coalesce(
         *(pc.index_in(each, known) for each in (names, pc.utf8_normalize(names, "NFC")))
@@ -66,20 +64,19 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
     empty = pc.sum(pc.equal(names, "")).as_py() or 0
     if numbers.null_count > names.null_count + empty:
         raise Misfit("a label that is not among the classes")
-    return batch.set_column(place, pa.field("label", pa.int64()), numbers)
+    return with_column(batch, "label", numbers)
 
 
 def check_keys(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, Rejection]]:
     """Return records whose column `key` has their own keys, as strings, and why some rows are
     rejected, by row: without one."""
-    place = batch.schema.get_field_index("key")
-    keys = batch.column(place).cast(pa.string())
+    keys = batch["key"].cast(pa.string())
     wrong: dict[int, Rejection] = {}
     if keys.null_count:
         why = "it has no key (--key-field); give it one, or convert without that option"
         for row in np.flatnonzero(~np.asarray(keys.is_valid())).tolist():
             wrong[row] = Rejection("decode", "no-key", why)
-    return batch.set_column(place, pa.field("key", pa.string()), keys), wrong
+    return with_column(batch, "key", keys), wrong
 
 
 def check_labels(
@@ -222,8 +219,7 @@ def _of_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array
     values, missing = array, array.is_null() if array.null_count else None
     while pa.types.is_fixed_size_list(values.type):
-        size = values.type.list_size
-        values = values.values.slice(values.offset * size, len(values) * size)
+        values = items_of(values)
     return pa.ExtensionArray.from_storage(
         type_, pa.FixedSizeListArray.from_arrays(values, type=type_.storage_type, mask=missing)
     )

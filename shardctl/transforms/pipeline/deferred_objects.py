@@ -133,7 +133,7 @@ class Annotated:
         if left:
             sizes = " to ".join(f"{width}x{height}" for width, height in (before[0], size))
             message = f"{who} changed the image from {sizes}, and not {some(left)}"
-            raise Rejection("transform", BAD, message)
+            raise _unfit(message)
 
     def check(self, sample: Sample, setter: Callable[[str], str]) -> None:
         """Raise Rejection if a person's functions made objects that could not be read. `setter`
@@ -149,7 +149,7 @@ class Annotated:
             if all(items is None or _is_list(items) for items in lists.values()):
                 for fault in object_faults(lists, role):
                     message = f"{setter(name)} set {name} to a dict {fault}"
-                    raise Rejection("transform", BAD, message)
+                    raise _unfit(message)
 
     def upright(self, sample: Sample, opened: Opened) -> int:
         """Make the masks and objects that came with a record those of its upright image. Raises
@@ -241,6 +241,10 @@ class Annotated:
             if moved is not None:
                 made[place] = {"size": list(moved.shape), "counts": rle.encode_patch(moved)}
         return moved_objects({**given, "rle": made}, motion, role, self._rule, masks)
+
+
+def _unfit(message: str) -> Rejection:
+    return Rejection("transform", BAD, message)
 
 
 def _places_of(value: Any) -> Any:
@@ -348,19 +352,15 @@ def _checked(objects: Members, name: str, size: Size) -> Members:
     for member, items in objects.items():
         if items is not None and len(items) != count:
             message = f"{name} has {count} of bbox and {len(items)} of {member}"
-            raise Rejection("transform", BAD, message)
+            raise _unfit(message)
     if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
-        raise Rejection(
-            "transform", BAD, f"a bbox of {name} is not four numbers: x, y, width, height"
-        )
+        raise _unfit(f"a bbox of {name} is not four numbers: x, y, width, height")
     for polygon in chain.from_iterable(each or () for each in objects.get("segmentation") or ()):
         if not _are_numbers(polygon) or len(polygon) % 2:
-            raise Rejection(
-                "transform", BAD, f"a polygon of {name} is not a list of numbers: x, y, x, y, …"
-            )
+            raise _unfit(f"a polygon of {name} is not a list of numbers: x, y, x, y, …")
     for point in chain.from_iterable(each or () for each in objects.get("keypoints") or ()):
         if not _are_numbers(point, 3, finite=False):
-            raise Rejection("transform", BAD, f"a keypoint of {name} is not three numbers: x, y, v")
+            raise _unfit(f"a keypoint of {name} is not three numbers: x, y, v")
     for runs in objects.get("rle") or ():
         if runs is not None:
             check_runs(runs, name, size)
@@ -383,12 +383,10 @@ def check_runs(runs: Any, name: str, size: Size) -> None:
         height, width = runs["size"]
         rle.decode_patch(runs["counts"], (height, width))
     except (TypeError, KeyError, ValueError):
-        raise Rejection(
-            "transform", BAD, f"an RLE of {name} is not one, with a size and counts"
-        ) from None
+        raise _unfit(f"an RLE of {name} is not one, with a size and counts") from None
     if (width, height) != size:
         message = f"an RLE of {name} is of {width}x{height}, and the image has {size[0]}x{size[1]}"
-        raise Rejection("transform", BAD, message)
+        raise _unfit(message)
 
 
 def _upright_objects(given: Members, rule: AnnotationRule, opened: Opened) -> Members:
@@ -434,7 +432,7 @@ def _upright_mask(mask: Members, name: str, rule: AnnotationRule, opened: Opened
 
 def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
     sizes = f"{size[0]}x{size[1]}, and the image has {of_image[0]}x{of_image[1]}"
-    return Rejection("transform", BAD, f"{printable(name)}: its mask is of {sizes}")
+    return _unfit(f"{printable(name)}: its mask is of {sizes}")
 
 
 def _moved_mask(

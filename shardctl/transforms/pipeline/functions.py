@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -24,36 +24,31 @@ Given = tuple[Sample, ...]
 not kept."""
 
 
+Made = tuple[int, Sample, Given]
+"""A sample that functions made: the number of its record, itself, and what was given to each
+function. An object of a class would cost more than calling the function."""
+
+
 @dataclass
 class Applied:
-    """What functions made of records: samples, each with the number of its record and what was
-    given to each function, and rejects by record.
+    """What functions made of records: samples, and rejects by record.
 
-    `left_out` names, by record, the function that returned no sample. Lists side by side: an object
-    for each sample would cost more than calling the function.
+    `left_out` names, by record, the function that returned no sample.
     """
 
-    records: list[int] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    given: list[Given] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
     rejects: dict[int, Rejection] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
 
     def extend(self, other: Applied) -> None:
         """Add what was made of other records, or of other variants of the same."""
-        self.records += other.records
-        self.samples += other.samples
-        self.given += other.given
+        self.made += other.made
         self.rejects.update(other.rejects)
         self.left_out.update(other.left_out)
 
     def drop_rejected(self) -> None:
         """Drop the samples of records that are rejected: one of them costs all of its record."""
-        if self.rejects:
-            kept = [record not in self.rejects for record in self.records]
-            self.records = list(compress(self.records, kept))
-            self.samples = list(compress(self.samples, kept))
-            self.given = list(compress(self.given, kept))
+        self.made[:] = [each for each in self.made if each[0] not in self.rejects]
 
 
 class FailedCallError(Exception):
@@ -121,8 +116,8 @@ class Functions:
             if after.get(name, absent) is not before.get(name, absent)
         }
 
-    def apply(self, records: list[int], samples: list[Sample], called: Called) -> Applied:
-        """Return what the functions make of samples, each given with the number of its record.
+    def apply(self, asked: list[Made], called: Called) -> Applied:
+        """Return what the functions make of samples, which are used up.
 
         Several functions are called in turn on each sample: one may leave something for the next. A
         model is called with the samples of all records, some at a time. `settle` must follow once
@@ -130,17 +125,15 @@ class Functions:
 
         Raises FailedCallError.
         """
-        applied = Applied(records, samples, [()] * len(samples))
+        applied = Applied(asked)
         for steps in self._stretches:
             if len(steps) < 2:
                 applied = self._in_turn(applied, steps, called)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-            for record, sample, given in zip(
-                applied.records, applied.samples, applied.given, strict=True
-            ):
-                if record not in made.rejects:
-                    made.extend(self._in_turn(Applied([record], [sample], [given]), steps, called))
+            for each in applied.made:
+                if each[0] not in made.rejects:
+                    made.extend(self._in_turn(Applied([each]), steps, called))
             applied = made
         return applied
 
@@ -151,9 +144,7 @@ class Functions:
                 applied = self._together(applied, step, who, called)
                 continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-            for record, sample, given in zip(
-                applied.records, applied.samples, applied.given, strict=True
-            ):
+            for record, sample, given in applied.made:
                 if record in made.rejects:
                     continue
                 called([record], False)
@@ -176,42 +167,42 @@ class Functions:
         """Call a model on all samples, some at a time. Raises FailedCallError."""
         applied.drop_rejected()
         made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-        for first in range(0, len(applied.records), model.batch):
-            some = slice(first, first + model.batch)
-            records, samples = applied.records[some], applied.samples[some]
-            # what the model lets go of is not held here
-            applied.samples[some] = [{} for _ in samples]
-            names = [(sample["key"], sample["variant"]) for sample in samples]
-            before = [
-                (*given, sample.copy()) if self._traced else given
-                for given, sample in zip(applied.given[some], samples, strict=True)
+        while applied.made:
+            some = applied.made[: model.batch]
+            del applied.made[: model.batch]  # what the model lets go of is not held here
+            asked = [
+                (
+                    record,
+                    sample["key"],
+                    sample["variant"],
+                    (*given, sample.copy()) if self._traced else given,
+                )
+                for record, sample, given in some
             ]
-            different = list(dict.fromkeys(records))
+            samples = [sample for _, sample, _ in some]
+            some.clear()
+            different = list(dict.fromkeys(record for record, *_ in asked))
             called(different, True)
             try:
                 results = model.apply_together(samples)
             except Rejection as rejection:
                 if len(different) > 1:
                     raise FailedCallError(different, who, rejection) from rejection
-                made.rejects.setdefault(records[0], rejection)
+                made.rejects.setdefault(different[0], rejection)
                 continue
-            for record, result, (key, variant), given in zip(
-                records, results, names, before, strict=True
-            ):
+            for result, (record, key, variant, given) in zip(results, asked, strict=True):
                 _take(made, record, result, key, variant, who, given)
         return made
 
     def settle(self, applied: Applied) -> None:
         """Number the samples of records of which functions made several, and reject those of which
         they made none."""
-        for record in applied.left_out.keys() - set(applied.records):
+        groups: defaultdict[int, list[Sample]] = defaultdict(list)
+        for record, sample, _ in applied.made:
+            groups[record].append(sample)
+        for record in applied.left_out.keys() - groups.keys():
             why = f"{applied.left_out[record]} left it out"
             applied.rejects.setdefault(record, Rejection("transform", "left-out", why))
-        if len(set(applied.records)) == len(applied.records):
-            return
-        groups: defaultdict[int, list[Sample]] = defaultdict(list)
-        for record, sample in zip(applied.records, applied.samples, strict=True):
-            groups[record].append(sample)
         for record, group in groups.items():
             if len({sample["variant"] for sample in group}) == len(group):
                 continue
@@ -250,9 +241,7 @@ def _take(
             changed["variant"] = variant
         if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
             changed = unshared(changed)
-        made.records.append(record)
-        made.samples.append(changed)
-        made.given.append(given)
+        made.made.append((record, changed, given))
     if not results:
         made.left_out[record] = who
 

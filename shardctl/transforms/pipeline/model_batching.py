@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from shardctl.errors import InputError, Rejection
 from shardctl.format.roles import Sample
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE
-from shardctl.transforms.pipeline.functions import FailedCallError, MadeSample
-from shardctl.transforms.pipeline.samples import Prepared, SamplePipeline
+from shardctl.transforms.pipeline.functions import FailedCallError
+from shardctl.transforms.pipeline.samples import Outcome, Prepared, SamplePipeline
 
 Watch = Callable[[int | None, str], None]
 """Is told what is worked on next: the record, by the number by which it was added, and the stage
@@ -38,7 +38,7 @@ class ModelBatcher:
         self._held.append(record)
         return number
 
-    def finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
+    def finish(self, careful: bool) -> list[Outcome]:
         """Return the samples of each record that was added, or why it is rejected, and forget them.
 
         With `careful` each goes through the models alone first, so that one which ends the process
@@ -50,8 +50,8 @@ class ModelBatcher:
         finally:
             self._held, self._ready = [], {}
 
-    def _finish(self, careful: bool) -> list[list[MadeSample] | Rejection]:
-        found: dict[int, list[MadeSample] | Rejection] = {}
+    def _finish(self, careful: bool) -> list[Outcome]:
+        found: dict[int, Outcome] = {}
         left = list(range(len(self._held)))
         if careful:
             self._ready = {}  # one at a time is in memory, as later all of them
@@ -72,7 +72,7 @@ class ModelBatcher:
             left = [record for record in left if record not in rejected]
         return [each for _, each in sorted(found.items())]
 
-    def _culprits(self, failed: FailedCallError) -> dict[int, list[MadeSample] | Rejection]:
+    def _culprits(self, failed: FailedCallError) -> dict[int, Outcome]:
         """Return those of the records of a call that failed which fail alone too. Raises InputError
         if there are none."""
         alone = {record: self._attempt([record])[record] for record in failed.records}
@@ -85,9 +85,9 @@ class ModelBatcher:
         self._called.update(rejected)
         return dict(rejected)
 
-    def _attempt(self, records: Iterable[int]) -> dict[int, list[MadeSample] | Rejection]:
+    def _attempt(self, records: Iterable[int]) -> dict[int, Outcome]:
         """Do all to some records. Raises FailedCallError."""
-        made: dict[int, list[MadeSample] | Rejection] = {}
+        made: dict[int, Outcome] = {}
         ready: dict[int, Prepared] = {}
         try:
             for record in records:

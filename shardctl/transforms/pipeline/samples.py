@@ -32,11 +32,15 @@ from shardctl.transforms.pipeline.functions import (
     Called,
     Functions,
     Given,
+    Made,
     MadeSample,
     unshared,
 )
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, row_size
+
+Outcome = list[MadeSample] | Rejection
+"""The samples that were made of a record, or why it is rejected."""
 
 
 @dataclass
@@ -94,8 +98,7 @@ class SamplePipeline:
         )
         # who finishes samples without a layout looks at them
         self._moves_later = layout is not None and not self._functions
-        self._store = recipe.store
-        store = recipe.store
+        self._store = store = recipe.store
         self._pixels_only = store is not None and store.name in ("raw", "source", "none")
         self._columns = (
             SampleColumns(layout, store is not None, self._functions) if layout else None
@@ -110,7 +113,7 @@ class SamplePipeline:
         if self._functions:
             return self._by_functions(record)
         if self._store is None:  # there may be millions of small texts
-            return [self._made(sample) for sample in self._with_variants([0], [record])[1]]
+            return [self._made(sample) for sample in self._variants_of_text(record)]
         if self._store.name == "source":
             return [self._kept(record)]
         made, store = [], self._store
@@ -137,7 +140,7 @@ class SamplePipeline:
         """
         sample = unshared(record)
         if self._store is None:
-            return Prepared(self._with_variants([0], [sample])[1])
+            return Prepared(self._variants_of_text(sample))
         prepared = Prepared([], _image_name(record))
         for each in self._variants_of(sample):
             prepared.samples += each.samples
@@ -155,7 +158,7 @@ class SamplePipeline:
 
     def finish_together(
         self, prepared: Mapping[int, Prepared], called: Called, encoding: Callable[[int], None]
-    ) -> dict[int, list[MadeSample] | Rejection]:
+    ) -> dict[int, Outcome]:
         """Do the rest to the records that were prepared, by their numbers, so that models see all
         of them.
 
@@ -164,17 +167,15 @@ class SamplePipeline:
         """
         applied, images = self._applied(prepared, called, encoding)
         self._functions.settle(applied)
-        made: dict[int, list[MadeSample] | Rejection] = {number: [] for number in prepared}
+        made: dict[int, Outcome] = {number: [] for number in prepared}
         made.update(applied.rejects)
-        for place, record in enumerate(applied.records):
+        for (record, sample, given), stored in zip(applied.made, images, strict=True):
             found = made[record]
             if isinstance(found, Rejection):
                 continue
             encoding(record)
             try:
-                found.append(
-                    self._made(applied.samples[place], applied.given[place], *images[place])
-                )
+                found.append(self._made(sample, given, *stored))
             except Rejection as rejection:
                 made[record] = rejection
         return made
@@ -184,17 +185,19 @@ class SamplePipeline:
     ) -> tuple[Applied, list[tuple[Shape | None, int]]]:
         """Call the functions, and store the images that they return. Returns too the shape of each
         image, and how many objects in it are no longer marked. Raises FailedCallError."""
-        records = [number for number, each in prepared.items() for _ in each.samples]
-        samples = [sample for each in prepared.values() for sample in each.samples]
+        asked: list[Made] = [
+            (number, sample, ()) for number, each in prepared.items() for sample in each.samples
+        ]
         for each in prepared.values():
             each.samples = []
-        applied = self._functions.apply(records, samples, called)
-        images: list[tuple[Shape | None, int]] = [(None, 0)] * len(applied.samples)
-        for place, record in enumerate(applied.records if self._store is not None else ()):
+        applied = self._functions.apply(asked, called)
+        images: list[tuple[Shape | None, int]] = [(None, 0)] * len(applied.made)
+        for place, (record, sample, given) in enumerate(applied.made if self._store else ()):
             if record not in applied.rejects:
                 encoding(record)
                 try:
-                    images[place] = self._store_image(applied, place, prepared[record])
+                    stored, images[place] = self._stored(sample, given, prepared[record])
+                    applied.made[place] = record, stored, given
                 except Rejection as rejection:
                     applied.rejects[record] = rejection
         return applied, images
@@ -205,7 +208,12 @@ class SamplePipeline:
 
         `called` is told of each call.
         """
-        applied = self._functions.apply(*self._with_variants(numbers, records), called)
+        asked: list[Made] = [
+            (number, sample, ())
+            for number, record in zip(numbers, records, strict=True)
+            for sample in self._variants_of_text(record)
+        ]
+        applied = self._functions.apply(asked, called)
         self._functions.settle(applied)
         applied.drop_rejected()
         return applied
@@ -221,19 +229,14 @@ class SamplePipeline:
         them set."""
         return self._functions.setters(made.given, made.fields)
 
-    def _with_variants(
-        self, records: list[int], samples: list[Sample]
-    ) -> tuple[list[int], list[Sample]]:
+    def _variants_of_text(self, record: Sample) -> list[Sample]:
+        """Return the variants of a record without an image. Nothing in one is shared with another;
+        one alone is the record itself."""
         variants = range(self._recipe.variants)
         if len(variants) > 1:
-            records = [record for record in records for _ in variants]
-            samples = [
-                {**unshared(sample), "variant": number} for sample in samples for number in variants
-            ]
-        else:
-            for sample in samples:
-                sample["variant"] = 0
-        return records, samples
+            return [{**unshared(record), "variant": number} for number in variants]
+        record["variant"] = 0
+        return [record]
 
     def _opened(self, sample: Sample) -> tuple[Opened, int]:
         """Open the image of a sample, finish its annotations, and ask the filters. Return too how
@@ -308,18 +311,19 @@ class SamplePipeline:
             self._functions.settle(applied)
         for rejection in applied.rejects.values():
             raise rejection
-        made_of = zip(applied.samples, applied.given, images, strict=True)
-        return [self._made(fields, given, *image) for fields, given, image in made_of]
+        made_of = zip(applied.made, images, strict=True)
+        return [self._made(fields, given, *image) for (_, fields, given), image in made_of]
 
-    def _store_image(
-        self, applied: Applied, place: int, prepared: Prepared
-    ) -> tuple[Shape | None, int]:
-        """Put what is stored of an image in place of the pixels that functions returned.
+    def _stored(
+        self, sample: Sample, given: Given, prepared: Prepared
+    ) -> tuple[Sample, tuple[Shape | None, int]]:
+        """Return a sample with what is stored of its image in place of the pixels that functions
+        returned.
 
-        Returns the shape of the image, None where none is stored, and how many objects in it are no
+        And the shape of the image, None where none is stored, and how many objects in it are no
         longer marked. Raises Rejection.
         """
-        sample, given, store = applied.samples[place], applied.given[place], self._store
+        store = self._store
         cut_off, before, seen = prepared.images[sample["variant"]]
         assert store is not None, "there are images"
 
@@ -331,15 +335,13 @@ class SamplePipeline:
                 self.unmoved[name] = setter("image")
         if store.name == "none":
             self._annotated.check(sample, setter)
-            applied.samples[place] = {key: value for key, value in sample.items() if key != "image"}
-            return None, cut_off
+            return {key: value for key, value in sample.items() if key != "image"}, (None, cut_off)
         pixels = self._checked_pixels(sample, given)
         self._annotated.check(sample, setter)
         size = (pixels.shape[1], pixels.shape[0])
         self._annotated.check_moved(before, sample, size, setter("image"))
         stored = pixels if store.name == "raw" else _encoded(pixels, prepared.name, store)
-        applied.samples[place] = {**sample, "image": stored}
-        return pixels.shape, cut_off
+        return {**sample, "image": stored}, (pixels.shape, cut_off)
 
     def _checked_pixels(self, sample: Sample, given: Given) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""
@@ -445,23 +447,23 @@ class SampleColumns:
         before = len(applied.rejects)
         arrays = []
         for each in self._fields:
-            values = [sample.get(each[0]) for sample in applied.samples]
+            values = [sample.get(each[0]) for _, sample, _ in applied.made]
             is_class = each[0] == "label" and self._classes is not None
             array = None if is_class else array_of(values, each[1])
             arrays.append(self._column(each, applied) if array is None else array)
         batch = pa.record_batch(arrays, schema=self._schema)
         if len(applied.rejects) > before:  # a rejection costs all samples of its record
-            kept = [record not in applied.rejects for record in applied.records]
+            kept = [record not in applied.rejects for record, *_ in applied.made]
             batch = batch.filter(pa.array(kept))
         return batch
 
     def _column(self, field: _Field, applied: Applied) -> pa.Array:
         """Return the values of one column, looking at them one by one. Those that do not fit are
         null, and rejects."""
-        values: list[Any] = [None] * len(applied.samples)
-        for place, record in enumerate(applied.records):
+        values: list[Any] = [None] * len(applied.made)
+        for place, (record, sample, given) in enumerate(applied.made):
             try:
-                values[place] = self._value(field, applied.samples[place], applied.given[place])
+                values[place] = self._value(field, sample, given)
             except Rejection as rejection:
                 applied.rejects.setdefault(record, rejection)
         return pa.array(values, field[1])

@@ -14,7 +14,7 @@ from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.arguments import contradiction
 from shardctl.system.text import printable
-from shardctl.transforms.recipe_files.reading import load_recipe, read_toml
+from shardctl.transforms.recipe_files.reading import named_recipe, read_toml
 from shardctl.transforms.recipe_options import RECIPE_OPTIONS, SHORTCUTS, STEP_OPTIONS
 from shardctl.transforms.settings import Json
 from shardctl.transforms.table import TOKEN_STEPS, TRANSFORMS, unknown_step
@@ -32,14 +32,12 @@ def recipe_with_options(
     """
     for name, option in STEP_OPTIONS.items():
         option.check(name, given.get(name, option.default))
-    is_file = isinstance(recipe, str | Path)
-    file = printable(recipe) if is_file else "the recipe"
-    joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
+    joined, file = named_recipe(recipe)
     joined |= {key: given[key] for key in RECIPE_OPTIONS if given.get(key) is not None}
     if joined.get("kind") in FORMAT_NAMES:
         joined |= {"kind": "auto", "format": joined["kind"]}
     steps = joined.get("transform")
-    own = list(steps) if isinstance(steps, list) else []
+    own = deepcopy(steps) if isinstance(steps, list) else []
     names, chats = [step.get("name") for step in _each(own)], given.get("chat_template") is not None
     if chats and given.get("tokenizer") is None and "tokenize_chat" not in names:
         raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
@@ -56,9 +54,7 @@ def recipe_with_options(
             if name == "tokenizer" and (chats or "tokenize_chat" in names):
                 step = "tokenize_chat"
             changes = own and (step in names or step not in TOKEN_STEPS)
-            if changes:
-                own = deepcopy(own)
-            among = list(_each(own)) if changes else made
+            among = _each(own) if changes else made
             same = [each for each in among if each.get("name") == step]
             if changes and len(same) != 1:
                 text = " ".join(value) if isinstance(value, tuple) else str(value)

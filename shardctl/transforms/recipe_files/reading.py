@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -226,6 +227,14 @@ def load_recipe(path: Path) -> Json:
     return file.recipe
 
 
+def named_recipe(named: Mapping[str, Any] | str | Path | None) -> tuple[Json, str]:
+    """Return a recipe, or that of the file that is named, as plain data, and what messages call it.
+    Raises what `load_recipe` does."""
+    if isinstance(named, str | Path):
+        return load_recipe(Path(named)), printable(named)
+    return dict(named or {}), "the recipe"
+
+
 def _toml_problem(shown: str, text: str, message: str) -> Problem:
     found = _PLACE_IN_MESSAGE.search(message)
     line = column = None
@@ -318,9 +327,9 @@ def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
     found: list[StepSummary] = []
     size: Size | None = None
     for step in steps:
-        samples, moves = 1, None
+        moves = None
         if isinstance(step, ImageTransform):
-            size, samples, moves = step.output_size(size), step.samples, tuple(sorted(step.moves))
+            size, moves = step.output_size(size), tuple(sorted(step.moves))
         elif isinstance(step, SampleTransform):
             size = None  # a person's function may change it
         found.append(
@@ -329,7 +338,7 @@ def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
                 step.settings(),
                 first_line(type(step)),
                 step.random,
-                samples,
+                step.samples,
                 moves,
                 size,
             )

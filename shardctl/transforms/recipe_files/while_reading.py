@@ -11,12 +11,12 @@ import numpy as np
 
 from shardctl.errors import UsageError
 from shardctl.system.arguments import whole_number
-from shardctl.system.text import printable, some
+from shardctl.system.text import some
 from shardctl.transforms.base import Filter
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.overriding import parse_step_option
-from shardctl.transforms.recipe_files.reading import load_recipe
+from shardctl.transforms.recipe_files.reading import named_recipe
 from shardctl.transforms.recipe_options import UNDECIDED
 from shardctl.transforms.settings import Json, raise_any
 
@@ -37,15 +37,14 @@ def recipe_while_reading(given: Mapping[str, Any], dataset: Json, most_pixels: i
     recipe = given.get("recipe")
     if not isinstance(recipe, str | Path | Mapping | None):
         raise UsageError(f"recipe is a file, @NAME or a dict, not {recipe!r}")
-    shown = printable(recipe) if isinstance(recipe, str | Path) else "the recipe"
     if recipe == DATASET:
-        joined = dict(dataset)
+        joined, shown = dict(dataset), DATASET
         if not joined.get("reading"):
             raise UsageError(
                 "the recipe of the dataset has no [[reading]]; give a recipe, or steps"
             )
     else:
-        joined = load_recipe(Path(recipe)) if isinstance(recipe, str | Path) else dict(recipe or {})
+        joined, shown = named_recipe(recipe)
         raise_any(Recipe.values(joined)[1])
     if steps := joined.pop("reading", ()):  # all else was for the conversion
         joined = {key: joined[key] for key in KEYS if key in joined} | {"transform": steps}

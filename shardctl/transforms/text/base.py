@@ -15,7 +15,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Array, Bools
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Fault, Records, RejectRow
 from shardctl.transforms.settings import shown_beside
 
 
@@ -30,11 +30,6 @@ def version_of(package: str) -> str:
 
 
 TEXT = "text"
-
-
-Fault = tuple[int, Rejection]
-"""The row of a text that is rejected, and why: at the stage "filter" for a rule about texts,
-"transform" where a step cannot be done."""
 
 
 def texts_of(records: Records) -> pa.Array:
@@ -168,14 +163,9 @@ class TextFilter(TextStep):
         """Yield the rules with their values of `texts`."""
         raise NotImplementedError
 
-    def faults(self, texts: pa.Array) -> Iterable[Fault]:
-        """Yield the texts that do not keep to a rule, each once, with the first rule that it
-        breaks."""
-        return broken_by(self.rules(texts))
-
     def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
         """Return the same texts."""
-        for fault in self.faults(texts):
+        for fault in broken_by(self.rules(texts)):
             reject(*fault)
         return texts
 

@@ -107,11 +107,7 @@ class Whitespace(TextTransform, step="whitespace"):
             return texts
         # What is before the first word of a text, and after its last, goes. A gap is between two
         # words of one text; nearly all are one space or one newline, and stay.
-        gaps = (
-            np.flatnonzero(np.diff(words.text) == 0)
-            if words.texts > 1
-            else np.arange(max(0, len(words) - 1))
-        )
+        gaps = np.flatnonzero(np.diff(words.text) == 0)
         starts, ends = words.ends[gaps], words.starts[gaps + 1]
         fine = data[starts] == SPACE
         if not self.one_line:

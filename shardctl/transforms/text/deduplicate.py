@@ -3,7 +3,7 @@ the work was divided."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,14 @@ from shardctl.format.tables import REPAIR_ADVICE, open_table
 from shardctl.system.folders import LocalFolder
 from shardctl.system.options import Number, Word, setting
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, RejectRow
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    Counts,
+    Fault,
+    Records,
+    RejectRow,
+)
 from shardctl.transforms.duplicates.exact import DuplicatesTable
 from shardctl.transforms.duplicates.pieces import (
     DOCUMENT,
@@ -94,9 +101,12 @@ class Deduplicate(BatchTransform, step="deduplicate"):
         reject: RejectRow,
         counts: Counts,
     ) -> Iterable[Records]:
+        return (records.without(self._documents(table, paths, records), reject),)
+
+    def _documents(
+        self, table: DuplicatesTable, paths: pa.ChunkedArray, records: Records
+    ) -> Iterator[Fault]:
         rows, _, files, kept_records, similarity = table.of(records.file, records.numbers)
-        kept = np.ones(len(records.numbers), bool)
-        kept[rows] = False
         if len(files) and not (files.min() >= 0 and files.max() < len(paths)):
             raise DatasetError(f"{self.table}: contradicts {FILES}; {REPAIR_ADVICE}")
         for number, row in enumerate(rows.tolist()):
@@ -107,8 +117,7 @@ class Deduplicate(BatchTransform, step="deduplicate"):
                 alike = f"their similarity is {similarity[number]:.2f}"
                 why = f"has nearly the same text as {key}, which is kept ({alike})"
                 kind = "near-duplicate"
-            reject(row, Rejection("filter", kind, why))
-        return (records.kept(kept),)
+            yield row, Rejection("filter", kind, why)
 
     def _drop_pieces(
         self, table: DuplicatesTable, records: Records, reject: RejectRow, counts: Counts
@@ -128,8 +137,7 @@ class Deduplicate(BatchTransform, step="deduplicate"):
         after = without_pieces(before, pieces, dropped)
         empty = (of_row > 0) & (np.bincount(pieces.row[dropped], minlength=len(before)) == of_row)
         why = Rejection("filter", "duplicate", f"all its {self.unit}s are in texts before it too")
-        for row in np.flatnonzero(empty).tolist():
-            reject(row, why)
         counts["pieces_dropped"] += int(dropped.sum())
         counts["bytes_dropped"] += int(pieces.sizes[dropped].sum())
-        return (with_texts(records, after).kept(~empty),)
+        faults = ((row, why) for row in np.flatnonzero(empty).tolist())
+        return (with_texts(records, after).without(faults, reject),)

@@ -47,19 +47,19 @@ def whole_numbers(values: pa.Array) -> Integers:
     return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-LIMIT = Whole(0, 2**40)
+COUNT = Whole(0, 2**40)
 
 
 class FilterLength(BatchTransform, step="filter_length"):
     """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
     none."""
 
-    min_chars: int | None = setting(LIMIT, None, "Fewest characters (code points).")
-    max_chars: int | None = setting(LIMIT, None, "Most characters.")
-    min_words: int | None = setting(LIMIT, None, "Fewest words: characters between white space.")
-    max_words: int | None = setting(LIMIT, None, "Most words.")
-    min_tokens: int | None = setting(LIMIT, None, "Fewest tokens, after the step tokenize.")
-    max_tokens: int | None = setting(LIMIT, None, "Most tokens.")
+    min_chars: int | None = setting(COUNT, None, "Fewest characters (code points).")
+    max_chars: int | None = setting(COUNT, None, "Most characters.")
+    min_words: int | None = setting(COUNT, None, "Fewest words: characters between white space.")
+    max_words: int | None = setting(COUNT, None, "Most words.")
+    min_tokens: int | None = setting(COUNT, None, "Fewest tokens, after the step tokenize.")
+    max_tokens: int | None = setting(COUNT, None, "Most tokens.")
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -81,11 +81,7 @@ class FilterLength(BatchTransform, step="filter_length"):
 
     def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         """Return the records that keep to the limits."""
-        kept = np.ones(len(records.numbers), bool)
-        for row, rejection in broken_by(self._rules(records)):
-            kept[row] = False
-            reject(row, rejection)
-        return (records.kept(kept),)
+        return (records.without(broken_by(self._rules(records)), reject),)
 
     def _rules(self, records: Records) -> Iterator[Rule]:
         if self._limits("chars"):
@@ -105,7 +101,6 @@ class FilterLength(BatchTransform, step="filter_length"):
             yield Rule("tokens", "tokens", lengths, self.min_tokens, self.max_tokens)
 
 
-COUNT = Whole(0, 2**40)
 ELLIPSIS = "..."
 CITATIONS = r"\[\d*\]|\[edit\]|\[citation needed\]"
 SENTENCE_END = r"[.?!。！？]+[\"”'’)\]]*(?:\s|$)"
@@ -251,10 +246,9 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
             exclusive=True,
         )
         _, characters = duplicate_shares(words, lines)
-        name = "share of characters in duplicate lines"
         yield Rule(
             "fineweb-duplicate-line-chars",
-            name,
+            "share of characters in duplicate lines",
             characters,
             most=self.max_duplicate_line_chars,
             exclusive=True,
@@ -461,9 +455,7 @@ def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, Shares
     """
     word_ids = words.ids()
     grams = word_ids.copy()
-    places = np.flatnonzero(
-        (np.bincount(word_ids, minlength=1)[word_ids] > 1) if len(word_ids) else np.zeros(0, bool)
-    )
+    places = np.flatnonzero(np.bincount(word_ids, minlength=1)[word_ids] > 1)
     last_word = words.of_text[1:] - 1
     for n in N_GRAMS:
         texts = words.text[places]
@@ -485,8 +477,6 @@ def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, Shares
 def _most_common(words: Words, places: Numbers, ids: Numbers, counts: Numbers, n: int) -> Numbers:
     """Return the places of the most common n-gram of each text; of several the longest, and of
     those the first."""
-    if not len(places):
-        return places
     before = words.packed.offsets
     sizes = before[places + n] - before[places]
     text = words.text[places]

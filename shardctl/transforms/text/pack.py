@@ -207,9 +207,9 @@ class Pack(BatchTransform, step="pack"):
                     f"{pieces_of[row]:,} pieces; leave them out (keep_text = false, --schema)"
                 )
                 reject(row, Rejection("transform", "too-large", message))
-        records, places = records.kept(kept), np.flatnonzero(kept)
-        documents, rows = _documents_of(
-            records, eos, lambda row, rejection: reject(int(places[row]), rejection)
+        places = np.flatnonzero(kept)
+        documents, records = _documents_of(
+            records.kept(kept), eos, lambda row, rejection: reject(int(places[row]), rejection)
         )
         if not len(documents):
             return
@@ -217,17 +217,14 @@ class Pack(BatchTransform, step="pack"):
         pieces = windows(documents.lengths, size, self.stride)
         _count(counts, documents.lengths, self.length)
         counts["pieces"] += len(pieces)
-        copied = _bytes_of_rows(records.batch)[rows[pieces.document]]
+        copied = _bytes_of_rows(records.batch)[pieces.document]
         groups = (np.cumsum(pieces.length + copied) - 1) // TOGETHER
         edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
         for first, last in pairwise(edges):
-            yield self._rows(records, documents, pieces.of_blocks(first, last), rows)
+            yield self._rows(records, documents, pieces.of_blocks(first, last))
 
-    def _rows(
-        self, records: Records, documents: _Documents, pieces: Pieces, rows: Numbers
-    ) -> Records:
-        """Return a row for each of some pieces. `rows` are those of the documents in the
-        records."""
+    def _rows(self, records: Records, documents: _Documents, pieces: Pieces) -> Records:
+        """Return a row for each of some pieces. `records` are those of the documents."""
         values, ends = documents.taken(pieces), np.cumsum(pieces.length)
         if self.stride:
             inside = np.arange(ends[-1]) - np.repeat(ends - pieces.length, pieces.length)
@@ -243,7 +240,7 @@ class Pack(BatchTransform, step="pack"):
             assert self.length is not None, "else there is nothing to split"
             number = pieces.start // (self.length - self.stride)
             made["variant"] = pa.array(number.astype(np.int32))
-        batch, taken = records.batch, rows[pieces.document]
+        batch, taken = records.batch, pieces.document
         columns = {
             name: None if name in made else column.take(pa.array(taken))
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -342,38 +339,41 @@ def _places(starts: Numbers, lengths: Numbers) -> Numbers | slice:
     return places
 
 
+_EMPTY = Rejection("transform", "empty", "the document has no tokens")
+_NO_TOKENS = Rejection(
+    "transform", "no-tokens", f"its tokens are not all whole numbers from 0 to {MOST_TOKEN}"
+)
+_OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as long as {TOKENS}")
+
+
 def _documents_of(
     records: Records, eos: int | None, reject: RejectRow
-) -> tuple[_Documents, Numbers]:
-    """Return the documents of records, and the row of the record that each is of. Those that do not
-    end with `eos` get it; it counts for the loss as the token before it does. Those that have no
-    tokens or wrong ones are rejected."""
-    batch = records.batch
+) -> tuple[_Documents, Records]:
+    """Return the documents of records, and the record of each: those that have no tokens or wrong
+    ones are rejected. Documents that do not end with `eos` get it; it counts for the loss as the
+    token before it does."""
     lists = {
-        name: _numbers(batch.column(name))
+        name: records.batch.column(name)
         for name in (TOKENS, LOSS_MASK)
-        if name in batch.schema.names
+        if name in records.batch.schema.names
     }
-    lengths, _, faults = lists[TOKENS]
-    for others, _, _ in lists.values():
-        faults |= dict.fromkeys(np.flatnonzero(others != lengths).tolist(), _OTHER_MASK)
-    for row in sorted(faults):
-        reject(row, faults[row])
-    values = {name: numbers for name, (_, numbers, _) in lists.items()}
-    keys, rows = batch.column("key"), np.arange(len(lengths))
-    if faults:
-        kept = np.ones(len(lengths), np.bool_)
-        kept[list(faults)] = False
-        values = {
-            name: numbers[np.repeat(kept, sizes)] for name, (sizes, numbers, _) in lists.items()
-        }
-        keys, rows, lengths = keys.filter(pa.array(kept)), rows[kept], lengths[kept]
+    lengths = np.diff(list_offsets(lists[TOKENS]))
+    faults = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), _EMPTY)
+    ends = np.cumsum(lengths)
+    wrong = np.searchsorted(ends, _wrong_tokens(lists[TOKENS]), side="right")
+    faults |= dict.fromkeys(wrong.tolist(), _NO_TOKENS)
+    for each in lists.values():
+        others = np.flatnonzero(np.diff(list_offsets(each)) != lengths)
+        faults |= dict.fromkeys(others.tolist(), _OTHER_MASK)
+    records = records.without(sorted(faults.items()), reject)
+    values = {name: _numbers_in(records.batch.column(name)) for name in lists}
     tokens = values[TOKENS]
     values[TOKENS] = tokens.astype(
         np.uint16 if tokens.dtype == np.uint16 else np.uint32, copy=False
     )
     if LOSS_MASK in values:
         values[LOSS_MASK] = (values[LOSS_MASK] != 0).astype(np.uint8)
+    lengths = np.diff(list_offsets(records.batch.column(TOKENS)))
     first = np.zeros(len(lengths), np.int64)
     if eos is not None:
         ends = np.cumsum(lengths)
@@ -382,35 +382,26 @@ def _documents_of(
         for name, numbers in values.items():
             added = numbers.dtype.type(eos) if name == TOKENS else numbers[places - 1]
             values[name] = np.insert(numbers, places, added)
-    return _Documents(keys, lengths, first, values), rows
+    return _Documents(records.batch.column("key"), lengths, first, values), records
 
 
-_EMPTY = Rejection("transform", "empty", "the document has no tokens")
-_NO_TOKENS = Rejection(
-    "transform", "no-tokens", f"its tokens are not all whole numbers from 0 to {MOST_TOKEN}"
-)
-_OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as long as {TOKENS}")
+def _numbers_in(lists: pa.Array) -> Array:
+    """Return the whole numbers in lists, one behind the other, 0 for those that are missing."""
+    values = lists.flatten()
+    values = values.fill_null(0) if values.null_count else values
+    return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
-def _numbers(lists: pa.Array) -> tuple[Numbers, Array, dict[int, Rejection]]:
-    """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that
-    are wrong are rejected."""
-    lengths = np.diff(list_offsets(lists))
-    faults = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), _EMPTY)
+def _wrong_tokens(lists: pa.Array) -> Numbers:
+    """Return the places of those of all numbers in lists that are missing, or are no tokens."""
     values = lists.flatten()
     wrong = np.zeros(len(values), bool)
     if values.null_count:
         wrong = values.is_null().to_numpy(zero_copy_only=False)
-        values = values.fill_null(0)
-    numbers = values.to_numpy(zero_copy_only=False)
+    numbers = _numbers_in(lists)
     if numbers.dtype.kind == "i" or numbers.dtype.itemsize == 8:
         wrong = wrong | (numbers < 0) | (numbers.astype(np.uint64) > MOST_TOKEN)
-    if wrong.any():
-        ends = np.cumsum(lengths)
-        faults |= dict.fromkeys(
-            np.searchsorted(ends, np.flatnonzero(wrong), side="right").tolist(), _NO_TOKENS
-        )
-    return lengths, numbers, faults
+    return np.flatnonzero(wrong)
 
 
 def _count(counts: Counts, lengths: Numbers, size: int | None) -> None:

@@ -298,9 +298,7 @@ def _numbered(values: pa.Array) -> Integers:
 
 def sums(values: Integers | Mask) -> Numbers:
     """Return the sums of the values before each place, (n + 1,)."""
-    sums = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=sums[1:])
-    return sums
+    return np.append(0, np.cumsum(values, dtype=np.int64))
 
 
 def shares(parts: Integers, whole: Integers) -> Shares:

@@ -125,14 +125,8 @@ def longer_than(texts: pa.Array, most: int) -> Rows:
 def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:
     """Return the tokens of texts that were encoded one by one."""
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    ids = (
-        np.concatenate([np.asarray(part, np.uint32) for part in parts])
-        if parts
-        else np.empty(0, np.uint32)
-    )
-    return Encoded(offsets, ids)
+    ids = [np.asarray(part, np.uint32) for part in parts]
+    return Encoded(np.append(0, np.cumsum(lengths)), np.concatenate([np.empty(0, np.uint32), *ids]))
 
 
 def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:

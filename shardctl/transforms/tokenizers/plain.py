@@ -143,8 +143,7 @@ class Words(Tokenizer):
         found = pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown).to_numpy(
             zero_copy_only=False
         )
-        before = np.zeros(len(kept) + 1, np.int64)
-        np.cumsum(kept, out=before[1:])
+        before = np.append(0, np.cumsum(kept))
         return Encoded(before[offsets - offsets[0]], found[kept].astype(np.uint32))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:

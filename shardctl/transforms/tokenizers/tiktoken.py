@@ -202,8 +202,7 @@ def places_of(text: str, sizes: Offsets) -> tuple[Offsets, Offsets]:
     one counts as all of it."""
     data = np.frombuffer(text.encode(), np.uint8)
     begins = (data & 0xC0) != 0x80  # the bytes that begin a character
-    number = np.zeros(len(data) + 1, np.int64)
-    np.cumsum(begins, out=number[1:])
+    number = np.append(0, np.cumsum(begins))
     ends = np.cumsum(sizes)
     return number[ends - sizes + (sizes > 0)] - (sizes > 0), number[ends]
 
