@@ -46,8 +46,7 @@ from shardctl.system.progress import Phase, progress_of
 from shardctl.system.python_names import with_options
 from shardctl.system.scratch import scratch_folder
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.overriding import recipe_with_options
-from shardctl.transforms.recipe_files.while_reading import DATASET
+from shardctl.transforms.recipe_files.overriding import DATASET, recipe_with_options
 from shardctl.transforms.table import samples_per_record
 
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")

@@ -79,7 +79,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     """
     with quick_imports():
         from shardctl.benchmark.advice import advise as find_advice
-        from shardctl.transforms.recipe_files.showing import recipe_toml
+        from shardctl.transforms.recipe_files.reading import recipe_toml
 
     if write is not None:
         RECIPE.check(Path(write))

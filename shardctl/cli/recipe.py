@@ -123,7 +123,7 @@ def show(dst: str, output: Output) -> None:
             click.echo(text, nl=False)
         return
     with quick_imports():
-        from shardctl.transforms.recipe_files.showing import show_recipe
+        from shardctl.transforms.recipe_files.reading import show_recipe
 
     found = show_recipe(Path(dst))
     if output.as_json:

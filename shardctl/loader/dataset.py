@@ -279,7 +279,7 @@ class Dataset:
         if all(given.get(name, default) is default for name, default in _STEPS.items()):
             return transforms
         # 20 ms, which most loaders never need
-        from shardctl.transforms.recipe_files.while_reading import recipe_while_reading
+        from shardctl.transforms.recipe_files.overriding import recipe_while_reading
 
         dataset = self.manifest.recipe
         try:

@@ -55,7 +55,7 @@ class Progress:
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream, self._clock = sys.stderr if stream is None else stream, clock
-        self._phase = Phase()
+        self._phase, self._started = Phase(), clock()
 
     def __enter__(self) -> Progress:
         return self
@@ -139,12 +139,7 @@ class Lines(Progress):
 class Bars(Progress):
     """Draws a bar of tqdm for each phase."""
 
-    def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(stream, clock)
-        self._late = clock() + LATE_SECONDS
-        self._bar: Any = None
+    _bar: Any = None
 
     def write(self, line: str) -> None:
         """Write a line above the bar."""
@@ -165,7 +160,7 @@ class Bars(Progress):
         if self._bar is not None and self._bar.total != phase.total:
             self.close()
         if self._bar is None:
-            if phase.short and now < self._late:
+            if phase.short and now < self._started + LATE_SECONDS:
                 return
             self._bar = _bar_class()(**_settings_of(phase), file=self._stream)
             self._bar.initial = phase.first  # as if it had been there from the beginning

@@ -25,8 +25,7 @@ _MODULES = {
     "image.composite": "choice maybe sequence",
     "image.filters": """filter_size filter_aspect filter_area filter_blur filter_uniform
         filter_date""",
-    "text.cleaning": "normalize lower_case control_characters whitespace html",
-    "text.patterns": "redact replace",
+    "text.cleaning": "normalize lower_case control_characters whitespace html redact replace",
     "text.deduplicate": "deduplicate",
     "text.stop_words": "stop_words filter_stop_words segment",
     "text.filters": """filter_length filter_gopher filter_gopher_repetition filter_c4

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import dtype_of, is_list
+from shardctl.format.arrays import dtype_of, is_list, is_number
 
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 """Types that Arrow takes as they are."""
@@ -172,7 +172,7 @@ def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
     inner = type_.value_type
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     lists = (value for value in values if isinstance(value, list))
-    if arrays and not (pa.types.is_integer(inner) or pa.types.is_floating(inner)):
+    if arrays and not is_number(inner):
         return False
     if any(a.ndim != 1 or a.dtype != dtype_of(inner) for a in arrays):
         return False
@@ -407,10 +407,7 @@ def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
     """Return whether a list of this type of elements holds an array of one dimension as it is."""
     if pa.types.is_boolean(type_) or value.dtype.kind == "b":
         return bool(pa.types.is_boolean(type_)) and value.dtype.kind == "b"
-    if (
-        not (pa.types.is_integer(type_) or pa.types.is_floating(type_))
-        or value.dtype.kind not in "iuf"
-    ):
+    if not is_number(type_) or value.dtype.kind not in "iuf":
         return False
     target = dtype_of(type_)
     # of 64 bits numpy says so, and rounds

@@ -18,8 +18,7 @@ import shardctl
 from shardctl.benchmark import advice
 from shardctl.benchmark.network import Epoch, OverNetwork
 from shardctl.errors import InputError, UsageError
-from shardctl.transforms.recipe_files.reading import load_recipe
-from shardctl.transforms.recipe_files.showing import recipe_toml
+from shardctl.transforms.recipe_files.reading import load_recipe, recipe_toml
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -31,8 +31,9 @@ from shardctl.transforms.recipe_files.reading import (
     load_recipe,
     places,
     recipe_schema,
+    recipe_toml,
+    show_recipe,
 )
-from shardctl.transforms.recipe_files.showing import recipe_toml, show_recipe
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.table import TRANSFORMS
 

@@ -26,7 +26,7 @@ from shardctl.system.packages import to_install
 from shardctl.transforms.base import Records
 from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
-from shardctl.transforms.text.patterns import PATTERNS
+from shardctl.transforms.text.cleaning import PATTERNS
 
 STEPS: dict[str, dict[str, Any]] = {
     "normalize": {"unicode": "NFKC"},

@@ -52,7 +52,7 @@ from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.duplicates.rule import KEEP_ALL
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.while_reading import recipe_while_reading
+from shardctl.transforms.recipe_files.overriding import recipe_while_reading
 from shardctl.transforms.values import python_value
 
 VARIANTS = 4

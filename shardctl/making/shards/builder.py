@@ -39,7 +39,7 @@ from shardctl.system.text import printable
 from shardctl.transforms.base import HeldMemoryError, Records
 from shardctl.transforms.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
 from shardctl.transforms.pipeline.functions import MadeSample
-from shardctl.transforms.pipeline.model_batching import ModelBatcher
+from shardctl.transforms.pipeline.samples import ModelBatcher
 
 _TIMES = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time64)
 """Times of 64 bits."""

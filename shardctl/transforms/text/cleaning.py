@@ -1,4 +1,5 @@
-"""Steps that change characters of text: their Unicode form, their case, and those that no one sees.
+"""Steps that change characters of text: their Unicode form, their case, those that no one sees, and
+what a regular expression finds.
 
 They follow the tables of Unicode that Python has, so that what they make depends on its version.
 """
@@ -6,6 +7,7 @@ They follow the tables of Unicode that Python has, so that what they make depend
 from __future__ import annotations
 
 import unicodedata
+from functools import partial
 from html import unescape
 from typing import Any
 
@@ -13,10 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.errors import Rejection
 from shardctl.format.arrays import Bytes, Numbers, bytes_of
-from shardctl.system.options import Flag, Whole, Word, setting
+from shardctl.system.options import Flag, Number, Text, Whole, Word, setting
 from shardctl.system.packages import needed
-from shardctl.transforms.text.base import TextTransform, version_of, where
+from shardctl.system.text import unknown
+from shardctl.transforms.base import RejectRow
+from shardctl.transforms.settings import NAMES, SettingError
+from shardctl.transforms.text.base import TextStep, TextTransform, version_of, where
 from shardctl.transforms.text.words import NEWLINE, Words, is_ascii, texts_of_kept
 
 FORMS = ("NFC", "NFKC", "NFD", "NFKD")
@@ -208,3 +214,203 @@ def _without_tags(texts: pa.Array) -> list[str]:
 
 def _parser() -> Any:
     return needed("selectolax.lexbor", "text", "the step html").LexborHTMLParser
+
+
+# --- what a regular expression finds ---
+
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_HEX = r"[0-9A-Fa-f]{1,4}"
+_GAP = r"[ \x{a0}\x{202f}]"
+_BETWEEN = r"[ \x{a0}\x{202f}.\x{2010}\x{2011}-]"  # also spaces and hyphens at which no line ends
+_URL = r"[^\s<>\"\x{a0}\x{3000}-\x{303f}\x{ff00}-\x{ffef}]"
+
+# Some scripts have no spaces between words, and none before an address: 请联系me@example.com谢谢. So
+# their letters are never in one name with others. Where they stand alone before @, only an address
+# of such letters alone is one. They are ranges, not names of scripts: RE2 compiles a pattern for
+# every batch, and names take it twenty times as long.
+_SPACED = (
+    # marks, to Hebrew
+    r"\x{300}-\x{37d}\x{37f}-\x{386}\x{388}-\x{559}\x{560}-\x{588}\x{591}-\x{5bd}\x{5bf}\x{5c1}-\x{5ea}"
+    # Arabic, India's, Sinhala
+    r"\x{610}-\x{61a}\x{620}-\x{669}\x{66e}-\x{6d3}\x{6d5}-\x{6ff}\x{750}-\x{963}\x{966}-\x{dff}"
+    # to Greek
+    r"\x{10a0}-\x{10fa}\x{10fc}-\x{10ff}\x{1200}-\x{1360}\x{1369}-\x{139f}\x{1c90}-\x{1cbf}\x{1f00}-\x{1fff}"
+)
+_CLOSE = (
+    # Thai, Lao, Myanmar, Hangul, Khmer
+    r"\x{e01}-\x{e4e}\x{e81}-\x{ece}\x{1000}-\x{1049}\x{1100}-\x{11ff}\x{1780}-\x{17d3}"
+    r"\x{3041}-\x{30fa}\x{30fc}-\x{30ff}\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{ac00}-\x{d7a3}"
+)
+_NAME = r"A-Za-z0-9\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{24f}\x{1e00}-\x{1eff}" + _SPACED
+# The last part of a domain is of ASCII, or of the script of the part before it: пример.рф, 例子.广告,
+# but not a.com.Привет
+_OWN_SCRIPT = rf"(?:[{_SPACED}0-9-]+\.)+[{_SPACED}]{{2,}}|(?:[{_CLOSE}0-9-]+\.)+[{_CLOSE}]{{2,}}"
+_DOMAIN = rf"(?:(?:[{_NAME}-]+|[{_CLOSE}]+)\.)+(?:xn--[A-Za-z0-9-]+|[A-Za-z]{{2,}})|{_OWN_SCRIPT}"
+# An apostrophe, as in o'neil@, sean.o'neil@ and so'neil@: one letter before it, or an initial and o
+# or d. Others would take the quotes of code along, as in return'a@b.com', f'a@b.com' or b'a@b.com',
+# and so would most other characters of RFC 5321.
+_ELIDED = rf"(?:[{_NAME}][{_NAME}._%+-]*[._%+-]|\b)(?:[AC-EG-QSTV-Zac-eg-qstv-z]|[A-Za-z][DOdo])'"
+
+PATTERNS = {
+    "url": rf"(?i)\b(?:(?:https?|ftp)://|www\.){_URL}*[^\s<>\"\x{{a0}}\x{{3000}}-\x{{303f}}\x{{ff00}}-\x{{ffef}}.,;:!?')\]]",
+    "email": rf"(?:{_ELIDED})?[{_NAME}][{_NAME}._%+-]*@(?:{_DOMAIN})|[{_CLOSE}]+@(?:{_OWN_SCRIPT})",
+    "iban": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b",
+    "card": (
+        # Visa, Mastercard, Discover
+        r"\b(?:(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6011|65\d\d)(?:[ -]?\d{4}){3}"
+        r"|3[47]\d\d[ -]?\d{6}[ -]?\d{5})\b"  # American Express
+    ),
+    "ip": (
+        rf"\b(?:{_OCTET}\.){{3}}{_OCTET}\b"
+        rf"|\b(?:{_HEX}:){{7}}{_HEX}\b|\b(?:{_HEX}:){{1,6}}(?::{_HEX}){{1,6}}\b"
+    ),
+    "ssn": r"\b\d{3}-\d{2}-\d{4}\b",
+    "phone": (
+        rf"\+\d{{1,3}}(?:{_BETWEEN}?\(?\d{{1,4}}\)?|/\d{{3,4}}){{2,7}}\b"  # international
+        rf"|(?:\(\d{{3}}\){_GAP}?|\b\d{{3}}{_BETWEEN})\d{{3}}{_BETWEEN}\d{{4}}\b"  # North America
+    ),
+}
+"""What `redact` knows by name, in the order in which it is looked for: RE2's syntax, \\b and \\d
+are of ASCII."""
+
+PATTERNS_VERSION = 3
+"""Raise it with every change of PATTERNS: the texts of a dataset that older patterns made are then
+made again."""
+
+
+class Redact(TextTransform, step="redact"):
+    """Replaces what identifies a person or a place in the net by a placeholder: e-mail addresses,
+    IP addresses and more."""
+
+    patterns: tuple[str, ...] = setting(NAMES, ("email", "ip"), f"Which: {', '.join(PATTERNS)}.")
+    placeholder: str = setting(
+        Text(), "[NAME]", "What stands there instead; NAME in it becomes EMAIL, IP, …"
+    )
+
+    def __post_init__(self) -> None:
+        for name in self.patterns:
+            if name not in PATTERNS:
+                raise SettingError(unknown("pattern", name, PATTERNS), "patterns")
+        if not self.patterns:
+            raise SettingError(f"needs patterns: some of {', '.join(PATTERNS)}", "patterns")
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of the patterns."""
+        return (f"{self.name} {PATTERNS_VERSION}",)
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts with placeholders."""
+        for name, pattern in PATTERNS.items():
+            if name in self.patterns:
+                placeholder = self.placeholder.replace("NAME", name.upper()).replace("\\", r"\\")
+                # an @ is found in a tenth of the time that the pattern takes
+                chosen = pc.match_substring(texts, "@" if name == "email" else "")
+                texts = where(
+                    texts,
+                    chosen,
+                    partial(pc.replace_substring_regex, pattern=pattern, replacement=placeholder),
+                )
+        return texts
+
+
+ENGINES = ("auto", "re2", "regex")
+
+
+class Replace(TextStep, step="replace"):
+    """Replaces what a regular expression finds. RE2 does it where the pattern is valid there, else
+    the package `regex`.
+
+    RE2 takes time that grows with the text alone. `regex` has lookaround and references back, and
+    may take for ever: a text for which it needs more than `time_limit` is rejected.
+    """
+
+    pattern: str = setting(Text(), help="The regular expression, for instance '[ ]+,'.")
+    replacement: str = setting(
+        Text(), "", "What stands there instead; \\1 is what the first group found."
+    )
+    engine: str = setting(
+        Word(*ENGINES),
+        "auto",
+        "auto: RE2 if it takes the pattern. In RE2 \\w, \\d, \\s and \\b are of ASCII.",
+    )
+    time_limit: float = setting(
+        Number(0, 3600, above=True), 10.0, "Most seconds for one text, for regex alone."
+    )
+
+    def __post_init__(self) -> None:
+        if not self.pattern:
+            raise SettingError("pattern must not be empty", "pattern")
+        for key in ("pattern", "replacement"):
+            if any(0xD800 <= ord(character) < 0xE000 for character in getattr(self, key)):
+                raise SettingError(
+                    f"{key} has half of a pair of surrogates (\\ud800 to \\udfff), which no text "
+                    "has",
+                    key,
+                )
+        refused = _refused_by_re2(self.pattern, self.replacement)
+        if self.engine == "re2" and refused:
+            raise SettingError(f"pattern is not valid for RE2: {refused}", "pattern")
+
+    def prepare(self) -> None:
+        """Try the pattern. Raises SettingError, InstallError."""
+        if not self._by_re2:
+            _compiled(self.pattern, self.replacement)
+
+    @property
+    def _by_re2(self) -> bool:
+        return self.engine != "regex" and not _refused_by_re2(self.pattern, self.replacement)
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of the package that searches, where it is not part of pyarrow."""
+        return () if self._by_re2 else (version_of("regex"),)
+
+    def work(self, texts: pa.Array, reject: RejectRow) -> pa.Array:
+        """Return the changed texts. Rejects those for which the time is not enough."""
+        if self._by_re2:
+            return pc.replace_substring_regex(texts, self.pattern, self.replacement)
+        pattern, changed = _compiled(self.pattern, self.replacement), []
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                changed.append(
+                    pattern.sub(self.replacement, text, timeout=self.time_limit, concurrent=False)
+                )
+            except TimeoutError:
+                changed.append("")
+                why = (
+                    f"the pattern {self.pattern!r} needs over {self.time_limit:g} s for this "
+                    f"text of {len(text)} characters"
+                )
+                why += "; make it simpler, or raise time_limit"
+                reject(row, Rejection("transform", "replace-time", why))
+        return pa.array(changed, pa.string())
+
+
+def _refused_by_re2(pattern: str, replacement: str) -> str:
+    """Return why RE2 does not take a pattern; nothing if it does."""
+    try:
+        pc.replace_substring_regex(pa.array([""]), pattern, replacement)
+    except pa.ArrowInvalid as error:
+        return str(error)
+    return ""
+
+
+def _compiled(pattern: str, replacement: str) -> Any:
+    """Return a pattern of the package regex. Raises SettingError if it is not one, or the
+    replacement is not for it."""
+    why = _refused_by_re2(pattern, replacement)
+    refused = f" (RE2 refuses its pattern: {why})" if why else ""
+    regex = needed("regex", "text", f"the step replace{refused}")
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise SettingError(
+            f"pattern {pattern!r} is not a regular expression: {error}",
+            "pattern",
+        ) from None
+    try:
+        # Only a match shows what is wrong with a replacement; the empty alternative always does.
+        regex.compile(f"(?:{pattern}\n)|").sub(replacement, "")
+    except (regex.error, IndexError) as error:
+        message = f"replacement {replacement!r} cannot be used: {error}"
+        raise SettingError(message, "replacement") from None
+    return compiled

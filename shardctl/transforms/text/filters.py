@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Numbers, TextBytes, texts_from
+from shardctl.format.arrays import Bools, Floats, Numbers, TextBytes, texts_from
 from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import (
@@ -29,9 +29,6 @@ from shardctl.transforms.text.base import (
     texts_of,
 )
 from shardctl.transforms.text.words import (
-    Integers,
-    Mask,
-    Shares,
     Words,
     are_first,
     dense,
@@ -42,7 +39,7 @@ from shardctl.transforms.text.words import (
 )
 
 
-def whole_numbers(values: pa.Array) -> Integers:
+def whole_numbers(values: pa.Array) -> Numbers:
     """Return counts that Arrow made, (n,) without nulls."""
     return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
 
@@ -164,7 +161,7 @@ class FilterC4(TextStep, step="filter_c4"):
         offsets = np.concatenate([[0], np.cumsum(np.bincount(of_text, minlength=len(texts)))])
         return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), lines), "\n")
 
-    def _kept(self, lines: pa.Array) -> Mask:
+    def _kept(self, lines: pa.Array) -> Bools:
         """Return which lines stay, (lines,)."""
         kept = np.zeros(len(lines), bool)
         for ending in self.endings:
@@ -192,7 +189,7 @@ class FilterC4(TextStep, step="filter_c4"):
         yield Rule("c4-sentences", "sentences", sentences, self.min_sentences)
 
 
-def _flags(values: pa.Array) -> Mask:
+def _flags(values: pa.Array) -> Bools:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
@@ -347,7 +344,7 @@ class FilterGopher(TextFilter, step="filter_gopher"):
             yield Rule("gopher-stop-words", "different stop words", found, self.min_stop_words)
 
 
-def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enough: int) -> Integers:
+def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enough: int) -> Numbers:
     """Return how many of some words are in each text, (n,), in any case; not more are looked for
     where it is enough."""
     before, after = r"(?:^|[^\p{L}\p{M}\p{N}_])", r"(?:$|[^\p{L}\p{M}\p{N}_])"
@@ -446,7 +443,7 @@ class FilterGopherRepetition(TextFilter, step="filter_gopher_repetition"):
             yield rule
 
 
-def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, Shares]]:
+def _covered_by_n_grams(words: Words, open_: Bools) -> Iterator[tuple[int, Floats]]:
     """Yield n and the share of characters, (texts,), that are in the most common n-gram (n below 5)
     or in duplicate ones.
 
@@ -487,7 +484,7 @@ def _most_common(words: Words, places: Numbers, ids: Numbers, counts: Numbers, n
     return places[wanted[ids]]
 
 
-def _covered(words: Words, places: Numbers, n: int) -> Shares:
+def _covered(words: Words, places: Numbers, n: int) -> Floats:
     """Return the share of the characters of each text, (texts,), that are in the n-grams at some
     places."""
     if not len(places):

@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Numbers, bytes_of, texts_from
+from shardctl.format.arrays import Bools, Numbers, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
 from shardctl.transforms.settings import NAMES, PROBABILITY, SettingError
 from shardctl.transforms.text.base import Rule, TextFilter, TextTransform, where
 from shardctl.transforms.text.words import (
-    Mask,
     parts_of_words,
     shares,
     spaces,
@@ -103,7 +102,7 @@ class FilterStopWords(TextFilter, step="filter_stop_words"):
         )
 
 
-def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Numbers, Numbers, Mask]:
+def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Numbers, Numbers, Bools]:
     """Return where the words of texts begin, where they end, and which of them are stop words:
     (words,) each. A word is letters, digits and marks that follow each other, with apostrophes
     between two of them."""

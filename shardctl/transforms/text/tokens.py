@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import bytes_of
+from shardctl.format.arrays import Numbers, bytes_of
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.options import Flag, Text, Word, setting
@@ -24,7 +24,6 @@ from shardctl.transforms.text.chat_forms import form_of
 from shardctl.transforms.tokenizers.base import (
     UINT16_VOCABULARY,
     Ids,
-    Offsets,
     Tokenizer,
 )
 from shardctl.transforms.tokenizers.engines import not_given_back
@@ -150,7 +149,7 @@ class TokenStep(BatchTransform):
                 "already"
             )
 
-    def lists(self, offsets: Offsets, ids: Ids) -> pa.Array:
+    def lists(self, offsets: Numbers, ids: Ids) -> pa.Array:
         """Return the tokens of texts as a column: (n,) list of `numbers`."""
         values = ids if pa.types.is_uint32(self.numbers) else ids.astype(np.uint16)
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))

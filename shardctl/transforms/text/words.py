@@ -17,19 +17,13 @@ import pyarrow as pa
 
 from shardctl.format.arrays import Bools, Bytes, Floats, Numbers, TextBytes, bytes_of, texts_from
 
-Integers = Numbers
-Shares = Floats
-
-
-Mask = Bools
-
 NEWLINE = 0x0A
 LEAD = 0xC0
 """The first byte of a character of several is this or more; the others of it are below, and above
 those of ASCII."""
 
 
-def texts_of_kept(data: Bytes, keep: Mask, offsets: Numbers) -> pa.Array:
+def texts_of_kept(data: Bytes, keep: Bools, offsets: Numbers) -> pa.Array:
     """Return texts without some of their bytes: those where `keep` is False. Text i is
     data[offsets[i]:offsets[i + 1]]."""
     sizes = np.zeros(len(offsets), np.int64)
@@ -44,12 +38,12 @@ def is_ascii(data: Bytes) -> bool:
     return not len(data) or int(data.max()) < 0x80
 
 
-def spaces(data: Bytes) -> Mask:
+def spaces(data: Bytes) -> Bools:
     """Return which bytes are of white space, (bytes,): of the characters that `str.split` splits
     at."""
     # Ranges take a tenth of the time of a table. Numbers of a byte wrap around, so that each range
     # is one comparison.
-    found: Mask = (data == 0x20) | (data - np.uint8(0x09) < 5) | (data - np.uint8(0x1C) < 4)
+    found: Bools = (data == 0x20) | (data - np.uint8(0x09) < 5) | (data - np.uint8(0x1C) < 4)
     if is_ascii(data):
         return found
     for first, tails in _WIDE_SPACES.items():
@@ -63,12 +57,12 @@ def spaces(data: Bytes) -> Mask:
     return found
 
 
-def letters(data: Bytes) -> Mask:
+def letters(data: Bytes) -> Bools:
     """Return at which bytes a letter begins, (bytes,), as `str.isalpha` has it."""
     return _begins(data, str.isalpha)
 
 
-def parts_of_words(data: Bytes) -> Mask:
+def parts_of_words(data: Bytes) -> Bools:
     """Return which bytes are of letters, digits, marks on letters and underscores, (bytes,)."""
     begins = _begins(data, _is_part_of_word)
     if is_ascii(data):
@@ -83,7 +77,7 @@ def _is_part_of_word(character: str) -> bool:
     return character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M"
 
 
-def _begins(data: Bytes, kind: Callable[[str], bool]) -> Mask:
+def _begins(data: Bytes, kind: Callable[[str], bool]) -> Bools:
     """Return at which bytes a character of a kind begins, (bytes,)."""
     table = _table(kind)
     found, wide = table[data], data >= 0x80
@@ -100,7 +94,7 @@ table stands for all."""
 
 
 @cache
-def _table(kind: Callable[[str], bool]) -> Mask:
+def _table(kind: Callable[[str], bool]) -> Bools:
     """Return which code points are of a kind. 30 ms."""
     found = np.fromiter((kind(chr(point)) for point in range(_LAST + 1)), bool, _LAST + 1)
     found[_LAST] = False
@@ -132,16 +126,16 @@ class Spans:
     text: Numbers
 
     @property
-    def count(self) -> Integers:
+    def count(self) -> Numbers:
         """How many there are in each text, (texts,)."""
         return np.diff(self.of_text)
 
-    def per_text(self, values: Integers | Mask) -> Integers:
+    def per_text(self, values: Numbers | Bools) -> Numbers:
         """Return the sums of the values of spans, (spans,), by text, (texts,)."""
         return np.diff(sums(values)[self.of_text])
 
 
-def stretches(inside: Mask, offsets: Numbers) -> tuple[Numbers, Numbers]:
+def stretches(inside: Bools, offsets: Numbers) -> tuple[Numbers, Numbers]:
     """Return where stretches of bytes that are `inside` begin and end, (n,) each. Text i is from
     offsets[i] to offsets[i + 1], and no stretch goes into another one."""
     starts, ends = inside.copy(), inside.copy()
@@ -173,7 +167,7 @@ class Words:
         return len(self.of_text) - 1
 
     @property
-    def count(self) -> Integers:
+    def count(self) -> Numbers:
         """How many words each text has, (texts,)."""
         return np.diff(self.of_text)
 
@@ -183,7 +177,7 @@ class Words:
         return np.repeat(np.arange(self.texts), self.count)
 
     @cached_property
-    def characters(self) -> Integers:
+    def characters(self) -> Numbers:
         """How many characters each word has, (words,)."""
         return self.between(self.starts, self.ends)
 
@@ -197,7 +191,7 @@ class Words:
         np.cumsum((data & 0xC0) != 0x80, out=before[1:])
         return before
 
-    def between(self, starts: Numbers, ends: Numbers) -> Integers:
+    def between(self, starts: Numbers, ends: Numbers) -> Numbers:
         """Return how many characters there are from some places in the data to others."""
         before = self._characters_before
         return ends - starts if before is None else (before[ends] - before[starts]).astype(np.int64)
@@ -208,15 +202,15 @@ class Words:
         return sums(self.characters)
 
     @cached_property
-    def text_characters(self) -> Integers:
+    def text_characters(self) -> Numbers:
         """How many characters the words of each text have, (texts,)."""
         return np.diff(self.lengths_before[self.of_text])
 
-    def per_text(self, values: Integers | Mask) -> Integers:
+    def per_text(self, values: Numbers | Bools) -> Numbers:
         """Return the sums of the values of words, (words,), by text, (texts,)."""
         return np.diff(sums(values)[self.of_text])
 
-    def with_letters(self) -> Mask:
+    def with_letters(self) -> Bools:
         """Return which words have a letter, (words,)."""
         if not len(self):
             return np.zeros(0, bool)
@@ -236,14 +230,14 @@ class Words:
         """Return the paragraphs: lines with words that no line without words divides."""
         return self._spans((np.diff(self._lines_before) > 1) | (np.diff(self.text) > 0))
 
-    def _spans(self, changes: Mask) -> Spans:
+    def _spans(self, changes: Bools) -> Spans:
         """Return the spans between which words change: `changes` (words - 1,) is between a word and
         the next."""
         first = np.concatenate([np.zeros(min(1, len(self)), np.int64), np.flatnonzero(changes) + 1])
         end = np.append(first[1:], len(self))[: len(first)]
         return Spans(first, end, np.searchsorted(first, self.of_text), self.text[first])
 
-    def having(self, spans: Spans, strings: tuple[str, ...], at_end: bool) -> Mask:
+    def having(self, spans: Spans, strings: tuple[str, ...], at_end: bool) -> Bools:
         """Return which spans begin, or end, with one of these strings, (spans,)."""
         data = self.bytes.data
         starts, ends = self.starts[spans.first], self.ends[spans.end - 1]
@@ -264,14 +258,14 @@ class Words:
         1,)."""
         return TextBytes(self.bytes.data[~self.spaces], sums(self.ends - self.starts))
 
-    def ids(self) -> Integers:
+    def ids(self) -> Numbers:
         """Return a number for each word, (words,): the same for words of a text that are the same,
         another one for others, and for those of other texts. They are 0, 1, …, in the order in
         which they are first there."""
         words = _numbered(texts_from(*self.packed))
         return dense(self.text * (int(words.max(initial=0)) + 1) + words)
 
-    def repeated(self, spans: Spans) -> Mask:
+    def repeated(self, spans: Spans) -> Bools:
         """Return which spans have been there before in their text, (spans,), white space aside."""
         data, offsets = self.packed
         strings = texts_from(data, np.append(offsets[spans.first], offsets[-1]))
@@ -279,34 +273,34 @@ class Words:
         return ~are_first(dense(spans.text * (int(ids.max(initial=0)) + 1) + ids))
 
 
-def dense(keys: Integers) -> Integers:
+def dense(keys: Numbers) -> Numbers:
     """Return numbers for keys: 0, 1, …, in the order in which they are first there."""
     return _numbered(pa.array(keys))
 
 
-def are_first(numbers: Integers) -> Mask:
+def are_first(numbers: Numbers) -> Bools:
     """Return where each of some numbers (`dense`) is for the first time."""
     if not len(numbers):
         return np.zeros(0, bool)
     return np.diff(np.maximum.accumulate(numbers), prepend=-1) > 0
 
 
-def _numbered(values: pa.Array) -> Integers:
+def _numbered(values: pa.Array) -> Numbers:
     numbers: npt.NDArray[np.int32] = values.dictionary_encode().indices.to_numpy()
     return numbers.astype(np.int64)
 
 
-def sums(values: Integers | Mask) -> Numbers:
+def sums(values: Numbers | Bools) -> Numbers:
     """Return the sums of the values before each place, (n + 1,)."""
     return np.append(0, np.cumsum(values, dtype=np.int64))
 
 
-def shares(parts: Integers, whole: Integers) -> Shares:
+def shares(parts: Numbers, whole: Numbers) -> Floats:
     """Return parts / whole, 0 where there is nothing."""
     return np.divide(parts, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
-def duplicate_shares(words: Words, spans: Spans) -> tuple[Shares, Shares]:
+def duplicate_shares(words: Words, spans: Spans) -> tuple[Floats, Floats]:
     """Return the shares of the spans of each text that have been in it before, and of the
     characters in them: (texts,) both."""
     repeated = words.repeated(spans)

@@ -14,8 +14,6 @@ import pyarrow as pa
 from shardctl.format.arrays import Bools, Numbers, bytes_of
 
 Ids = npt.NDArray[np.uint32]
-Offsets = Numbers
-Rows = Bools
 
 MOST = 8 << 20
 """Bytes of a text, or of a piece of one, that may be encoded in one go where that takes a hundred
@@ -38,7 +36,7 @@ class Encoded:
     `ids` is (total,) uint32, `offsets` is (n + 1,) int64 and begins with 0.
     """
 
-    offsets: Offsets
+    offsets: Numbers
     ids: Ids
 
 
@@ -67,7 +65,7 @@ class Tokenizer(ABC):
         """Return the tokens of texts, (n,) string without nulls; special tokens are added as the
         tokenizer says (no EOS)."""
 
-    def too_long(self, texts: pa.Array) -> Rows:
+    def too_long(self, texts: pa.Array) -> Bools:
         """Return which of the texts, (n,), would take too much memory. Some tokenizers need a
         hundred times the bytes of a text."""
         return np.zeros(len(texts), bool)
@@ -96,8 +94,8 @@ class TokensInText:
     """
 
     ids: Ids
-    starts: Offsets
-    ends: Offsets
+    starts: Numbers
+    ends: Numbers
 
 
 @runtime_checkable
@@ -116,9 +114,9 @@ class WithOffsets(Protocol):
         ...
 
 
-def longer_than(texts: pa.Array, most: int) -> Rows:
+def longer_than(texts: pa.Array, most: int) -> Bools:
     """Return which of the texts, (n,), have more than so many bytes."""
-    longer: Rows = bytes_of(texts).sizes > most
+    longer: Bools = bytes_of(texts).sizes > most
     return longer
 
 

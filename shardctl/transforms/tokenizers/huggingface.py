@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError, first_line
-from shardctl.format.arrays import bytes_of
+from shardctl.format.arrays import Bools, bytes_of
 from shardctl.format.names import Json
 from shardctl.system.packages import installed_version, needed, to_install
 from shardctl.system.text import printable
@@ -35,7 +35,6 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     Encoded,
     Ids,
-    Rows,
     Tokenizer,
     TokensInText,
     joined,
@@ -190,7 +189,7 @@ class HuggingFace(Tokenizer):
             )
         return said if isinstance(said, str) else None
 
-    def too_long(self, texts: pa.Array) -> Rows:
+    def too_long(self, texts: pa.Array) -> Bools:
         """Return which of the texts are above the limit, and cannot be cut into pieces below it."""
         found = longer_than(texts, MOST)
         if self._cuts:

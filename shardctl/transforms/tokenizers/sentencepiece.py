@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.format.arrays import Bools
 from shardctl.system.packages import needed
 from shardctl.transforms.tokenizers.base import (
     MOST,
     Encoded,
     Ids,
-    Rows,
     Tokenizer,
     joined,
     longer_than,
@@ -60,7 +60,7 @@ class SentencePiece(Tokenizer):
             self._model.EncodeAsIds(texts.to_pylist(), num_threads=1) if len(texts) else []
         )
 
-    def too_long(self, texts: pa.Array) -> Rows:
+    def too_long(self, texts: pa.Array) -> Bools:
         """Return which of the texts are above the limit: it is not known where they could be
         cut."""
         return longer_than(texts, MOST)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import Numbers
 from shardctl.system.files import read_named
 from shardctl.system.packages import needed
 from shardctl.system.text import printable, unknown
@@ -24,7 +25,6 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     Encoded,
     Ids,
-    Offsets,
     Tokenizer,
     TokensInText,
     joined,
@@ -197,7 +197,7 @@ def encode_by(core: Any, texts: pa.Array) -> Encoded:
     )
 
 
-def places_of(text: str, sizes: Offsets) -> tuple[Offsets, Offsets]:
+def places_of(text: str, sizes: Numbers) -> tuple[Numbers, Numbers]:
     """Return where tokens of `sizes` bytes, (n,), begin and end in a text, in characters; a part of
     one counts as all of it."""
     data = np.frombuffer(text.encode(), np.uint8)
