@@ -160,7 +160,7 @@ class FunctionReader:
             seen = {number: (0, self._annotated.marked(own, size), looked_at)}
             prepared[place] = Prepared([own], "", seen)
         with self._inner.stages.stage(f"{STEP}functions"):
-            results = self._pipeline.finish_together(prepared, lambda *_: None, lambda _: None)
+            results = self._pipeline.finish_together([prepared], lambda *_: None, lambda _: None)
         made = []
         for place, result in results.items():
             try:

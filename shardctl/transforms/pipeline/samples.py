@@ -159,50 +159,54 @@ class SamplePipeline:
             yield Prepared([sample], _image_name(record), {fields["variant"]: seen})
 
     def finish_together(
-        self, prepared: Mapping[int, Prepared], called: Called, encoding: Callable[[int], None]
+        self,
+        parts: Iterable[Mapping[int, Prepared]],
+        called: Called,
+        encoding: Callable[[int], None],
     ) -> dict[int, Outcome]:
-        """Do the rest to the records that were prepared, by their numbers, so that models see all
-        of them.
+        """Do the rest to records that were prepared, by their numbers, so that models see all of
+        those in one part. The parts after one with a reject are not asked for.
 
-        `encoding` is told of each record whose samples are made into rows. The prepared samples are
-        used up. Raises FailedCallError.
+        `called` is told of each call, and `encoding` of each record whose samples are made into
+        rows. The prepared samples are used up. Raises FailedCallError.
         """
-        applied, images = self._applied(prepared, called, encoding)
+        applied, images = Applied(), list[tuple[Shape | None, int]]()
+        outcomes: dict[int, Outcome] = {}
+        for part in parts:
+            outcomes.update({number: [] for number in part})
+            asked: list[Made] = [
+                (number, sample, ()) for number, each in part.items() for sample in each.samples
+            ]
+            for each in part.values():
+                each.samples = []
+            made = self._functions.apply(asked, called)
+            for record, sample, given in made.made:
+                kept: Sample = sample
+                image: tuple[Shape | None, int] = (None, 0)
+                if self._store is not None and record not in made.rejects:
+                    encoding(record)
+                    try:
+                        kept, image = self._stored(sample, given, part[record])
+                    except Rejection as rejection:
+                        made.rejects[record] = rejection
+                applied.made.append((record, kept, given))
+                images.append(image)
+            applied.rejects.update(made.rejects)
+            applied.left_out.update(made.left_out)
+            if applied.rejects:
+                break
         self._functions.settle(applied)
-        made: dict[int, Outcome] = {number: [] for number in prepared}
-        made.update(applied.rejects)
-        for (record, sample, given), stored in zip(applied.made, images, strict=True):
-            found = made[record]
+        outcomes.update(applied.rejects)
+        for (record, sample, given), image in zip(applied.made, images, strict=True):
+            found = outcomes[record]
             if isinstance(found, Rejection):
                 continue
             encoding(record)
             try:
-                found.append(self._made(sample, given, *stored))
+                found.append(self._made(sample, given, *image))
             except Rejection as rejection:
-                made[record] = rejection
-        return made
-
-    def _applied(
-        self, prepared: Mapping[int, Prepared], called: Called, encoding: Callable[[int], None]
-    ) -> tuple[Applied, list[tuple[Shape | None, int]]]:
-        """Call the functions, and store the images that they return. Returns too the shape of each
-        image, and how many objects in it are no longer marked. Raises FailedCallError."""
-        asked: list[Made] = [
-            (number, sample, ()) for number, each in prepared.items() for sample in each.samples
-        ]
-        for each in prepared.values():
-            each.samples = []
-        applied = self._functions.apply(asked, called)
-        images: list[tuple[Shape | None, int]] = [(None, 0)] * len(applied.made)
-        for place, (record, sample, given) in enumerate(applied.made if self._store else ()):
-            if record not in applied.rejects:
-                encoding(record)
-                try:
-                    stored, images[place] = self._stored(sample, given, prepared[record])
-                    applied.made[place] = record, stored, given
-                except Rejection as rejection:
-                    applied.rejects[record] = rejection
-        return applied, images
+                outcomes[record] = rejection
+        return outcomes
 
     def finish_records(self, numbers: list[int], records: list[Sample], called: Called) -> Applied:
         """Call the functions on records of text or of tables, given with their numbers, and return
@@ -297,24 +301,15 @@ class SamplePipeline:
 
     def _by_functions(self, record: Sample) -> list[MadeSample]:
         """Return the samples that functions make of one record. Raises Rejection."""
-        parts = [self.prepare(record)] if self._store is None else self._variants_of(record)
-        applied, images = Applied(), list[tuple[Shape | None, int]]()
-        for part in parts:  # one variant at a time has pixels: there may be thousands
-            made, stored = self._applied(
-                {0: part},
-                lambda records, is_model: self._enter("transform"),
-                lambda record: self._enter("encode"),
-            )
-            applied.extend(made)
-            images += stored
-            if applied.rejects:
-                break
-        else:
-            self._functions.settle(applied)
-        for rejection in applied.rejects.values():
-            raise rejection
-        made_of = zip(applied.made, images, strict=True)
-        return [self._made(fields, given, *image) for (_, fields, given), image in made_of]
+        prepared = [self.prepare(record)] if self._store is None else self._variants_of(record)
+        outcome = self.finish_together(
+            ({0: each} for each in prepared),  # one at a time has pixels: there may be thousands
+            lambda records, is_model: self._enter("transform"),
+            lambda record: self._enter("encode"),
+        )[0]
+        if isinstance(outcome, Rejection):
+            raise outcome
+        return outcome
 
     def _stored(
         self, sample: Sample, given: Given, prepared: Prepared
@@ -501,7 +496,7 @@ class ModelBatcher:
                 except Rejection as rejection:
                     made[record] = rejection
             made |= self._pipeline.finish_together(
-                ready, self._calls, lambda record: self._on(record, "encode")
+                [ready], self._calls, lambda record: self._on(record, "encode")
             )
         except MemoryError as error:
             no_memory = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
