@@ -3,7 +3,7 @@ what is dropped as a duplicate."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,21 +138,16 @@ def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
 def firsts(rows: Rows) -> Numbers:
     """Return for each row that of the same hash with the lowest place: numbers of rows, (n,)."""
     high, low, place = (np.ascontiguousarray(rows[name]) for name in ("high", "low", "place"))
-    if not len(high):
-        return np.zeros(0, np.int64)
-    order = np.argsort(high, kind="stable")
-    same = high[order][1:] == high[order][:-1]
-    if (same & (low[order][1:] != low[order][:-1])).any():  # half a hash is the same by chance
-        order = np.lexsort((low, high))
-        same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
-    begins = np.append(True, ~same)
-    group = np.cumsum(begins) - 1
-    lowest = np.minimum.reduceat(place[order], np.flatnonzero(begins))
-    is_lowest = np.flatnonzero(place[order] == lowest[group])
-    chosen = np.zeros(len(lowest), np.int64)
-    chosen[group[is_lowest]] = order[is_lowest]
+    order = np.argsort(place, kind="stable")
+    order = order[np.argsort(high[order], kind="stable")]
+    begins = high[order][1:] != high[order][:-1]
+    others = low[order][1:] != low[order][:-1]
+    if (others > begins).any():  # half a hash is the same by chance
+        order = np.lexsort((place, low, high))
+        begins = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
+    begins = np.append(True, begins)[: len(order)]
     firsts = np.empty(len(order), np.int64)
-    firsts[order] = chosen[group]
+    firsts[order] = order[begins][np.cumsum(begins) - 1]
     return firsts
 
 
@@ -232,15 +227,13 @@ class DuplicatesTable:
         SCHEMA."""
         parts: list[list[npt.NDArray[np.generic]]] = []
         low, high = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
-        place = max(0, bisect_left(self._firsts, (file, low)) - 1)
-        while place < len(self._firsts) and self._firsts[place] <= (file, high):
-            batch = self._batches[place]
+        begin = max(0, bisect_left(self._firsts, (file, low)) - 1)
+        for batch in self._batches[begin : bisect_right(self._firsts, (file, high))]:
             first, end = np.searchsorted(batch["file"].to_numpy(), [file, file + 1])
             start, stop = first + np.searchsorted(
                 batch["record"].to_numpy()[first:end], [low, high + 1]
             )
             parts.append([batch[name].to_numpy()[start:stop] for name in SCHEMA.names[1:]])
-            place += 1
         empty = [np.zeros(0, dtype_of(f.type)) for f in SCHEMA][1:]
         record, *columns = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
         row = np.searchsorted(numbers, record)

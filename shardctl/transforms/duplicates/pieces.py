@@ -59,15 +59,13 @@ def pieces_of(texts: pa.Array, unit: str) -> Pieces:
 
 
 def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
-    feeds = np.flatnonzero(data == _LINE_FEED)
-    rows = np.searchsorted(offsets, feeds, side="right") - 1
-    inside = feeds + 1 < offsets[rows + 1]  # after the last line end of a text there is no line
-    texts = np.flatnonzero(np.diff(offsets))
-    start = np.sort(np.concatenate([offsets[texts], feeds[inside] + 1]), kind="stable")
+    begins = np.append(True, data[:-1] == _LINE_FEED)[: len(data)]
+    begins[offsets[:-1][np.diff(offsets) > 0]] = True
+    start = np.flatnonzero(begins)
     row = np.searchsorted(offsets, start, side="right") - 1
-    next_feed = np.append(feeds, len(data))[np.searchsorted(feeds, start)]
-    end = np.minimum(next_feed, offsets[row + 1])
-    end = end - ((end > start) & (data[end - 1] == _RETURN)) if len(end) else end
+    end = np.append(start[1:], len(data))[: len(start)]
+    end = end - (data[end - 1] == _LINE_FEED)
+    end = end - ((end > start) & (data[end - 1] == _RETURN))
     has_ink = np.maximum.reduceat(data, start) > _BLANK if len(start) else np.zeros(0, bool)
     begins = ends = has_ink
     if whole_paragraphs and len(start):
@@ -86,22 +84,15 @@ def without_pieces(texts: pa.Array, pieces: Pieces, dropped: Bools) -> pa.Array:
     what is between it and the next one. Of a text whose pieces are all dropped nothing is left but
     what is no piece.
     """
-    gone = np.flatnonzero(dropped)
-    row = pieces.row[gone]
-    first_kept = np.full(len(texts), len(pieces))
-    kept = np.flatnonzero(~dropped)
-    np.minimum.at(first_kept, pieces.row[kept], kept)
-    after = first_kept[row] < gone
-    before = pieces.end[np.maximum(gone - 1, 0)]
-    following = np.minimum(gone + 1, len(pieces) - 1)
-    next_start = np.where(pieces.row[following] == row, pieces.start[following], pieces.end[gone])
-    # the last piece of all is followed by none
-    next_start = np.maximum(next_start, pieces.end[gone])
-    start = np.where(after, before, pieces.start[gone])
-    end = np.where(after, pieces.end[gone], next_start)
+    row = pieces.row
+    kept_before: Numbers = np.cumsum(~dropped) - ~dropped  # in all texts
+    after: Bools = kept_before > kept_before[np.searchsorted(row, row)]
+    is_last = np.append(row[1:] != row[:-1], True)[: len(row)]
+    start = np.where(after, np.roll(pieces.end, 1), pieces.start)[dropped]
+    end = np.where(after | is_last, pieces.end, np.roll(pieces.start, -1))[dropped]
     change = np.zeros(len(pieces.data) + 1, np.int8)
     np.add.at(change, start, 1)
     np.add.at(change, end, -1)
     left = pieces.data[np.cumsum(change[:-1], dtype=np.int8) == 0]
-    removed = np.bincount(row, weights=end - start, minlength=len(texts)).astype(np.int64)
+    removed = np.bincount(row[dropped], weights=end - start, minlength=len(texts)).astype(np.int64)
     return texts_from(left, np.concatenate([[0], np.cumsum(bytes_of(texts).sizes - removed)]))

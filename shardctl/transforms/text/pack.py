@@ -140,18 +140,13 @@ class Pack(BatchTransform, step="pack"):
             raise InputError(
                 f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is {given.field(LOSS_MASK).type}"
             )
+        size = self.length if self.packs else -1
+        made = {TOKENS: pa.list_(type_, size)}
+        if masked or self.stride:
+            made[LOSS_MASK] = pa.list_(pa.uint8(), size)
         if self.packs:
-            assert self.length is not None, "a block has a length"
-            fields = [pa.field(TOKENS, pa.list_(type_, self.length))]
-            fields += [pa.field(LOSS_MASK, pa.list_(pa.uint8(), self.length))] if masked else []
-            return pa.schema([*fields, *_DOCUMENT_FIELDS])
-        changed = {TOKENS: pa.list_(type_), LOSS_MASK: pa.list_(pa.uint8())}
-        fields = [pa.field(f.name, changed.get(f.name, f.type)) for f in given]
-        return pa.schema(
-            fields
-            if masked or not self.stride
-            else [*fields, pa.field(LOSS_MASK, changed[LOSS_MASK])]
-        )
+            return pa.schema([*made.items(), *_DOCUMENT_FIELDS])
+        return pa.schema({f.name: f.type for f in given} | made)
 
     def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
         """Return the roles with that of the tokens: with the tokens that end documents and fill up.
@@ -231,7 +226,7 @@ class Pack(BatchTransform, step="pack"):
             repeated = (inside < self.stride) & np.repeat(pieces.start > 0, pieces.length)
             mask = values.get(LOSS_MASK, np.ones(len(inside), np.uint8))
             values[LOSS_MASK] = np.where(repeated, np.uint8(0), mask)
-        edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+        edges = pa.array(np.append(0, ends).astype(np.int32))
         made = {
             name: pa.ListArray.from_arrays(edges, pa.array(numbers))
             for name, numbers in values.items()

@@ -16,7 +16,7 @@ from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import check_limits
 from shardctl.transforms.settings import NAMES, PROBABILITY, SettingError
-from shardctl.transforms.text.base import Rule, TextFilter, TextTransform, where
+from shardctl.transforms.text.base import Rule, TextFilter, TextStep, TextTransform, where
 from shardctl.transforms.text.words import (
     parts_of_words,
     shares,
@@ -32,20 +32,25 @@ INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
 
-class StopWords(TextTransform, step="stop_words"):
+class _Listed(TextStep):
+    """A step with the list of a language."""
+
+    language: str
+
+    made_by = ("stopwordsiso", "unidata")
+
+    def prepare(self) -> None:
+        """Find the words. Raises SettingError for an unknown language, InstallError."""
+        stop_words(self.language, self.name)
+
+
+class StopWords(_Listed, TextTransform, step="stop_words"):
     """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need
     words first: see segment."""
 
     language: str = LANGUAGE
     also: tuple[str, ...] = ALSO
     keep: tuple[str, ...] = setting(NAMES, (), "Words of the list that stay, such as not.")
-
-    def prepare(self) -> None:
-        """Find the words. Raises SettingError for an unknown language,
-        InstallError."""
-        stop_words(self.language, self.name)
-
-    made_by = ("stopwordsiso", "unidata")
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without the words."""
@@ -68,7 +73,7 @@ class StopWords(TextTransform, step="stop_words"):
         return texts_of_kept(data, keep, offsets)
 
 
-class FilterStopWords(TextFilter, step="filter_stop_words"):
+class FilterStopWords(_Listed, TextFilter, step="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
@@ -79,13 +84,6 @@ class FilterStopWords(TextFilter, step="filter_stop_words"):
 
     def __post_init__(self) -> None:
         check_limits(self)
-
-    def prepare(self) -> None:
-        """Find the words. Raises SettingError for an unknown language,
-        InstallError."""
-        stop_words(self.language, self.name)
-
-    made_by = ("stopwordsiso", "unidata")
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rule with the shares. A text without words has the share 0."""
