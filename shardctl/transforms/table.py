@@ -30,8 +30,7 @@ _MODULES = {
     "text.stop_words": "stop_words filter_stop_words segment",
     "text.filters": """filter_length filter_gopher filter_gopher_repetition filter_c4
         filter_fineweb""",
-    "text.tokens": "tokenize",
-    "text.chat": "tokenize_chat",
+    "text.tokens": "tokenize tokenize_chat",
     "text.pack": "pack",
     "custom": "custom model",
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,6 @@ class Applied:
     made: list[Made] = field(default_factory=list)
     rejects: dict[int, Rejection] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
-
-    def extend(self, other: Applied) -> None:
-        """Add what was made of other records, or of other variants of the same."""
-        self.made += other.made
-        self.rejects.update(other.rejects)
-        self.left_out.update(other.left_out)
 
     def drop_rejected(self) -> None:
         """Drop the samples of records that are rejected: one of them costs all of its record."""
@@ -127,25 +121,24 @@ class Functions:
         """
         applied = Applied(asked)
         for steps in self._stretches:
-            if len(steps) < 2:
-                applied = self._in_turn(applied, steps, called)
-                continue
-            made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-            for each in applied.made:
-                if each[0] not in made.rejects:
-                    made.extend(self._in_turn(Applied([each]), steps, called))
-            applied = made
+            _, step, who = steps[0]
+            if isinstance(step, GroupTransform):
+                applied.made = self._together(applied, step, who, called)
+            else:
+                in_turn = (self._in_turn(applied, each, steps, called) for each in applied.made)
+                applied.made = list(chain.from_iterable(in_turn))
         return applied
 
-    def _in_turn(self, applied: Applied, steps: list[_Step], called: Called) -> Applied:
-        """Call the first function on all samples, then the second on what it made, and so on."""
+    def _in_turn(
+        self, applied: Applied, each: Made, steps: list[_Step], called: Called
+    ) -> list[Made]:
+        """Return what functions make of a sample: the second is called on what the first made of
+        it, and so on."""
+        made = [each]
         for number, step, who in steps:
-            if isinstance(step, GroupTransform):
-                applied = self._together(applied, step, who, called)
-                continue
-            made = Applied(rejects=applied.rejects, left_out=applied.left_out)
-            for record, sample, given in applied.made:
-                if record in made.rejects:
+            before, made = made, []
+            for record, sample, given in before:
+                if record in applied.rejects:
                     continue
                 called([record], False)
                 key, variant = sample["key"], sample["variant"]
@@ -157,16 +150,15 @@ class Functions:
                     results: Sequence[Sample] | Rejection = step.apply(sample, rng)
                 except Rejection as rejection:
                     results = rejection
-                _take(made, record, results, key, variant, who, so_far)
-            applied = made
-        return applied
+                made += _taken(applied, record, results, key, variant, who, so_far)
+        return made
 
     def _together(
         self, applied: Applied, model: GroupTransform, who: str, called: Called
-    ) -> Applied:
-        """Call a model on all samples, some at a time. Raises FailedCallError."""
+    ) -> list[Made]:
+        """Return what a model makes of all samples, some at a time. Raises FailedCallError."""
         applied.drop_rejected()
-        made = Applied(rejects=applied.rejects, left_out=applied.left_out)
+        made: list[Made] = []
         while applied.made:
             some = applied.made[: model.batch]
             del applied.made[: model.batch]  # what the model lets go of is not held here
@@ -188,10 +180,10 @@ class Functions:
             except Rejection as rejection:
                 if len(different) > 1:
                     raise FailedCallError(different, who, rejection) from rejection
-                made.rejects.setdefault(different[0], rejection)
+                applied.rejects.setdefault(different[0], rejection)
                 continue
             for result, (record, key, variant, given) in zip(results, asked, strict=True):
-                _take(made, record, result, key, variant, who, given)
+                made += _taken(applied, record, result, key, variant, who, given)
         return made
 
     def settle(self, applied: Applied) -> None:
@@ -219,31 +211,33 @@ class Functions:
                 sample["variant"] = number
 
 
-def _take(
-    made: Applied,
+def _taken(
+    applied: Applied,
     record: int,
     results: Sequence[Sample] | Rejection,
     key: str,
     variant: int,
     who: str,
     given: Given,
-) -> None:
-    """Add what a function made of a sample."""
+) -> list[Made]:
+    """Return what a function made of a sample; that it rejected it, or left it out, is noted."""
+    made: list[Made] = []
     if isinstance(results, Rejection):
-        made.rejects.setdefault(record, results)
-        return
+        applied.rejects.setdefault(record, results)
+        return made
     for changed in results:
         if changed.get("key") is not key or changed.get("variant") is not variant:
             fault = _fault(changed, key, variant, who)
             if fault is not None:
-                made.rejects.setdefault(record, fault)
-                return
+                applied.rejects.setdefault(record, fault)
+                return made
             changed["variant"] = variant
         if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
             changed = unshared(changed)
-        made.made.append((record, changed, given))
+        made.append((record, changed, given))
     if not results:
-        made.left_out[record] = who
+        applied.left_out[record] = who
+    return made
 
 
 _UNCHANGEABLE = frozenset((str, int, float, bool, bytes, type(None)))
