@@ -363,6 +363,11 @@ def between(span: Range, rng: Rng) -> float:
     return low + (high - low) * float(rng.random())
 
 
+def whole(rng: Rng, low: int, high: int) -> int:
+    """Draw a whole number from `low` to `high`, both included."""
+    return low + int(rng.random() * (high - low + 1))
+
+
 def settings_of(step: Transform) -> dict[str, Any]:
     """Return a step as a recipe has it."""
     return {"name": step.name, **step.settings()}

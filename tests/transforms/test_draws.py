@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardctl.transforms.image import automatic, draws
+from shardctl.transforms import base
+from shardctl.transforms.image import automatic, values
 
 DRAWS = 20_000
 KS = math.sqrt(-math.log(1e-6 / 2) / 2) / math.sqrt(DRAWS)
@@ -55,7 +56,7 @@ def rng() -> np.random.Generator:
 
 
 def test_whole_numbers_include_both_ends(rng):
-    assert_counts([draws.whole(rng, 3, 9) for _ in range(DRAWS)], evenly(range(3, 10)))
+    assert_counts([base.whole(rng, 3, 9) for _ in range(DRAWS)], evenly(range(3, 10)))
 
 
 def test_jitter_draws_every_order_and_every_factor(rng):
@@ -65,7 +66,7 @@ def test_jitter_draws_every_order_and_every_factor(rng):
         "saturation": (1.0, 1.5),
         "hue": (-0.1, 0.1),
     }
-    drawn = [draws.jitter(rng, spans) for _ in range(DRAWS)]
+    drawn = [values.jitter(rng, spans) for _ in range(DRAWS)]
     assert_counts(
         [tuple(name for name, _ in each) for each in drawn], evenly(itertools.permutations(spans))
     )
@@ -78,7 +79,7 @@ def test_erased_rectangles(rng):
     distributions that are drawn."""
     width, height = 40_000, 30_000
     scale, ratio = (0.02, 0.1), (0.5, 2.0)
-    drawn = [draws.rectangle(rng, (width, height), scale, ratio) for _ in range(DRAWS)]
+    drawn = [values.rectangle(rng, (width, height), scale, ratio) for _ in range(DRAWS)]
     boxes = np.array([box for box in drawn if box is not None], float)
     left, top, w, h = boxes.T
     assert_uniform(w * h / (width * height), *scale)
@@ -88,7 +89,7 @@ def test_erased_rectangles(rng):
 
 
 def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(rng):
-    drawn = [draws.rectangle(rng, (9, 7), (0.3, 1.0), (0.3, 3.3)) for _ in range(2000)]
+    drawn = [values.rectangle(rng, (9, 7), (0.3, 1.0), (0.3, 3.3)) for _ in range(2000)]
     boxes = [box for box in drawn if box is not None]
     assert boxes
     for left, top, width, height in boxes:
@@ -96,7 +97,7 @@ def test_erased_rectangles_are_smaller_than_the_image_or_there_is_none(rng):
         assert 0 <= top <= top + height <= 7
         assert width < 9
         assert height < 7
-    assert draws.rectangle(rng, (4, 4), (1.0, 1.0), (1.0, 1.0)) is None
+    assert values.rectangle(rng, (4, 4), (1.0, 1.0), (1.0, 1.0)) is None
 
 
 def test_rand_augment_draws_operations_with_replacement_and_signs(rng):

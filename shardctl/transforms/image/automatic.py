@@ -14,8 +14,7 @@ from shardctl.images import pixels
 from shardctl.images.geometry import Colour, Matrix, Size, moving
 from shardctl.images.pixels import mix
 from shardctl.system.options import Flag, Number, Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Rng
-from shardctl.transforms.image.draws import whole
+from shardctl.transforms.base import ImageTransform, Rng, whole
 from shardctl.transforms.image.warp import BILINEAR, FILL, NEAREST, rotation, sheared, warp_whole
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import SettingError

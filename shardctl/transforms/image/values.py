@@ -3,16 +3,18 @@ and blur, and rectangles that are painted over. What is marked in the image stay
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from PIL.Image import Image
 
 from shardctl.images import pixels
-from shardctl.images.geometry import BLACK, Colour
-from shardctl.images.pixels import BACKENDS, adjust
+from shardctl.images.geometry import BLACK, Colour, Size
+from shardctl.images.pixels import BACKENDS, Rectangle, adjust
 from shardctl.system.options import Number, Whole, Word, declared_in, setting
-from shardctl.transforms.base import PixelTransform, Range, Rng, between, drawn
-from shardctl.transforms.image.draws import SometimesPixels, jitter, order, rectangle, whole
+from shardctl.transforms.base import PixelTransform, Range, Rng, between, drawn, whole
+from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import (
     COLOUR,
     PROBABILITY,
@@ -22,6 +24,59 @@ from shardctl.transforms.settings import (
     Span,
     list_of,
 )
+
+TRIES = 10
+"""How often a rectangle is drawn until one fits."""
+
+
+def order(rng: Rng, count: int) -> list[int]:
+    """Draw an order of the numbers below `count`, all orders being equally likely."""
+    return [int(place) for place in rng.permutation(count)]
+
+
+def jitter(rng: Rng, spans: Mapping[str, Range]) -> list[tuple[str, float]]:
+    """Draw in which order adjustments are made, and the factor of each: (its name, the factor)."""
+    names, factors = list(spans), [between(span, rng) for span in spans.values()]
+    return [(names[place], factors[place]) for place in order(rng, len(names))]
+
+
+def rectangle(rng: Rng, size: Size, scale: Range, ratio: Range) -> Rectangle | None:
+    """Draw the rectangle of a random erasing in an image of `size`; None if none of ten fits.
+
+    Its share of the area is uniform in `scale`, the logarithm of height / width uniform between
+    those of `ratio`, and its place uniform. It is lower and narrower than the image.
+    """
+    width, height = size
+    logarithms = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(TRIES):
+        area = width * height * between(scale, rng)
+        aspect = math.exp(between(logarithms, rng))
+        h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if h < height and w < width:
+            top = whole(rng, 0, height - h)
+            return whole(rng, 0, width - w), top, w, h
+    return None
+
+
+class SometimesPixels(PixelTransform):
+    """Changes the values of pixels with probability `p`; an image that is left as it is needs no
+    pixels."""
+
+    p: float
+
+    change: ClassVar[Callable[..., Image]]
+    """What a step does that is one function of the image and the step's other settings."""
+
+    def pixels(self, image: Image, rng: Rng) -> Image:
+        """Return the changed image."""
+        settings = [getattr(self, name) for name in declared_in(type(self)) if name != "p"]
+        return type(self).change(image, *settings)
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Change the pixels, or leave them."""
+        if drawn(self.p, rng):
+            super().apply(picture, rng)
+
 
 _FACTOR = Number(0.0, 100.0)
 _AROUND_1 = Span(0.0, 100.0, alone="around", centre=1.0)
@@ -317,7 +372,7 @@ _VALUE = setting(
 )
 
 
-def _erased(image: Image, box: pixels.Rectangle, value: Colour | None, rng: Rng) -> Image:
+def _erased(image: Image, box: Rectangle, value: Colour | None, rng: Rng) -> Image:
     if value is None:
         return pixels.erase_with_noise(image, box, rng)
     return pixels.erase(image, box, value)

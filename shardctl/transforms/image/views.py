@@ -11,8 +11,7 @@ import numpy as np
 from shardctl.format.arrays import Floats
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, Values, cover, fit
 from shardctl.system.options import Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Range, Rng, ViewTransform, drawn
-from shardctl.transforms.image.draws import whole
+from shardctl.transforms.base import ImageTransform, Range, Rng, ViewTransform, drawn, whole
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import COLOUR, PROBABILITY, Sides, Span
 
