@@ -89,9 +89,9 @@ _BACKEND = setting(
 _ALWAYS, _HALF = (setting(PROBABILITY, p, "Probability of doing it.") for p in (1.0, 0.5))
 
 
-def _adjusted(name: str) -> Any:
+def _adjusted(name: str) -> Callable[..., Image]:
     """Return what does one adjustment by a factor."""
-    return staticmethod(lambda image, factor, backend: adjust(image, [(name, factor)], backend))
+    return lambda image, factor, backend: adjust(image, [(name, factor)], backend)
 
 
 class AdjustBrightness(SometimesPixels, step="adjust_brightness"):
@@ -196,7 +196,7 @@ class Grayscale(SometimesPixels, step="grayscale"):
 
     p: float = _ALWAYS
 
-    change = staticmethod(pixels.grayscale)
+    change = pixels.grayscale
 
 
 class ChannelPermutation(SometimesPixels, step="channel_permutation"):
@@ -229,7 +229,7 @@ class Autocontrast(SometimesPixels, step="autocontrast"):
 
     p: float = _HALF
 
-    change = staticmethod(pixels.autocontrast)
+    change = pixels.autocontrast
 
 
 class Equalize(SometimesPixels, step="equalize"):
@@ -237,7 +237,7 @@ class Equalize(SometimesPixels, step="equalize"):
 
     p: float = _HALF
 
-    change = staticmethod(pixels.equalize)
+    change = pixels.equalize
 
 
 class Posterize(SometimesPixels, step="posterize"):
@@ -246,7 +246,7 @@ class Posterize(SometimesPixels, step="posterize"):
     bits: int = setting(Whole(0, 8), help="How many bits are kept.")
     p: float = _HALF
 
-    change = staticmethod(pixels.posterize)
+    change = pixels.posterize
 
 
 class Solarize(SometimesPixels, step="solarize"):
@@ -255,7 +255,7 @@ class Solarize(SometimesPixels, step="solarize"):
     threshold: float = setting(Number(0.0, 256.0), help="The lowest value that is inverted.")
     p: float = _HALF
 
-    change = staticmethod(pixels.solarize)
+    change = pixels.solarize
 
 
 class Invert(SometimesPixels, step="invert"):
@@ -263,7 +263,7 @@ class Invert(SometimesPixels, step="invert"):
 
     p: float = _HALF
 
-    change = staticmethod(pixels.invert)
+    change = pixels.invert
 
 
 class GaussianNoise(PixelTransform, step="gaussian_noise"):
@@ -362,7 +362,7 @@ class AdjustSharpness(SometimesPixels, step="adjust_sharpness"):
     )
     p: float = _HALF
 
-    change = staticmethod(pixels.sharpness)
+    change = pixels.sharpness
 
 
 _VALUE = setting(
