@@ -3,6 +3,7 @@ sentence."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from shardctl.system.packages import documents
@@ -45,16 +46,9 @@ def entry_for(message: str) -> Entry | None:
     except OSError:
         return None
     fitting = [
-        (len(said), entry) for entry in entries for said in entry.says if _is_in(said, message)
+        (len(said), entry)
+        for entry in entries
+        for said in entry.says
+        if re.search(".*".join(map(re.escape, said.split(ANY))), message, re.DOTALL)
     ]
     return max(fitting, key=lambda each: each[0], default=(0, None))[1]
-
-
-def _is_in(said: str, message: str) -> bool:
-    at = 0
-    for part in said.split(ANY):
-        at = message.find(part, at)
-        if at < 0:
-            return False
-        at += len(part)
-    return True

@@ -366,11 +366,6 @@ class Option(NamedTuple):
         python = self.type.python
         return python if self.default is not None or "None" in python else f"{python} | None"
 
-    @property
-    def python_default(self) -> Any:
-        """The default of the argument in Python."""
-        return {} if self.default is dict else self.default
-
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for a value that the option `name` cannot have. Where None is the
         default, it can be None."""

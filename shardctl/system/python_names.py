@@ -50,7 +50,7 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=each.python_default,
+                default={} if each.default is dict else each.default,
                 annotation=each.python,
             )
             for name, each in options.items()

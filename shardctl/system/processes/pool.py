@@ -173,13 +173,8 @@ class Pool:
             )
 
     def _new_worker(self, place: int) -> _Worker:
-        if self._server is not None and self._server.gone:
-            self._server.close()
-            self._server = None
-        self.prepare()
-        assert self._server is not None, "it has just been prepared"
         return _Worker(
-            self._server, place, lambda line: self._on_line(f"worker {place + 1}: {line}")
+            self._prepared(), place, lambda line: self._on_line(f"worker {place + 1}: {line}")
         )
 
     def _attend(
@@ -216,9 +211,16 @@ class Pool:
     def prepare(self) -> None:
         """Have the modules of the workers imported, in a process beside this one. No worker starts
         yet."""
-        if self._server is None:
+        self._prepared()
+
+    def _prepared(self) -> ForkServer:
+        """Return the process that workers are forked from."""
+        if self._server is None or self._server.gone:
+            if self._server is not None:
+                self._server.close()
             memory = self._limits.memory or 0
             self._server = take_early(self._module, memory) or start_server(self._module, memory)
+        return self._server
 
     def let_go(self) -> None:
         """Have the workers end as `close` does, and do not wait for them: that takes them 7 ms,

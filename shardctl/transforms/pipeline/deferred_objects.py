@@ -355,10 +355,10 @@ def _checked(objects: Members, name: str, size: Size) -> Members:
             raise _unfit(message)
     if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
         raise _unfit(f"a bbox of {name} is not four numbers: x, y, width, height")
-    for polygon in chain.from_iterable(each or () for each in objects.get("segmentation") or ()):
+    for polygon in _parts_in(objects, "segmentation"):
         if not _are_numbers(polygon) or len(polygon) % 2:
             raise _unfit(f"a polygon of {name} is not a list of numbers: x, y, x, y, …")
-    for point in chain.from_iterable(each or () for each in objects.get("keypoints") or ()):
+    for point in _parts_in(objects, "keypoints"):
         if not _are_numbers(point, 3, finite=False):
             raise _unfit(f"a keypoint of {name} is not three numbers: x, y, v")
     for runs in objects.get("rle") or ():
@@ -368,6 +368,11 @@ def _checked(objects: Members, name: str, size: Size) -> Members:
     if "keypoints" in made:
         made["keypoints"] = [each or [] for each in made["keypoints"]]
     return made
+
+
+def _parts_in(objects: Members, member: str) -> Iterator[Any]:
+    """Yield the polygons, or the points, of all objects."""
+    return chain.from_iterable(each or () for each in objects.get(member) or ())
 
 
 def _are_numbers(values: Any, count: int | None = None, finite: bool = True) -> bool:

@@ -125,14 +125,6 @@ def places(text: str) -> dict[Key, TextPlace]:
     return {key: (line, found[key] - starts[line - 1] + 1) for key, line in lines.items()}
 
 
-def nearest_place(found: dict[Key, TextPlace], key: Key) -> TextPlace | None:
-    """Return the place of a key, or else that of the innermost table or list around it that has
-    one."""
-    return next(
-        (found[key[:length]] for length in range(len(key), 0, -1) if key[:length] in found), None
-    )
-
-
 _PLACE_IN_MESSAGE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -188,7 +180,11 @@ class RecipeFile:
 
     def problem(self, error: SettingError) -> Problem:
         """Return what a wrong setting of the file is to people: where it is, and in which step."""
-        line, column = nearest_place(self._places, error.key) or (None, None)
+        # its own, or that of the innermost table or list around it that has one
+        ways = (error.key[:length] for length in range(len(error.key), 0, -1))
+        line, column = next(
+            (self._places[way] for way in ways if way in self._places), (None, None)
+        )
         at: Any = self.recipe
         steps, way = [], ""  # "step 2 (choice)", "step 1 (hflip)"; transform[1].brightness
         for part in error.key:
