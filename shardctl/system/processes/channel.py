@@ -38,19 +38,14 @@ def receive(channel: socket.socket) -> Any:
 
 def receive_pickle(channel: socket.socket) -> bytearray:
     """Return the pickle of what was sent. Raises Ended."""
-    (size,) = _SIZE.unpack(receive_bytes(channel, _SIZE.size))
-    return receive_bytes(channel, size)
+    (size,) = _SIZE.unpack(_receive_bytes(channel, _SIZE.size))
+    return _receive_bytes(channel, size)
 
 
-def receive_bytes(channel: socket.socket, size: int) -> bytearray:
+def _receive_bytes(channel: socket.socket, size: int) -> bytearray:
     """Return exactly so many bytes. Raises Ended."""
     data = bytearray(size)
-    fill(channel, memoryview(data))
-    return data
-
-
-def fill(channel: socket.socket, left: memoryview) -> None:
-    """Receive as many bytes as there is room for. Raises Ended."""
+    left = memoryview(data)
     while left:
         try:
             count = channel.recv_into(left)
@@ -59,6 +54,7 @@ def fill(channel: socket.socket, left: memoryview) -> None:
         if not count:
             raise Ended
         left = left[count:]
+    return data
 
 
 class RemoteError(Exception):
