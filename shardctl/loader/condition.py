@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import is_list
+from shardctl.format.arrays import is_list, is_number, is_text
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 
 _COMPARE: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], type[ast.cmpop], int, bool]] = {
@@ -153,9 +153,9 @@ def _check(where: Condition, schema: pa.Schema, option: str) -> None:
 def kind_of(type_: pa.DataType) -> type | None:
     """Return what a column of this type is compared with: float (any number), str, bool; None for
     other types."""
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+    if is_number(type_):
         return float
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+    if is_text(type_):
         return str
     return bool if pa.types.is_boolean(type_) else None
 

@@ -16,21 +16,6 @@ from shardctl.system.arguments import real_number, whole_number
 from shardctl.system.text import counted, printable
 
 
-def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int | None) -> None:
-    """Raise UsageError if datasets of these sizes cannot be mixed by these weights into epochs of
-    `samples` samples."""
-    positive = all(weight > 0 for weight in weights) and math.isfinite(sum(weights))
-    if not sizes or len(sizes) != len(weights) or not positive:
-        raise UsageError(
-            f"mix() takes a weight above 0 for each dataset; it has {len(sizes)}, and the "
-            f"weights {list(weights)}"
-        )
-    if not all(sizes):
-        raise UsageError("a dataset without samples cannot be mixed in")
-    if samples is not None:
-        whole_number("samples", samples, 1)
-
-
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None = None) -> Mix:
     """Mix several datasets by weight: each has its exact share of every 4,096 samples of the
     mixture.
@@ -53,16 +38,23 @@ class Mix:
         for name, given in (("datasets", datasets), ("weights", weights)):
             if isinstance(given, Dataset | str) or not isinstance(given, Iterable):
                 raise UsageError(f"{name} takes a list; write mix([a, b], [0.5, 0.5])")
-        self._datasets = list(datasets)
-        for dataset in self._datasets:
+        self._datasets = datasets = list(datasets)
+        for dataset in datasets:
             if not isinstance(dataset, Dataset):
                 raise UsageError(
                     "mix() takes a list of datasets from shardctl.open; one is a "
                     f"{type(dataset).__name__}"
                 )
-        self._weights = [real_number("a weight", weight) for weight in weights]
-        self._samples = None if samples is None else whole_number("samples", samples)
-        check_mixture([len(dataset) for dataset in self._datasets], self._weights, self._samples)
+        self._weights = weights = [real_number("a weight", weight) for weight in weights]
+        positive = all(weight > 0 for weight in weights) and math.isfinite(sum(weights))
+        if not datasets or len(datasets) != len(weights) or not positive:
+            raise UsageError(
+                f"mix() takes a weight above 0 for each dataset; it has {len(datasets)}, and the "
+                f"weights {weights}"
+            )
+        if not all(map(len, datasets)):
+            raise UsageError("a dataset without samples cannot be mixed in")
+        self._samples = None if samples is None else whole_number("samples", samples, 1)
 
     def __len__(self) -> int:
         """Return the number of samples in an epoch."""

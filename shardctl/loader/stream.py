@@ -132,8 +132,8 @@ class DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in
         the place of n."""
         selection, columns, order, transforms, reading = self._made_of
-        relabelled = replace(transforms, relabel=labels)
-        return type(self)(selection, columns, order, relabelled, reading)
+        transforms = replace(transforms, relabel=labels)
+        return type(self)(selection, columns, order, transforms, reading)
 
     def one_of(self, streams: int, opens: bool) -> DatasetStream:
         """Return the same stream as one of several of a mixture, which hold MIXTURE_BYTES of blocks
@@ -149,8 +149,8 @@ class DatasetStream:
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample: it raises DatasetError."""
         selection, columns, order, transforms, reading = self._made_of
-        strict = replace(reading, on_error="raise")
-        return type(self)(selection, columns, order, transforms, strict)
+        reading = replace(reading, on_error="raise")
+        return type(self)(selection, columns, order, transforms, reading)
 
     @property
     def columns(self) -> list[Column]:
@@ -352,7 +352,7 @@ class Mixture:
 
     Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and
     how many of that stream's came before it in all earlier rounds is a product. So any position is
-    found without counting. Streams, weights and samples are what `check_mixture` allows.
+    found without counting. Streams, weights and samples are what `Mix` allows.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.shards.engines.local import Engine, local_engine
-from shardctl.making.shards.inputs import ByteRange, Found, PrePlanTask, read_some
+from shardctl.making.shards.inputs import ByteRange, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
@@ -233,11 +233,7 @@ def take(
         for byte_range, numbers, out in zip(ranges, wanted, outs, strict=True)
     ]
     found: dict[int, Json] = {}
-
-    def on_found(place: int, answers: Found) -> None:
-        [found[place]] = answers
-
-    engine.examine(looks, on_found)
+    engine.examine(looks, lambda place, answers: found.update({place: answers[0]}))
     taken: Taken = []
     for place, out in enumerate(outs):
         if found[place].get("rows"):
@@ -248,14 +244,7 @@ def take(
                 (place, batch.column(last).to_numpy(), batch.remove_column(last))
                 for batch in batches
             ]
-    faults = [
-        (place, str(answer["fault"][2]))
-        for place, answer in sorted(found.items())
-        if "fault" in answer
-    ]
-    rejects = [
-        (place, str(answer["reject"]))
-        for place, answer in sorted(found.items())
-        if answer.get("reject")
-    ]
+    answers = sorted(found.items())
+    faults = [(place, str(each["fault"][2])) for place, each in answers if "fault" in each]
+    rejects = [(place, str(each["reject"])) for place, each in answers if each.get("reject")]
     return taken, next(iter(faults + rejects), None)

@@ -27,7 +27,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Size, Values, View
+from shardctl.images.geometry import Size, Values, View, fit
 from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
@@ -78,8 +78,7 @@ def enlarge(pixels: Pixels, side: int) -> Pixels:
 
 def within(size: Size, side: int) -> Size:
     """Return a size no larger than `side` on either side, of the same shape."""
-    scale = min(1.0, side / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    return size if max(size) <= side else fit(size, (side, side))
 
 
 def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:

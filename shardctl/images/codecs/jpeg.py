@@ -162,7 +162,7 @@ class JpegDecoder:
             fits = out is not None and out.shape == shape and out.flags.c_contiguous
             return out if fits and out is not None else self.memory(shape)
 
-        pixels = _decoded(data, memory, most)
+        pixels = decode_plain_alone(data, most, memory)
         if pixels is None:
             self.scratch = before  # the size may have been that of a damaged header
         return pixels
@@ -212,17 +212,16 @@ def decodes_whole(data: bytes) -> bool:
     return False
 
 
-def decode_plain_alone(data: memoryview, most: int = _MOST_PIXELS) -> Pixels | None:
-    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in memory of
-    their own, as above.
+def decode_plain_alone(
+    data: Pixels | memoryview,
+    most: int = _MOST_PIXELS,
+    memory: Callable[[Shape], Any] = lambda shape: np.empty(shape, np.uint8),
+) -> Pixels | None:
+    """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, as above: in
+    what `memory` returns for a shape, so many values or more; memory of their own by default.
 
     None too for more pixels than `most`.
     """
-    return _decoded(data, lambda shape: np.empty(shape, np.uint8), most)
-
-
-def _decoded(data: Pixels | memoryview, memory: Callable[[Shape], Any], most: int) -> Pixels | None:
-    """Decode into what `memory` returns for a shape: so many values, or more."""
     with _leaving_faults():
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in _ALIKE and height * width <= min(most, _MOST_PIXELS):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, StorageError, first_line
-from shardctl.format.shard import VERIFY_ADVICE, check_intact
+from shardctl.format.shard import VERIFY_ADVICE, StoredBlock, check_intact
 from shardctl.loader.blocks.column import Block, Column, flatten
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import DECOMPRESS, WAITING, Stages
@@ -125,11 +125,8 @@ class BlockCache:
                 self._drop(old)
 
     def _read(self, block: int) -> Block:
-        batch, metadata = self._shards.read(block, self._fields, self._stages)
-        if batch.num_rows != self._shards.rows_of(block):
-            raise other_rows(self._shards, block)
-        if self._checksums:
-            check_intact(batch, metadata, self._shards.where(block))
+        stored = self._shards.read(block, self._fields, self._stages)
+        batch = checked(self._shards, block, stored, self._checksums)
         loaded = Block(batch)
         for column in self._columns:
             # Arrow itself reads values of its types, and where some are missing; our own reading
@@ -148,11 +145,19 @@ class BlockCache:
         return loaded
 
 
-def other_rows(shards: Shards, block: int) -> DamageError:
-    """Return the error for a block that does not have the rows that the manifest says."""
-    return DamageError(
-        f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}"
-    )
+def checked(
+    shards: Shards, block: int, stored: StoredBlock, checksum: bool = False
+) -> pa.RecordBatch:
+    """Return a block that was read. Raises DamageError if it does not have the rows that the
+    manifest says, or where that is asked for, not its checksum."""
+    batch, metadata = stored
+    if batch.num_rows != shards.rows_of(block):
+        raise DamageError(
+            f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}"
+        )
+    if checksum:
+        check_intact(batch, metadata, shards.where(block))
+    return batch
 
 
 def name_samples(shards: Shards, block: int, error: DamageError) -> str:

@@ -15,7 +15,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bools, DType, Numbers, Shape, dtype_of, is_list
+from shardctl.format.arrays import (
+    Array,
+    Bools,
+    DType,
+    Numbers,
+    Shape,
+    dtype_of,
+    is_list,
+    is_number,
+    is_text,
+    items_of,
+)
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Image, Mask, Names, Objects, Plain, Role
 from shardctl.loader.blocks.gather import Located, gather
@@ -66,7 +77,7 @@ class Column:
     @property
     def is_text(self) -> bool:
         """Whether the values are strings."""
-        return _is_text(self.type)
+        return is_text(self.type)
 
     @property
     def offset_dtype(self) -> DType:
@@ -142,13 +153,13 @@ def _places_of(
     """Return the kind, the width, the type of numbers and the shape of values of a type."""
     is_tensor = isinstance(type_, pa.FixedShapeTensorType)
     leaf, sizes = (type_.value_type, tuple(type_.shape)) if is_tensor else _lists(type_)
-    if _is_number(leaf) and (is_tensor or 0 not in sizes):
+    if is_number(leaf) and (is_tensor or 0 not in sizes):
         dtype = dtype_of(leaf)
         if all(size >= 0 for size in sizes):
             return "fixed", math.prod(sizes) * dtype.itemsize, dtype, sizes
         return "variable" if len(sizes) == 1 else "nested", dtype.itemsize, dtype, ()
     is_bytes = pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
-    is_variable = is_bytes or type_.equals(ENCODED_IMAGE) or _is_text(type_)
+    is_variable = is_bytes or type_.equals(ENCODED_IMAGE) or is_text(type_)
     return "variable" if is_variable else "other", 1, None, ()
 
 
@@ -160,14 +171,6 @@ def _lists(type_: pa.DataType) -> tuple[pa.DataType, Shape]:
         sizes.append(type_.list_size if pa.types.is_fixed_size_list(type_) else -1)
         type_ = type_.value_type
     return type_, tuple(sizes)
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 Flat = tuple[pa.Buffer, Array | None]
@@ -292,7 +295,7 @@ class Lists:
         lengths: list[Numbers] = []
         original = array
         lacking = np.zeros(len(array), bool)
-        while not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        while not is_number(array.type):
             if array.null_count:
                 lacking[_owners(lengths, np.flatnonzero(is_missing(array)))] = True
             lengths.append(_plain(pc.list_value_length(array).fill_null(0)).astype(np.int64))
@@ -411,7 +414,7 @@ def numbers_of(array: pa.Array, column: Column) -> tuple[Array, Bools | None]:
     shape, missing = (len(array), *column.shape), is_missing(inner) if inner.null_count else None
     while pa.types.is_fixed_size_list(inner.type):
         size = inner.type.list_size
-        inner = inner.values.slice(inner.offset * size, len(inner) * size)
+        inner = items_of(inner)
         if missing is not None or inner.null_count:
             missing = is_missing(inner) | (False if missing is None else np.repeat(missing, size))
     if inner.null_count:

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
 from shardctl.format.arrays import Array, DType, Numbers, column_of
-from shardctl.format.shard import VERIFY_ADVICE, Opener, check_intact, load_file
+from shardctl.format.shard import VERIFY_ADVICE, Opener, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
     Faults,
+    checked,
     keys_of,
     name_samples,
-    other_rows,
 )
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
 from shardctl.loader.blocks.gather import Located, gather_fixed
@@ -184,9 +184,7 @@ class InPlace:
             raise DamageError(name_samples(self._shards, block, faults[block]), [0])
         known = self._mapped.get(block)
         if known is None or known[0] is not opened:
-            batch, _ = opened.file.fetch(number)
-            if batch.num_rows != self._shards.rows_of(block):
-                raise other_rows(self._shards, block)
+            batch = checked(self._shards, block, opened.file.fetch(number))
             while len(self._mapped) >= _MAPPED:
                 self._mapped.pop(next(iter(self._mapped)), None)
             known = self._mapped[block] = opened, Block(batch)
@@ -219,11 +217,7 @@ class InPlace:
     def _look(self, block: int, opened: OpenShard) -> None:
         """Find the columns in a block. Raises DamageError."""
         number = self._shards.place_of(block)[1]
-        batch, metadata = opened.file.fetch(number)
-        if batch.num_rows != self._shards.rows_of(block):
-            raise other_rows(self._shards, block)
-        if self._checksums:
-            check_intact(batch, metadata, self._shards.where(block))
+        batch = checked(self._shards, block, opened.file.fetch(number), self._checksums)
         base, end = opened.file.contents.address, opened.file.contents.size
         for column in self._columns:
             try:

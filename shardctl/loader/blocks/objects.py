@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, Bytes, DType, Numbers, Shape, leaf_of
+from shardctl.format.arrays import Array, Bools, Bytes, DType, Numbers, Shape, is_number, leaf_of
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs.image import open_image
@@ -101,7 +101,7 @@ def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
 
 def _depth(type_: pa.DataType) -> int:
     leaf, depth = leaf_of(type_)
-    return depth if pa.types.is_floating(leaf) or pa.types.is_integer(leaf) else 0
+    return depth if is_number(leaf) else 0
 
 
 Member = Array | Polygons | list[Any]

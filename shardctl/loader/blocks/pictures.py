@@ -139,10 +139,7 @@ class PictureReader:
                 continue
             size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
             if pixels.shape[:2] != size:  # numpy repeats one row
-                why = (
-                    f"it is {_size_text(pixels.shape)} (width x height), and all should be "
-                    f"{_size_text(size)}; {VERIFY_ADVICE}"
-                )
+                why = f"{_other_size(pixels.shape, size)}; {VERIFY_ADVICE}"
                 raise _faulty(column, wanted, place, why)
             converter.write_one(pixels, place, own)
         return found
@@ -346,27 +343,23 @@ def _changed(column: Column, pixels: Array, steps: BatchSteps, place: int) -> Ar
     return steps.finish(place, size, Image.fromarray(pixels))
 
 
-def _size_text(shape: Shape) -> str:
-    return f"{shape[1]}x{shape[0]}"
+def _other_size(found: Shape, wanted: Shape) -> str:
+    return (
+        f"it is {found[1]}x{found[0]} (width x height), and all should be {wanted[1]}x{wanted[0]}"
+    )
 
 
 def why_not_made(column: Column, rejection: Rejection, step: str = "") -> str:
     """Say why an image or a mask of a column was not decoded, or what a step could not do."""
     if rejection.stage != "decode":
         return f"{step}: {rejection.message}"
-    return f"{_why_undecoded(column, rejection)}; {VERIFY_ADVICE}"
-
-
-def _why_undecoded(column: Column, rejection: Rejection) -> str:
-    if not isinstance(rejection, image.TooManyPixels):
-        return f"it does not decode: {rejection.message}"
-    width, height = rejection.size
-    if column.picture_shape is None:
-        return f"its header says {width} x {height} pixels, more than any image here has"
-    return (
-        f"it is {width}x{height} (width x height), and all should be "
-        f"{_size_text(column.picture_shape)}"
-    )
+    why = f"it does not decode: {rejection.message}"
+    if isinstance(rejection, image.TooManyPixels):
+        width, height = rejection.size
+        why = f"its header says {width} x {height} pixels, more than any image here has"
+        if column.picture_shape is not None:
+            why = _other_size((height, width), column.picture_shape)
+    return f"{why}; {VERIFY_ADVICE}"
 
 
 def missing_images(values: pa.Array) -> Numbers:

@@ -155,7 +155,7 @@ class Rows:
 
         The progress slot tells the parent which record is to blame, if any.
         """
-        return self.settles_alone or self._progress.place != unit or self._progress.stage == "write"
+        return self.settles_alone or self._progress.at[0] != unit or self._progress.stage == "write"
 
     def flush(self) -> None:
         """All rows have come."""

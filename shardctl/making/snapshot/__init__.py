@@ -174,45 +174,51 @@ class _Snapshot:
         """Return once the dataset is there, and up to date."""
         while True:
             before = self.manifest()
-            verdict: Verdict = "anew" if before is None else self._verdict(before)
-            if before is not None and verdict == "up-to-date":
+            how = {} if before is None else self._what_is_to_be_done(before)
+            if before is not None and how is None:
                 refuse_many_rejects(self.target.folder, before, self.request.options.max_rejects)
                 return
-            if self._make(before, verdict):
+            if self._make(before, how or {}):
                 return
 
-    def _verdict(self, manifest: Manifest) -> Verdict:
-        """Return what is to be done with the dataset that is there: `up-to-date` (nothing),
-        `update`, or make it `anew`.
+    def _what_is_to_be_done(self, manifest: Manifest) -> dict[str, Any] | None:
+        """Return the options by which a conversion brings the dataset that is there up to date, or
+        makes it anew; None if it is up to date.
 
-        Raises DatasetError if what is to be done was not allowed.
+        A dataset that is brought up to date is kept as it was, for jobs that are reading it, unless
+        `keep_generations` says otherwise. Raises DatasetError if what is to be done was not
+        allowed.
         """
         if self.trust:
-            if recipe_if_same(self.request, manifest) is not None:
-                return "up-to-date"
-            verdict: Verdict = "anew"
+            same = recipe_if_same(self.request, manifest) is not None
+            verdict: Verdict = "up-to-date" if same else "anew"
             parts = "recipe, settings or code"
         else:
             self.target.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
             if find_unwalked(self.request, self.target.folder, manifest) is not None:
-                return "up-to-date"
+                return None
             request = self.request.changed(explain=True, metrics=())
             explanation = run(request, Listener(), self.target).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
-        allowed = self.may_overwrite or (verdict == "update" and self.may_update)
-        if not allowed and verdict != "up-to-date":
-            remedy = (
-                "update=True brings it up to date"
-                if verdict == "update"
-                else "overwrite=True makes it again, `shardctl convert --explain` shows the difference"
-            )
-            shown = self.target.folder.shown()
-            raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
-        return "anew" if verdict == "update" and not self.may_update else verdict
+        if verdict == "up-to-date":
+            return None
+        if verdict == "update" and self.may_update:
+            keep = self.request.options.keep_generations
+            kept = max(1, manifest.keep) if keep is None else keep
+            return {"update": True, "keep_generations": kept, "moved_from": self.moved_from}
+        if self.may_overwrite:
+            return {"overwrite": True}
+        remedy = (
+            "update=True brings it up to date"
+            if verdict == "update"
+            else "overwrite=True makes it again, `shardctl convert --explain` shows the difference"
+        )
+        shown = self.target.folder.shown()
+        raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
 
-    def _make(self, before: Manifest | None, verdict: Verdict) -> bool:
-        """Make the dataset, or bring it up to date, and return whether this process has done so.
+    def _make(self, before: Manifest | None, how: dict[str, Any]) -> bool:
+        """Make the dataset, or bring it up to date by these options, and return whether this process has done so.
 
         If not, another one has done something while this one waited: what is to be done now must be
         seen anew, as inputs may have changed after that one has looked at them.
@@ -228,10 +234,7 @@ class _Snapshot:
             with self._lease() as held:
                 if self.manifest() != before:
                     return False
-                if before is None or verdict == "anew":
-                    made = self._run(held, overwrite=before is not None)
-                else:
-                    made = self._update(before, held)
+                made = self._run(held, how)
                 # nothing is left out without a word
                 self.log.say(result_log_lines(made, self.log.printed))
                 return True
@@ -254,21 +257,13 @@ class _Snapshot:
 
         return self.target.lease(self.log.waiting, looking)
 
-    def _run(self, held: WriteLease, **changed: Any) -> ConvertResult:
-        return run(self.request.changed(**changed), self.listener, self.target, held)
-
-    def _update(self, manifest: Manifest, held: WriteLease) -> ConvertResult:
-        """Bring the dataset up to date. As it was it is kept, for jobs that are reading it, unless
-        `keep_generations` says otherwise."""
-        keep = self.request.options.keep_generations
-        if keep is None:
-            keep = max(1, manifest.keep)
+    def _run(self, held: WriteLease, how: dict[str, Any]) -> ConvertResult:
         try:
-            return self._run(held, update=True, keep_generations=keep, moved_from=self.moved_from)
+            return run(self.request.changed(**how), self.listener, self.target, held)
         except DatasetError:
-            if not self.may_overwrite:
+            if "update" not in how or not self.may_overwrite:
                 raise
-            return self._run(held, overwrite=True)
+            return self._run(held, {"overwrite": True})
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""

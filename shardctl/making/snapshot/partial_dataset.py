@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
-from shardctl.loader.stream import Selection
+from shardctl.loader.stream import Selection, sums
 from shardctl.making.commit.commit import manifest_of
 from shardctl.making.shards.job import marker_path
 from shardctl.making.shards.marker import read_marker
@@ -394,14 +394,13 @@ NOT_SUMMED = ("threads", "processes", "samples_per_s", "stages")
 
 def _together(before: LoaderStats, now: LoaderStats) -> LoaderStats:
     """Return the statistics of two loaders, one after the other, as those of one."""
-    names = [field.name for field in fields(LoaderStats) if field.name not in NOT_SUMMED]
-    sums = {name: getattr(before, name) + getattr(now, name) for name in names}
-    stages = {
-        name: before.stages.get(name, 0.0) + now.stages.get(name, 0.0)
-        for name in {**before.stages, **now.stages}
-    }
-    rate = sums["samples"] / sums["seconds"] if sums["seconds"] else 0.0
-    return replace(now, **sums, stages=stages, samples_per_s=rate)
+    both = before, now
+    summed = sums(
+        [{name: each for name, each in vars(of).items() if name not in NOT_SUMMED} for of in both]
+    )
+    rate = summed["samples"] / summed["seconds"] if summed["seconds"] else 0.0
+    figures: dict[str, Any] = {**summed, "stages": sums([of.stages for of in both])}
+    return replace(now, **figures, samples_per_s=rate)
 
 
 def _shuffled(shards: Shards, seed: int, first: int) -> Numbers:

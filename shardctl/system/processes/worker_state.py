@@ -91,16 +91,6 @@ class WorkerProgress:
         return place, record
 
     @property
-    def place(self) -> int:
-        """The place that began last, in whichever process."""
-        return self.at[0]
-
-    @property
-    def record(self) -> int:
-        """The record that began last, in whichever process."""
-        return self.at[1]
-
-    @property
     def timed_place(self) -> tuple[int, int]:
         """The place and record whose time runs: NOWHERE while a file is written, since a slow disk
         is no fault of a record."""
@@ -109,7 +99,7 @@ class WorkerProgress:
     @property
     def stage(self) -> str:
         """The stage that began last, in whichever process."""
-        return STAGES[self._memory[_STAGE_AT]]
+        return STAGES[_FORM.unpack_from(self._memory)[2]]
 
 
 OUT_OF_MEMORY = 86
