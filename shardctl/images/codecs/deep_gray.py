@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.format.arrays import Bytes as Gray
 from shardctl.images.geometry import Values
 from shardctl.system.text import counted
-
-Gray = npt.NDArray[np.uint8]
-"""(height, width): 8 bits of gray."""
 
 MODES = ("I", "F")
 """How the names of the modes begin that Pillow gives such images."""

@@ -27,7 +27,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Size, Values, View, fit
+from shardctl.images.geometry import Colour, Size, Values, View, fit
 from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
@@ -144,9 +144,6 @@ def contact_sheet(
 
 Marked = Mapping[str, Any]
 """The objects of an image: a list for each member, with an item for each object; or the RLE of one."""
-
-Colour = tuple[int, int, int]
-"""Red, green and blue, 0 to 255."""
 
 MOST_OBJECTS = 1000
 """Objects that are drawn: the largest ones. More cannot be told apart."""

@@ -17,12 +17,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import simplejpeg
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Bytes as Pixels
 
-Pixels = npt.NDArray[np.uint8]
 Shape = tuple[int, int, int]
 
 _ALIKE = frozenset(("YCbCr", "RGB", "Gray"))

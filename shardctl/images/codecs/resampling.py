@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, _imaging
 
+from shardctl.format.arrays import Bytes as Pixels
 from shardctl.images.geometry import (
     Displacement,
     Pad,
@@ -47,7 +48,6 @@ _FLIPS = {
     (True, True): Image.Transpose.ROTATE_180,
 }
 
-Pixels = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.float32]
 """(height, width) float32: a number for each pixel."""
 

@@ -68,7 +68,6 @@ class Stages:
     def __init__(self, measured: bool) -> None:
         self._measured = measured
         self._local = threading.local()
-        self._lock = threading.Lock()
         self._threads: list[_Thread] = []
 
     def stage(self, name: str) -> AbstractContextManager[None]:
@@ -79,8 +78,7 @@ class Stages:
     def _entered(self, name: str) -> Iterator[None]:
         if not hasattr(self._local, "thread"):
             self._local.thread = _Thread()
-            with self._lock:
-                self._threads.append(self._local.thread)
+            self._threads.append(self._local.thread)
         thread: _Thread = self._local.thread
         thread.charge()
         thread.stack.append(name)
@@ -103,8 +101,7 @@ class Stages:
         those inside it; and each step, by its name after STEP."""
         if not self._measured:
             return {}
-        with self._lock:
-            each = [dict(thread.seconds) for thread in self._threads]
+        each = [dict(thread.seconds) for thread in self._threads]
         names = dict.fromkeys([*STAGES, *(name for seconds in each for name in seconds)])
         return {name: sum(seconds.get(name, 0.0) for seconds in each) for name in names}
 

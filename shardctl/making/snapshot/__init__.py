@@ -141,7 +141,7 @@ def snapshot(
             make(request, target=store).settle()
     else:
         made = make(request, target=Target(LocalFolder(there)))
-        if not wait and made.manifest() is None:
+        if not wait and made.target.manifest() is None:
             return PartialDataset(there, in_background(made.settle))
         made.settle()
         if not wait:  # one that may have to be brought up to date is not read before it is
@@ -164,16 +164,12 @@ class _Snapshot:
     log: ProgressLog
     listener: Listener
 
-    def manifest(self) -> Manifest | None:
-        """Return the manifest of the dataset that is there now; None if there is none."""
-        if self.target.is_replaced():
-            self.target.look_at_dataset()
-        return self.target.manifest()
-
     def settle(self) -> None:
         """Return once the dataset is there, and up to date."""
         while True:
-            before = self.manifest()
+            if self.target.is_replaced():
+                self.target.look_at_dataset()
+            before = self.target.manifest()
             how = {} if before is None else self._what_is_to_be_done(before)
             if before is not None and how is None:
                 refuse_many_rejects(self.target.folder, before, self.request.options.max_rejects)
@@ -229,10 +225,10 @@ class _Snapshot:
             what = "is not there" if before is None else "is not up to date with its sources"
             raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
         if self.rank:
-            self._leave_to_first_rank(before)
+            self._leave_to_first_rank()
         try:
             with self._lease() as held:
-                if self.manifest() != before:
+                if self.target.manifest() != before:
                     return False
                 made = self._run(held, how)
                 # nothing is left out without a word
@@ -265,11 +261,11 @@ class _Snapshot:
                 raise
             return self._run(held, {"overwrite": True})
 
-    def _leave_to_first_rank(self, before: Manifest | None) -> None:
+    def _leave_to_first_rank(self) -> None:
         """Wait a little, until another process has begun."""
         until, announced = time.monotonic() + FIRST_RANK_SECONDS, False
         target = self.target
-        while time.monotonic() < until and not target.is_leased() and self.manifest() == before:
+        while time.monotonic() < until and not (target.is_leased() or target.is_replaced()):
             time.sleep(target.look_seconds)
             if not announced and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
                 self.log.say([LEAVING])

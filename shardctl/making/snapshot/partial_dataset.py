@@ -301,13 +301,6 @@ class PartialLoader:
             "content": self._consumed_content(),
         }
 
-    def _begin_with(self, shards: list[tuple[int, str]]) -> None:
-        """Take these shards, the rows and the SHA-256 of each. Raises UsageError if others were
-        consumed."""
-        before = self._order()
-        self._shards, self._content = shards, None
-        refuse_other_order(before, self._order())
-
     def _consumed_content(self) -> str:
         """Return a digest of the shards of which samples are consumed."""
         if self._content is not None:
@@ -354,7 +347,9 @@ class PartialLoader:
                     self._dataset._making.result()
                 time.sleep(LOOK_SECONDS)
                 continue
-            self._begin_with(found.contents)
+            before = self._order()
+            self._shards, self._content = found.contents, None
+            refuse_other_order(before, self._order())  # others were consumed
             first = int(np.searchsorted(ends[1:], self._consumed, side="right"))
             are_all = found.are_all
             if first < len(found.contents):

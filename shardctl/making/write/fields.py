@@ -23,6 +23,7 @@ from shardctl.format.token_columns import is_list_of_whole_numbers
 from shardctl.images.codecs import image
 from shardctl.images.codecs.image import ImageEncoding, decode_mask, open_image
 from shardctl.images.defaults import MAX_PIXELS
+from shardctl.images.geometry import Size
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import member_types
 from shardctl.making.options import Options
@@ -46,9 +47,6 @@ from shardctl.transforms.values import (
     rounded,
     type_for,
 )
-
-Size = tuple[int, int]
-"""(width, height)."""
 
 OWN = ("key", "image", "label", "variant")
 """Fields whose roles are known by their names."""
