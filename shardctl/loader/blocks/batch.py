@@ -16,7 +16,6 @@ from shardctl.format.python_values import python_values
 from shardctl.format.roles import Mask, Sample
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of, with_none
-from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import (
     LEAST_ALONE,
     Located,
@@ -33,7 +32,7 @@ from shardctl.loader.blocks.pictures import PictureReader, encoded_images, missi
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.stages import DECODE, GATHER, STAGE, Stages
 from shardctl.loader.blocks.token_features import Deriver
-from shardctl.loader.blocks.transforms import Transforms
+from shardctl.loader.blocks.transforms import Converter, Misfit, Transforms
 from shardctl.system.mmap import mended
 from shardctl.system.text import lacks
 

@@ -19,13 +19,12 @@ from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
-from shardctl.loader.blocks.convert import Misfit
 from shardctl.loader.blocks.gather import Located
 from shardctl.loader.blocks.locate import BlockSources
 from shardctl.loader.blocks.memory import Batch, BatchMemory
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_not_made
 from shardctl.loader.blocks.shards import Shards
-from shardctl.loader.blocks.transforms import Transforms
+from shardctl.loader.blocks.transforms import Misfit, Transforms
 
 if TYPE_CHECKING:
     from shardctl.loader.blocks.picture_steps import BatchSteps

@@ -25,12 +25,11 @@ from shardctl.images.codecs.jpeg import (
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column, is_missing
-from shardctl.loader.blocks.convert import Converter, Misfit
 from shardctl.loader.blocks.gather import Located, in_array
 from shardctl.loader.blocks.locate import Samples
 from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Shards
-from shardctl.loader.blocks.transforms import Transforms
+from shardctl.loader.blocks.transforms import Converter, Misfit, Transforms
 
 if TYPE_CHECKING:
     from shardctl.loader.blocks.picture_steps import BatchSteps
