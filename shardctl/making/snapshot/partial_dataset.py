@@ -237,13 +237,13 @@ class PartialDataset:
         for name in ("repeat", "processes", "bucket"):
             if options.get(name) not in (None, 1):
                 raise _too_early(f"{name}=")
-        given = {"rank": rank, "world_size": world_size, **options}
         dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
         LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
+        known = {"rank": rank, "world_size": world_size, "seed": seed, "drop_last": dropped}
+        given = {**known, **options}
         # an unknown option is a TypeError at once
         inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)
-        own = {**given, "seed": seed, "drop_last": dropped}
-        return PartialLoader(self, batch_size, shuffle, own)
+        return PartialLoader(self, batch_size, shuffle, given)
 
 
 class PartialLoader:

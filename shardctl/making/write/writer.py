@@ -224,16 +224,14 @@ class ShardSeries:
         """End the shard that is being written, if there is one. Raises StorageError."""
         if self._open is None:
             return
-        sink, writer = self._open
+        (sink, writer), number = self._open, len(self.entries)
         with naming_the_path(self._path):
             blocks = writer.finish()
             sink.sync()
             sink.close()
-        facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
-        number = len(self.entries)
-        path = path_of_shard(self.split, number, sink.sha256)
-        with naming_the_path(self._path):
+            path = path_of_shard(self.split, number, sink.sha256)
             self._path.replace(self.root / path)
+        facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
         self.entries.append(ShardEntry.of_written(self.split, number, path, facts))
         self._open, self._rows, self._raw_bytes = None, 0, 0
 
