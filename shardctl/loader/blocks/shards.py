@@ -26,7 +26,7 @@ from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.dataset_folder import DatasetFolder, dataset_in
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Generation, Manifest, places_of
-from shardctl.format.names import MANIFEST, SHARDS, Places, content_digits
+from shardctl.format.names import MANIFEST, SHARDS, content_digits
 from shardctl.format.shard import (
     VERIFY_ADVICE,
     BlockFile,
@@ -440,12 +440,10 @@ def open_same(root: Path, split: str | None, generation: Generation) -> Shards:
     if identity(root / MANIFEST) is None:
         raise _generation_gone(root, generation.number)
     manifest = Manifest.load(LocalFolder(root))
-    known = manifest.history or (manifest.generation,)
-    found = next((each for each in known if _is_same(each, generation)), None)
-    if found is None or not (found.path or found == manifest.generation):
-        raise _generation_gone(root, generation.number)
-    places = manifest.places if found == manifest.generation else Places(found.path)
-    return Shards(DatasetFolder(root, "", places), split)
+    number = generation.number
+    if not any(_is_same(each, generation) for each in (*manifest.kept, manifest.generation)):
+        raise _generation_gone(root, number)
+    return Shards(DatasetFolder(root, "", places_of(manifest, number, "")), split)
 
 
 def _is_same(one: Generation, other: Generation) -> bool:
