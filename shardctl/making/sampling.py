@@ -18,13 +18,14 @@ from shardctl.making.convert.discover import Discovery, settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.inputs import ByteRange, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
-from shardctl.system.files import copy_file, naming_the_path
+from shardctl.system.files import copy_file
 from shardctl.system.locations import is_stored, name_of
 from shardctl.system.permutation import evenly_spaced
 from shardctl.system.processes.pool import Limits
@@ -188,11 +189,7 @@ def _write(path: Path, taken: Taken, written: pa.Schema, paths: list[str] | None
     if paths is not None:
         named = zip(_beside_place(written.names), written.types, strict=True)
         written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
-    with (
-        naming_the_path(path),
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, written) as writer,
-    ):
+    with job_table(path, written) as writer:
         for unit, numbers, batch in taken:
             if paths is not None:
                 places = pa.array(

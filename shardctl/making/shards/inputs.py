@@ -46,7 +46,7 @@ from shardctl.sources.formats import (
     note_on,
 )
 from shardctl.sources.types import Types
-from shardctl.system.files import naming_the_path, ordinary
+from shardctl.system.files import naming_the_path, open_ordinary
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 from shardctl.system.text import format_bytes, printable
@@ -362,19 +362,15 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
 def _forget(path: str) -> None:
     """Drop a file from the page cache, which answers even when the disk does not."""
     if hasattr(os, "posix_fadvise") and not is_stored(path):
-        with contextlib.suppress(OSError):
-            descriptor = open_at_once(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError), open_ordinary(path) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _read_range(path: str, offset: int, size: int) -> None:
     if is_stored(path):
         read_part(path, offset, size)
         return
-    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+    with open_ordinary(path) as file:
         file.seek(offset)
         while size > 0 and (data := file.read(min(size, 1 << 20))):
             size -= len(data)
@@ -386,8 +382,9 @@ def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
 
     It is never more than the file has, whatever the plan says. Raises OSError.
     """
-    # a file object of Python takes as long as to read a small file
-    file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
+    # a file object of Python takes as long as to read a small file, and to open a pipe without
+    # O_NONBLOCK waits for a writer
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -400,11 +397,6 @@ def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
         return b"".join(parts), os.fstat(file)
     finally:
         os.close(file)
-
-
-def open_at_once(path: str, flags: int) -> int:
-    """Open without blocking: if the file is a pipe, an ordinary open would wait for a writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def digest_of(data: bytes) -> int:
@@ -547,7 +539,7 @@ def scan(part: ByteRange, _progress: WorkerProgress, reading: Reading, shuffled:
         # it imports compressions, which few files need
         from shardctl.sources.formats.content import refuse_other_content
 
-        with open(path, "rb", buffering=0, opener=ordinary) as file:
+        with open_ordinary(path) as file:
             refuse_other_content(file.read(16))
     return {"scan": form.scan(path, part.offset, part.size, reading)}
 
