@@ -361,17 +361,15 @@ class _Worker:
         code = self._server.wait(self._number)
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
-        place = self._progress.place if self._progress.place != worker_state.NOWHERE else None
+        (at, number), record = self._progress.at, None
+        place = at if at != worker_state.NOWHERE else None
         # it never began, or ended with the process that it was forked from: no input did that
         if code is None:
             code, said = self._server.death()
             words, place = words or said, None
         self._close()
-        record = (
-            self._progress.record
-            if place is not None and self._progress.record != worker_state.WHOLE
-            else None
-        )
+        if place is not None and number != worker_state.WHOLE:
+            record = number
         return Death(code, self._overtime, place, self._progress.stage, words, record)
 
     def dismiss(self) -> None:

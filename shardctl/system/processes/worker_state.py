@@ -99,7 +99,7 @@ class WorkerProgress:
     @property
     def stage(self) -> str:
         """The stage that began last, in whichever process."""
-        return STAGES[_FORM.unpack_from(self._memory)[2]]
+        return STAGES[self._memory[_STAGE_AT]]
 
 
 OUT_OF_MEMORY = 86
