@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -306,16 +304,6 @@ class Types:
         type_ = _common(self.fields.get(self.label, InferredTypes()).decided())
         are_strings = type_ is not None and str(type_) in STRINGS
         return in_order(self.label_names) if self.label_names and are_strings else None
-
-    def packed(self) -> str:
-        """Return everything as text, for the process that asked for it."""
-        return base64.b64encode(pickle.dumps(self)).decode()
-
-    @classmethod
-    def unpacked(cls, text: str) -> Types:
-        """Return what `packed` gave in a worker of this process."""
-        types: Types = pickle.loads(base64.b64decode(text))
-        return types
 
 
 def in_order(classes: Iterable[str]) -> list[str]:

@@ -311,7 +311,7 @@ class Discovery:
                 if "fault" in answer and not self.untyped:
                     self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
                 elif "types" in answer:
-                    these = Types.unpacked(answer["types"])
+                    these = answer["types"]
                     # types are joined in any order, but for the first of all
                     if types is None:
                         types, leftmost = these, number
@@ -581,7 +581,8 @@ def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) 
     task = PrePlanTask([ByteRange(file.opened, ending, 0, file.size, unit)], look)
     answers: list[Any] = []
     engine.examine([task], lambda _, found: answers.extend(found))
-    return Types.unpacked(answers[0]["types"]) if "types" in answers[0] else None
+    types: Types | None = answers[0].get("types")
+    return types
 
 
 def detect_kind(roots: Sequence[SourceRoot], reading: Reading) -> str:

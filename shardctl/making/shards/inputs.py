@@ -45,7 +45,6 @@ from shardctl.sources.formats import (
     find_format,
     note_on,
 )
-from shardctl.sources.types import Types
 from shardctl.system.files import naming_the_path, open_ordinary
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
@@ -492,7 +491,7 @@ class ByteRange:
 
 
 Found = list[Any]
-"""What was found in each part: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of
+"""What was found in each part: {"scan": …}, {"types": Types} or {"fault": [stage, error, message]}; of
 files {"hash": …}."""
 
 
@@ -533,8 +532,7 @@ def scan(part: ByteRange, _progress: WorkerProgress, reading: Reading, shuffled:
     path = part.path_to_read()
     form = find_format(part.suffix, reading, shuffled)
     if part.unit is not None:
-        types: Types = form.types(path, Unit(*part.unit), reading)
-        return {"types": types.packed()}
+        return {"types": form.types(path, Unit(*part.unit), reading)}
     if part.offset == 0 and part.suffix in PLAIN_TEXTS:
         # it imports compressions, which few files need
         from shardctl.sources.formats.content import refuse_other_content

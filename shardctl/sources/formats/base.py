@@ -344,9 +344,9 @@ class Format(ABC):
 
     @abstractmethod
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Look at a piece of a file, and return what `join` needs, as JSON can hold it: `cuts` are
-        the units, [offset, size, records] and the reject of a unit, if it is one; `encoding` and
-        `folders` are what was found, if anything was. Raises OSError, Rejection.
+        """Look at a piece of a file, and return what `join` needs: `cuts` has the fields of each
+        `Cut`; `encoding` and `folders` are what was found, if anything was. Raises OSError,
+        Rejection.
         """
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
@@ -355,11 +355,7 @@ class Format(ABC):
         None: the pieces cannot be joined, and the file must be scanned again as one piece (0,
         size). Raises Rejection if no record of the file can be read.
         """
-        return [
-            Cut(offset, length, records, *(Rejection(*each) for each in fault if each))
-            for scan in scans
-            for offset, length, records, *fault in scan["cuts"]
-        ]
+        return [Cut(*each) for scan in scans for each in scan["cuts"]]
 
     @abstractmethod
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
@@ -454,11 +450,6 @@ def keep_open(file: Any) -> None:
     if (other := _kept.pop(place, None)) is not None:
         other.close()
     _kept[place] = file
-
-
-def plain_fault(fault: Rejection | None) -> tuple[str, str, str] | None:
-    """Return a reject as JSON can hold it."""
-    return None if fault is None else (fault.stage, fault.error, fault.message)
 
 
 def check_magic(path: str, magic: bytes, place: int, what: str, error: str) -> None:

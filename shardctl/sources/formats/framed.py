@@ -28,7 +28,6 @@ from shardctl.sources.formats.base import (
     Reading,
     Unit,
     keep_open,
-    plain_fault,
     take_kept,
 )
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS
@@ -140,8 +139,7 @@ class Framed(RecordFile):
         self._form, self._unit_bytes = form, unit_bytes
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
-        """Return the units, [offset, size, records, (stage, error, message) of the reject or None];
-        folders named as splits."""
+        """Return the units; folders named as splits."""
         decoder = _decoder_beside(path, self._has_features)
         with closing(_Opened(self._form, decoder, path, reading)) as opened:
             cuts, folders = _cut(opened, size, self._unit_bytes)
@@ -215,9 +213,9 @@ def _cut(opened: _Opened, size: int, unit_bytes: int) -> tuple[list[list[Any]], 
     while (frame := opened.next_frame()) is not None:
         kept += not frame.last  # records before what cannot be read
         folders.update(split_parts(frame.folder))
-        length, fault = frame.end - frame.offset, plain_fault(frame.fault)
-        if frame.last or (fault and not is_whole):
-            cuts.append([frame.offset, length, 1, fault])
+        length = frame.end - frame.offset
+        if frame.last or (frame.fault and not is_whole):
+            cuts.append([frame.offset, length, 1, frame.fault])
             if frame.last:
                 break
         elif cuts and not cuts[-1][3] and (is_whole or cuts[-1][1] < unit_bytes):
@@ -233,9 +231,9 @@ def _cut(opened: _Opened, size: int, unit_bytes: int) -> tuple[list[list[Any]], 
         if not cuts:
             raise counted
         if cuts[-1][3] is None:
-            cuts.append([size, 0, 1, plain_fault(counted)])
-        elif cuts[-1][3] == plain_fault(why):
-            cuts[-1][3] = plain_fault(counted)
+            cuts.append([size, 0, 1, counted])
+        elif cuts[-1][3] is why:
+            cuts[-1][3] = counted
     return cuts, folders
 
 

@@ -17,12 +17,12 @@ from shardctl.sources.formats.base import (
     JUDGED_BYTES,
     RECORD_BYTES,
     UNIT_BYTES,
+    Cut,
     Digest,
     Reading,
     TextFile,
     TextPart,
     Unit,
-    plain_fault,
     refuse_wide,
 )
 from shardctl.sources.formats.found_values import too_large
@@ -72,7 +72,7 @@ class JsonDocument(TextFile):
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
-        cuts: list[list[Any]] = []
+        cuts: list[Cut] = []
         with open_ordinary(path) as file:
             start = read_range(file.fileno(), 0, min(size, JUDGED_BYTES))
             refuse_wide(start, reading)
@@ -82,16 +82,16 @@ class JsonDocument(TextFile):
                 for place in range(unit, size, self._block)
             )
             for record in find_records(blocks, unit, size, in_array=False):
-                fault = plain_fault(self._fault(record))
+                fault = self._fault(record)
                 if fault and records:
-                    cuts.append([unit, record.start - unit, records, None])
+                    cuts.append(Cut(unit, record.start - unit, records))
                     unit, records = record.start, 0
                 records += 1
                 if fault or record.after - unit >= self._unit:
-                    cuts.append([unit, record.after - unit, records, fault])
+                    cuts.append(Cut(unit, record.after - unit, records, fault))
                     unit, records = record.after, 0
             if records:
-                cuts.append([unit, size - unit, records, None])
+                cuts.append(Cut(unit, size - unit, records))
         return {"cuts": cuts}
 
     def _fault(self, record: _Record) -> Rejection | None:
@@ -159,8 +159,8 @@ class JsonStream(JsonDocument):
             fault = with_count(fault, records)
         if fault and not records:
             raise fault
-        cuts = [[0, size, records, None]] if records else []
-        rest = [[size, 0, 1, plain_fault(fault)]] if fault else []
+        cuts = [Cut(0, size, records)] if records else []
+        rest = [Cut(size, 0, 1, fault)] if fault else []
         return {"encoding": text.encoding, "cuts": cuts + rest}
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:

@@ -98,7 +98,7 @@ class Numbered(Format):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
         with closing(self._opened(path)) as rows:
-            return {"cuts": [list(each) for each in rows.cuts()]}
+            return {"cuts": rows.cuts()}
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""

@@ -16,6 +16,7 @@ from shardctl.sources.formats.base import (
     DETECT,
     RECORD_BYTES,
     UNIT_BYTES,
+    Cut,
     Digest,
     Reading,
     TextFile,
@@ -23,7 +24,6 @@ from shardctl.sources.formats.base import (
     TextPart,
     Unit,
     keep_open,
-    plain_fault,
     take_kept,
 )
 from shardctl.sources.formats.content import Truncated, decompressed, split_compression
@@ -67,13 +67,13 @@ class Sequential(TextFile):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
         """Read a file to its end, and return the units and the encoding. Where it could not be read
         to its end, the last unit says why. Raises Rejection if nothing of the file can be used."""
-        cuts: list[list[Any]] = []
+        cuts: list[Cut] = []
         records = total = 0
         with closing(_Records(self, path, reading)) as opened:
             start = opened.offset
             while part := opened.take():
                 if opened.is_plain and part.records:
-                    cuts.append([start + total, opened.offset - start - total, part.records])
+                    cuts.append(Cut(start + total, opened.offset - start - total, part.records))
                 records += part.records
                 total = opened.offset - start
             fault, encoding = opened.fault, opened.encoding
@@ -82,9 +82,9 @@ class Sequential(TextFile):
         if fault and not records:
             raise fault
         if records and not cuts:
-            cuts = [[0, size, records]]
+            cuts = [Cut(0, size, records)]
         if fault:
-            cuts.append([size, 0, 1, plain_fault(fault)])
+            cuts.append(Cut(size, 0, 1, fault))
         return {"encoding": encoding, "cuts": cuts}
 
     def parts(

@@ -3,7 +3,7 @@ unit by unit."""
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
@@ -90,11 +90,9 @@ class Everything:
 def cut(format_: Format, path: Path, reading: Reading = READING) -> list[Cut]:
     size = path.stat().st_size
     scans = [format_.scan(str(path), *piece, reading) for piece in format_.pieces(size)]
-    cuts = format_.join(json.loads(json.dumps(scans)), size)
+    cuts = format_.join(pickle.loads(pickle.dumps(scans)), size)
     if cuts is None:
-        cuts = format_.join(
-            json.loads(json.dumps([format_.scan(str(path), 0, size, reading)])), size
-        )
+        cuts = format_.join([format_.scan(str(path), 0, size, reading)], size)
     assert cuts is not None
     return cuts
 
@@ -115,7 +113,7 @@ def types_of(format_: Format, path: Path, reading: Reading = READING) -> Types:
         if not each.fault
     ]
     nothing = [Types.of_schema(pa.schema([]), reading.label)] if not found else []
-    return reduce(Types.join, [Types.unpacked(each.packed()) for each in found] or nothing)
+    return reduce(Types.join, pickle.loads(pickle.dumps(found)) or nothing)
 
 
 def read(
