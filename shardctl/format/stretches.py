@@ -26,7 +26,7 @@ END_BYTES = 4 + len(MAGIC)
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
 """The struct Block of File.fbs."""
 
-_DICTIONARIES, _RECORD_BATCHES = 2, 3
+DICTIONARIES, RECORD_BATCHES = 2, 3
 """The numbers of these fields in the table Footer of File.fbs."""
 
 
@@ -57,16 +57,18 @@ def extents_of(tail: bytes, size: int) -> Extents:
     Every block lies inside the file, before the footer. Raises ValueError if the footer says
     anything else.
     """
+    if len(blocks_of(tail, size, DICTIONARIES).starts):
+        raise ValueError("it has dictionaries, which no shard has")
+    return blocks_of(tail, size, RECORD_BATCHES)
+
+
+def blocks_of(tail: bytes, size: int, field: int) -> Extents:
+    """Return where the dictionaries or the record batches lie in such a file. Raises ValueError."""
     length = footer_bytes(tail)
     if length > len(tail) or length > size:
         raise ValueError("its footer is longer than the file")
     footer = tail[len(tail) - length : len(tail) - END_BYTES]
-    try:
-        if len(_vector(footer, _DICTIONARIES)):
-            raise ValueError("it has dictionaries, which no shard has")
-        found = _vector(footer, _RECORD_BATCHES)
-    except struct.error as error:
-        raise ValueError(f"its footer leads out of itself ({error})") from None
+    found = _vector(footer, field)
     starts, metadata, body = (
         found[name].astype(np.int64) for name in ("offset", "metadata", "body")
     )
@@ -84,29 +86,35 @@ def extents_of(tail: bytes, size: int) -> Extents:
 
 
 def _vector(footer: bytes, field: int) -> Array:
-    """Return a vector of Blocks of the root table. Raises struct.error or ValueError where the
-    bytes lead astray."""
-    (table,) = struct.unpack_from("<I", footer, 0)
-    (back,) = struct.unpack_from("<i", footer, table)
-    vtable = table - back
-    _expect(vtable >= 0)
-    (vtable_bytes,) = struct.unpack_from("<H", footer, vtable)
-    entry = 4 + 2 * field
-    if entry + 2 > vtable_bytes:
+    """Return a vector of Blocks of the root table. Raises ValueError where the bytes lead astray."""
+    place = field_of(footer, number_at("<I", footer, 0), field)
+    if place is None:
         return np.empty(0, _BLOCK)
-    (at,) = struct.unpack_from("<H", footer, vtable + entry)
-    if not at:
-        return np.empty(0, _BLOCK)
-    (forward,) = struct.unpack_from("<I", footer, table + at)
-    vector = table + at + forward
-    (count,) = struct.unpack_from("<I", footer, vector)
-    _expect(vector + 4 + count * _BLOCK.itemsize <= len(footer))
+    vector = place + number_at("<I", footer, place)
+    count = number_at("<I", footer, vector)
+    if vector + 4 + count * _BLOCK.itemsize > len(footer):
+        raise ValueError(_ASTRAY)
     return np.frombuffer(footer, _BLOCK, count, vector + 4)
 
 
-def _expect(holds: bool) -> None:
-    if not holds:
-        raise ValueError("its footer leads out of itself")
+def field_of(data: bytes, table: int, index: int) -> int | None:
+    """Return where a field of a flatbuffer's table is, None if the table does not have it. Raises
+    ValueError."""
+    names = table - number_at("<i", data, table)
+    if 4 + 2 * index >= number_at("<H", data, names):
+        return None
+    place = number_at("<H", data, names + 4 + 2 * index)
+    return table + place if place else None
+
+
+def number_at(form: str, data: bytes, place: int) -> int:
+    """Return a number of a flatbuffer. Raises ValueError if it is not in the data."""
+    if not 0 <= place <= len(data) - struct.calcsize(form):
+        raise ValueError(_ASTRAY)
+    return int(struct.unpack_from(form, data, place)[0])
+
+
+_ASTRAY = "its footer leads out of itself"
 
 
 TAIL = 16 << 10

@@ -4,7 +4,6 @@ from the beginning."""
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Generator, Iterator
 from functools import lru_cache
 from typing import Any
@@ -12,7 +11,15 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.stretches import MAGIC
+from shardctl.format.stretches import (
+    DICTIONARIES,
+    MAGIC,
+    RECORD_BATCHES,
+    blocks_of,
+    field_of,
+    number_at,
+    read_tail,
+)
 from shardctl.sources.files import Version, local_version
 from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit
 from shardctl.sources.formats.columns import (
@@ -89,7 +96,7 @@ class _File(Rows):
                         cuts[-1] = Cut(last.offset, last.size + size, last.records + rows)
                     else:
                         cuts.append(Cut(offset, size, rows))
-        except (struct.error, ValueError) as error:
+        except ValueError as error:
             raise damaged("the file", error) from error
         return [cut for cut in cuts if cut.records]
 
@@ -147,73 +154,37 @@ _Block = tuple[int, int]
 
 @lru_cache(8)
 def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Block, ...]]:
-    """Return where dictionaries and record batches lie. Raises Rejection if that is not in the
-    file.
+    """Return where dictionaries and record batches lie: pyarrow does not tell. Raises Rejection if
+    that is not in the file."""
 
-    pyarrow does not tell. The footer is a flatbuffer:
-    https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
-    """
-    tail = len(MAGIC) + 4
+    def get(start: int, length: int) -> pa.Buffer:
+        return pa.py_buffer(os.pread(file.fileno(), length, start))
+
+    def blocks(field: int) -> tuple[_Block, ...]:
+        found = blocks_of(tail, version[0], field)
+        return tuple(zip(found.starts.tolist(), found.lengths.tolist(), strict=True))
+
     try:
         with open_ordinary(path) as file:
-            end = version[0] - tail
-            (size,) = struct.unpack("<i", os.pread(file.fileno(), 4, end))
-            data = os.pread(file.fileno(), size, end - size)
-            root = _unpack("<I", data, 0)
-            blocks = tuple(_vector(data, _field(data, root, index)) for index in (2, 3))
-            if any(
-                not 0 <= offset <= offset + size <= version[0]
-                for part in blocks
-                for offset, size in part
-            ):
-                raise ValueError("parts would be outside the file")
-    except (struct.error, ValueError) as error:
+            tail = read_tail(version[0], get)
+        return blocks(DICTIONARIES), blocks(RECORD_BATCHES)
+    except ValueError as error:
         raise damaged("the footer", error) from error
-    return blocks[0], blocks[1]
 
 
 def _rows(file: int, block: _Block) -> int:
     """Return the number of rows of the record batch in a message."""
     start = os.pread(file, 8, block[0])
     old = start[:4] != b"\xff\xff\xff\xff"  # before Arrow 0.15
-    size = _unpack("<I", start, 0 if old else 4)
+    size = number_at("<I", start, 0 if old else 4)
     if size > block[1]:
         raise ValueError("a message is longer than its place")
     data = os.pread(file, size, block[0] + (4 if old else 8))
-    message = _unpack("<I", data, 0)
-    header = _field(data, message, 2)
+    header = field_of(data, number_at("<I", data, 0), 2)
     if header is None:
         raise ValueError("a message without a header")
-    length = _field(data, header + _unpack("<I", data, header), 0)
-    rows = 0 if length is None else _unpack("<q", data, length)
+    length = field_of(data, header + number_at("<I", data, header), 0)
+    rows = 0 if length is None else number_at("<q", data, length)
     if rows < 0:
         raise ValueError("a negative number of rows")
     return rows
-
-
-def _unpack(form: str, data: bytes, place: int) -> int:
-    """Return a number. Raises ValueError, struct.error if it is not in the data."""
-    if place < 0:
-        raise ValueError("a place before the beginning")
-    return int(struct.unpack_from(form, data, place)[0])
-
-
-def _field(data: bytes, table: int, index: int) -> int | None:
-    """Return where a field of a flatbuffer's table is, None if the table does not have it."""
-    names = table - _unpack("<i", data, table)
-    if 4 + 2 * index >= _unpack("<H", data, names):
-        return None
-    place = _unpack("<H", data, names + 4 + 2 * index)
-    return table + place if place else None
-
-
-def _vector(data: bytes, place: int | None) -> tuple[_Block, ...]:
-    """Return the blocks (offset, length of metadata, length of body) of a vector of them."""
-    if place is None:
-        return ()
-    place += _unpack("<I", data, place)
-    count = _unpack("<I", data, place)
-    if count > len(data) // 24:
-        raise ValueError("more parts than the footer has room for")
-    blocks = struct.iter_unpack("<qi4xq", data[place + 4 : place + 4 + 24 * count])
-    return tuple((offset, metadata + body) for offset, metadata, body in blocks)
