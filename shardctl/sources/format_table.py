@@ -183,10 +183,8 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
         "jsonl", (".jsonl", ".ndjson"), "jsonl:JsonLines", Family.TEXT, carrier="lines:LineFile"
     ),
-    InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv_file:DelimitedFile"),
-    InputFormat(
-        "tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv_file:DelimitedFile"
-    ),
+    InputFormat("csv", (".csv",), "csv:Delimited", Family.TEXT, carrier="csv:DelimitedFile"),
+    InputFormat("tsv", (".tsv",), "csv:tab_delimited", Family.TEXT, carrier="csv:DelimitedFile"),
     InputFormat(
         "json",
         (".json",),

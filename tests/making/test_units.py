@@ -37,8 +37,7 @@ from shardctl.making.shards.engines.local import Engine, OnFound
 from shardctl.making.shards.inputs import PrePlanTask, run_task
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
-from shardctl.sources.formats.csv import Delimited
-from shardctl.sources.formats.csv_file import DelimitedFile
+from shardctl.sources.formats.csv import Delimited, DelimitedFile
 from shardctl.system.processes.worker_state import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"

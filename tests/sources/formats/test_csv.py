@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from reading import cut, read, units_of
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats import csv_file as module
+from shardctl.sources.formats import csv as module
 from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, TextPart, Unit
-from shardctl.sources.formats.csv import Delimited
-from shardctl.sources.formats.csv_file import DelimitedFile
+from shardctl.sources.formats.csv import Delimited, DelimitedFile
 from shardctl.sources.types import Types
 
 PARTS = st.lists(
