@@ -80,74 +80,46 @@ class CellStats:
             numbers = None
         # 007 and 0x1F can be read as whole numbers too
         if numbers is None or not numbers.cast(pa.string()).equals(values):
-            return cls._of_decimals(values) or cls._of_patterns(values)
+            return cls._of_texts(values)
         ends = pc.min_max(numbers)
         is_exact = ends["min"].as_py() >= -EXACT_IN_FLOAT and ends["max"].as_py() <= EXACT_IN_FLOAT
         inexact = None if is_exact else _first_inexact(values)
         return cls(True, digits=True, places=(0, 0), inexact=inexact)
 
     @classmethod
-    def _of_decimals(cls, values: Cells) -> CellStats | None:
-        """Look at decimals that float64 gives back, without an exponent; None if there are other
-        cells. It saves patterns."""
-        if not pc.all(_plainly_exact(values)).as_py():
-            return None
-        # exponents, nan, inf
-        if pc.any(pc.or_(pc.match_substring(values, "e"), pc.match_substring(values, "n"))).as_py():
-            return None
-        places = _places(values)
-        ends = pc.min_max(places)
-        if not ends["max"].as_py():
-            return None
-        padded = values.filter(pc.and_(pc.greater(places, 1), pc.ends_with(values, "0")))
-        beyond = _first_beyond(values)
-        few_and_many = (ends["min"].as_py(), ends["max"].as_py())
-        return cls(
-            True,
-            False,
-            True,
-            False,
-            few_and_many,
-            beyond,
-            None,
-            str(padded[0]) if len(padded) else None,
-        )
-
-    @classmethod
-    def _of_patterns(cls, values: Cells) -> CellStats:
-        if not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}"):
-            are_nulls = pc.is_in(values, value_set=pa.array(_NO_NUMBERS, values.type))
-            nulls, others = values.filter(are_nulls), values.filter(pc.invert(are_nulls))
-            if not len(nulls):
-                return cls(True, text=True)
-            return replace(cls.of(others), cells=True).join(
-                cls(True, nulls=frozenset(pc.unique(nulls).to_pylist()))
-            )
-        numbers = values.filter(pc.invert(pc.match_substring_regex(values, _WORDS)))
-        if not len(numbers):
-            return cls(True, whole=False)
-        whole = len(numbers) == len(values) and _all(values, _WHOLE)
+    def _of_texts(cls, values: Cells) -> CellStats:
+        """Look at cells of which not all are whole numbers of 64 bits, as these are printed."""
+        numbers, inexact, exponents = values, None, False
+        if not _are_plain_decimals(values):
+            if not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}"):
+                are_nulls = pc.is_in(values, value_set=pa.array(_NO_NUMBERS, values.type))
+                nulls, others = values.filter(are_nulls), values.filter(pc.invert(are_nulls))
+                if not len(nulls):
+                    return cls(True, text=True)
+                return replace(cls.of(others), cells=True).join(
+                    cls(True, nulls=frozenset(pc.unique(nulls).to_pylist()))
+                )
+            numbers = values.filter(pc.invert(pc.match_substring_regex(values, _WORDS)))
+            if not len(numbers):
+                return cls(True, whole=False)
+            inexact, exponents = _first_inexact(numbers), True
         beyond = _first_beyond(numbers)
-        inexact = _first_inexact(numbers)
         if inexact is not None and not _all(numbers, _DECIMAL):
-            return cls(
-                True, digits=True, whole=whole, beyond=beyond, inexact=inexact
-            )  # 12e5: it is text, whatever its places are
-        mantissa = numbers if whole else pc.replace_substring_regex(numbers, "[eE].*$", "")
-        ends = pc.min_max(_places(mantissa))
-        padded = (
-            numbers.filter(pc.match_substring_regex(mantissa, r"\.[0-9]+0$")) if not whole else []
-        )
-        places = (ends["min"].as_py(), ends["max"].as_py())
+            # 12e5: it is text, whatever its places are
+            return cls(True, digits=True, whole=False, beyond=beyond, inexact=inexact)
+        mantissa = pc.replace_substring_regex(numbers, "[eE].*$", "") if exponents else numbers
+        places = _places(mantissa)
+        few, many = (end.as_py() for end in pc.min_max(places).values())
+        whole = not many and len(numbers) == len(values) and _all(values, _WHOLE)
+        padded = numbers.filter(pc.and_(pc.greater(places, 1), pc.ends_with(mantissa, "0")))
         return cls(
             True,
-            False,
-            True,
-            whole,
-            places,
-            beyond,
-            inexact,
-            str(padded[0]) if len(padded) else None,
+            digits=True,
+            whole=whole,
+            places=(few, many),
+            beyond=beyond,
+            inexact=inexact,
+            padded=str(padded[0]) if len(padded) else None,
         )
 
     def join(self, other: CellStats) -> CellStats:
@@ -193,6 +165,15 @@ class CellStats:
         none if that is not so."""
         of_others = replace(self, nulls=frozenset()).type()
         return [] if pa.types.is_string(of_others) else sorted(self.nulls)
+
+
+def _are_plain_decimals(values: Cells) -> bool:
+    """Return whether float64 gives all numbers back, and none has an exponent or is a word: it saves
+    patterns."""
+    if not pc.all(_plainly_exact(values)).as_py():
+        return False
+    odd = pc.or_(pc.match_substring(values, "e"), pc.match_substring(values, "n"))
+    return not pc.any(odd).as_py()
 
 
 def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:

@@ -75,8 +75,7 @@ def local_copy(text: str, version: int = 0) -> str:
 def _copy_of_now(what: Object) -> str:
     """Return the path of a copy of an object as it is now. Raises OSError, SourceGoneError,
     StorageError."""
-    keys = _listed_with(what)
-    known = _stat(what) if keys is None else keys.get(what.key)
+    known = _known(what)
     with contextlib.suppress(Rejection):  # it has changed since it was listed
         return _entered().fetch(what, _number(known))
     try:
@@ -275,11 +274,17 @@ def local_version(path: str) -> Version:
 
 def _there(url: str) -> Entry:
     what = _object(url)
-    keys = _listed_with(what)
-    found = _stat(what) if keys is None else keys.get(what.key)
+    found = _known(what)
     if found is None:
         raise FileNotFoundError(2, "there is no such object", what.url)
     return found
+
+
+def _known(what: Object) -> Entry | None:
+    """Return what a list of this process says of an object, or its store; None if it is not
+    there."""
+    keys = _listed_with(what)
+    return _stat(what) if keys is None else keys.get(what.key)
 
 
 @lru_cache(1 << 16)

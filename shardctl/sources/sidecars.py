@@ -24,7 +24,7 @@ from shardctl.sources.export_description import (
 from shardctl.sources.files import exists, read_small, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
-from shardctl.sources.formats.beside import MOST_BYTES, is_beside, json_in
+from shardctl.sources.formats.beside import FAULTS_OF_JSON, MOST_BYTES, is_beside, json_in
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
 from shardctl.system.locations import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable
@@ -109,7 +109,7 @@ def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
             if record["name"] == dataset
             else frozenset()
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except FAULTS_OF_JSON:
         return frozenset()
 
 

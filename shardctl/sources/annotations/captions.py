@@ -32,11 +32,11 @@ from shardctl.sources.annotations.per_image import (
     said_of_others,
     walked,
 )
-from shardctl.sources.files import is_folder, local_copy, resolved
+from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.label_table import FILE_COLUMNS
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.files import ordinary, sha256_of
-from shardctl.system.locations import name_of, parent_of
+from shardctl.system.locations import name_of
 from shardctl.system.text import printable, some
 
 SUFFIXES = (".txt", ".json")
@@ -126,9 +126,7 @@ def _of_lines(path: str, inputs: PathTable) -> Found:
                 others.update(others_in(dict(zip(columns, said, strict=True)), known, "caption"))
         digest = sha256_of(Path(local_copy(path)))
     names = pa.array(of_name, pa.large_string())
-    rows = inputs.by_path.find(
-        names, shown, [(path, len(names))], [(resolved(parent_of(path)), names)]
-    )
+    rows = inputs.by_path.of_file(names, path)
     if not (rows >= 0).any():
         raise none_among_inputs(shown, names)
     texts, order = list(of_name.values()), np.argsort(rows, kind="stable").tolist()

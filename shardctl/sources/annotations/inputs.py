@@ -215,6 +215,12 @@ class Finder:
             raise InputError(f"{shown}: {_both(one, other)} are both of the input {of}; keep one")
         return rows
 
+    def of_file(self, names: Texts, file: str, home: str = "") -> Rows:
+        """Return the input of each name that a file has, as `find` does: they may start from its
+        folder. Its own name tells a split, unless the folder (`home`) is given in its place."""
+        first = [(resolved(parent_of(file)), names)]
+        return self.find(names, printable(file), [(home or file, len(names))], first)
+
     def _placed(self, names: Texts, start: str | None) -> Iterator[list[str]]:
         """Yield the names, some at a time, as inputs are written, if they start from a folder: ""
         for one below no source.
@@ -533,14 +539,11 @@ def _listed(file: str, inputs: PathTable) -> tuple[Rows, list[str]]:
         chunks = iter(lambda: list(islice(lines, AT_ONCE)), [])
         parts = [pa.array(chunk, pa.large_string()) for chunk in chunks]
     names = pc.unique(pa.chunked_array(parts, pa.large_string()))
-    above = parent_of(file)
     if not len(names):
         return np.zeros(0, np.int64), []
     has_endings = suffix_of(name_of(names[0].as_py())) in SUFFIXES
     finder = inputs.by_path if has_endings else inputs.by_stem
-    rows = finder.find(
-        names, printable(file), [(within(above), len(names))], [(resolved(above), names)]
-    )
+    rows = finder.of_file(names, file, within(parent_of(file)))
     return rows[rows >= 0], names.filter(pa.array(rows < 0)).to_pylist()
 
 

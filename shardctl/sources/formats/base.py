@@ -277,8 +277,6 @@ class TextFormat(ABC):
     without its line end.
     """
 
-    types_can_be_sampled = True
-
     def of(self, _reading: Reading) -> TextFormat:
         """Return this format as the recipe wants it."""
         return self
@@ -390,7 +388,6 @@ class TextFile(Format):
 
     def __init__(self, text: TextFormat) -> None:
         self.text = text
-        self.types_can_be_sampled = text.types_can_be_sampled
 
     @abstractmethod
     def parts(

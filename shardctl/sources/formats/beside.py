@@ -15,6 +15,9 @@ from shardctl.system.text import printable
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""
 
+FAULTS_OF_JSON = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What it raises to read JSON that anybody may have written, where it is not as it should be."""
+
 
 def is_beside(file: FoundFile, name: str) -> bool:
     """Return whether a file with this name is in the folder of a file."""

@@ -435,19 +435,16 @@ def _row_bytes(column: pa.Array) -> Numbers:
 def _rows_apart(
     batch: pa.RecordBatch, numbers: Numbers
 ) -> tuple[list[tuple[pa.RecordBatch, Numbers]], _Rejects]:
-    """Return the rows of a large batch in parts that a column holds, without those that are too
-    large to be read."""
-    parts, rejects, first, together = [], [], 0, 0
+    """Return the rows of a large batch one by one, after a part without any, and those that are too
+    large to be read as rejects."""
+    parts, rejects = [(batch.slice(0, 0), numbers[:0])], []
     sizes = np.sum([_row_bytes(column) for column in batch.columns], axis=0)
     for row, size in enumerate(sizes.tolist()):
-        if together + size > RECORD_BYTES:
-            parts.append((batch.slice(first, row - first), numbers[first:row]))
-            first, together = row, 0
-        together += size
         if size > RECORD_BYTES:
             rejects.append((int(numbers[row]), too_large(size)))
-            first, together = row + 1, 0
-    return [*parts, (batch.slice(first), numbers[first:])], rejects
+        else:
+            parts.append((batch.slice(row, 1), numbers[row : row + 1]))
+    return parts, rejects
 
 
 def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -311,10 +311,19 @@ NOTHING_DECLARED = Declared(pa.schema([]), {})
 
 
 class Container(ABC):
-    """An open file of records, and its content. The class is the format of such files."""
+    """An open file of records, and its content. The class is the format of such files.
+
+    The next record begins at `offset`, and `passed` are before that. `key` tells the file from
+    others that are kept open.
+    """
+
+    key: tuple[Any, ...] = ()
+    offset = passed = 0
+    _at_end = False
 
     def __init__(self, content: Content, path: str, reading: Reading) -> None:
         self.content, self.path, self.reading = content, path, reading
+        self.close = content.close
 
     @staticmethod
     def is_plain(_start: bytes) -> bool:
@@ -335,6 +344,20 @@ class Container(ABC):
         """Return what is left of a file that cannot be read from a place on."""
         fault = self.content.fault or Rejection("read", error, message)
         return Frame(offset, end, fault, last=True)
+
+    def next_frame(self) -> Frame | None:
+        """Return the next record, and pass it. The end is not looked for twice: a compressed file
+        has released it."""
+        if self._at_end:
+            return None
+        self.content.release(self.offset)
+        frame = self.frame(self.offset)
+        if frame is None:
+            self._at_end = True
+        else:
+            self.offset = frame.end
+            self.passed += 1
+        return frame
 
     @abstractmethod
     def frame(self, offset: int) -> Frame | None:

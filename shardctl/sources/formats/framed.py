@@ -39,7 +39,6 @@ from shardctl.sources.formats.found_values import (
     Declared,
     Entries,
     Entry,
-    Frame,
     Record,
     parsed_records,
     too_large,
@@ -141,7 +140,7 @@ class Framed(RecordFile):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units; folders named as splits."""
         decoder = _decoder_beside(path, self._has_features)
-        with closing(_Opened(self._form, decoder, path, reading)) as opened:
+        with closing(_opened(self._form, decoder, path, reading)) as opened:
             cuts, folders = _cut(opened, size, self._unit_bytes)
         return {"cuts": cuts, "folders": sorted(folders)}
 
@@ -152,16 +151,15 @@ class Framed(RecordFile):
         """Open a file for the block, where the last unit of a compressed one ended."""
         decoder = _decoder_beside(path, self._has_features)
         key = (self._form.__name__, path, *local_version(path), reading, reading.only)
-        opened = take_kept(key, unit.skip) or _Opened(
+        opened = take_kept(key, unit.skip) or _opened(
             self._form, decoder, path, reading, key, unit.offset
         )
         try:
-            declared = (decoder or opened.container).declared
-            yield opened.entries(unit.skip, digest), decoder, declared
+            yield _entries(opened, unit.skip, digest), decoder, (decoder or opened).declared
         except BaseException:
             opened.close()
             raise
-        if opened.is_compressed:
+        if opened.content.compression:
             keep_open(opened)
         else:
             opened.close()
@@ -203,14 +201,15 @@ class OneByOne(RecordFile):
             yield found, decoder, declared
 
 
-def _cut(opened: _Opened, size: int, unit_bytes: int) -> tuple[list[list[Any]], set[str]]:
+def _cut(opened: Container, size: int, unit_bytes: int) -> tuple[list[list[Any]], set[str]]:
     """Return the units of a file, and the folders of its records that are named as splits. Raises
     Rejection if no record can be read.
 
     In a compressed file those that are rejected are found again when it is read.
     """
-    cuts, folders, kept, is_whole = list[list[Any]](), set[str](), 0, opened.is_compressed
-    while (frame := opened.next_frame()) is not None:
+    content = opened.content
+    cuts, folders, kept, is_whole = list[list[Any]](), set[str](), 0, bool(content.compression)
+    for frame in iter(opened.next_frame, None):
         kept += not frame.last  # records before what cannot be read
         folders.update(split_parts(frame.folder))
         length = frame.end - frame.offset
@@ -223,7 +222,6 @@ def _cut(opened: _Opened, size: int, unit_bytes: int) -> tuple[list[list[Any]], 
             cuts[-1][2] += 1
         else:
             cuts.append([0, size, 1, None] if is_whole else [frame.offset, length, 1, None])
-    content = opened.container.content
     if is_whole:  # to its end, where the checksum is of what was read
         content.release(sys.maxsize)
     if (why := content.fault) is not None:
@@ -248,61 +246,41 @@ def _decoder_beside(path: str, has_features: bool) -> Decoder | None:
     return Features.beside(Path(path).with_name(FEATURES)) if has_features else None
 
 
-class _Opened:
-    """An open file, and where the next record of it begins; `passed` records are before that."""
+def _opened(
+    form: type[Container],
+    decoder: Decoder | None,
+    path: str,
+    reading: Reading,
+    key: tuple[Any, ...] = (),
+    start: int = 0,
+) -> Container:
+    """Open a file, at the record that begins at `start` if it is plain."""
+    content = open_content(path, form.is_plain)
+    try:
+        made = form(content, path, Reading() if isinstance(decoder, ExportDecoder) else reading)
+        begin = made.begin()
+    except BaseException:
+        content.close()
+        raise
+    made.key, made.offset = key, begin if content.compression else max(begin, start)
+    return made
 
-    def __init__(
-        self,
-        form: type[Container],
-        decoder: Decoder | None,
-        path: str,
-        reading: Reading,
-        key: tuple[Any, ...] = (),
-        start: int = 0,
-    ) -> None:
-        self.key, self.passed, self._ended = key, 0, False
-        content = open_content(path, form.is_plain)
-        self.is_compressed, self.close = content.compression is not None, content.close
-        try:
-            all_fields = isinstance(decoder, ExportDecoder)
-            self.container = form(content, path, Reading() if all_fields else reading)
-            begin = self.container.begin()
-        except BaseException:
-            content.close()
-            raise
-        self.offset = begin if self.is_compressed else max(begin, start)
 
-    def next_frame(self) -> Frame | None:
-        """Return the next record, and pass it. The end is not looked for twice: a compressed file
-        has released it."""
-        if self._ended:
-            return None
-        self.container.content.release(self.offset)
-        frame = self.container.frame(self.offset)
-        if frame is None:
-            self._ended = True
+def _entries(opened: Container, skip: int, digest: Digest) -> Iterator[Entry]:
+    """Yield the records behind the first `skip` ones. Raises Rejection where there are no more."""
+    for frame in iter(opened.next_frame, None):
+        if opened.passed <= skip:
+            continue
+        size = 0 if frame.fault else frame.end - frame.offset
+        data = opened.content.at(frame.offset, size) if size else b""
+        if len(data) < size:
+            break
+        digest.update(data)
+        if frame.fault is not None:
+            yield 0, partial(_refused, frame.fault)
         else:
-            self.offset = frame.end
-            self.passed += 1
-        return frame
-
-    def entries(self, skip: int, digest: Digest) -> Iterator[Entry]:
-        """Yield the records behind the first `skip` ones. Raises Rejection where there are no
-        more."""
-        content = self.container.content
-        while (frame := self.next_frame()) is not None:
-            if self.passed <= skip:
-                continue
-            size = 0 if frame.fault else frame.end - frame.offset
-            data = content.at(frame.offset, size) if size else b""
-            if len(data) < size:
-                break
-            digest.update(data)
-            if frame.fault is not None:
-                yield 0, partial(_refused, frame.fault)
-            else:
-                yield size, partial(self.container.fields, frame, data)
-        raise content.fault or changed()
+            yield size, partial(opened.fields, frame, data)
+    raise opened.content.fault or changed()
 
 
 def _refused(fault: Rejection) -> Record:

@@ -27,10 +27,13 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.formats.found_values import too_large
 from shardctl.sources.formats.jsonl import BOM, JsonLines
-from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
+from shardctl.sources.formats.lines import BUFFER_BYTES
 from shardctl.sources.formats.sequential import TextStream, with_count
 from shardctl.sources.types import Types
 from shardctl.system.files import open_ordinary
+
+PART_BYTES = 4 << 20
+"""Bytes that are parsed together at most, unless one record is larger."""
 
 _SPACE = b" \t\r\n"
 _BETWEEN = _SPACE + b","
@@ -56,19 +59,12 @@ class JsonDocument(TextFile):
     scanned in one go.
     """
 
-    def __init__(
-        self,
-        unit_bytes: int = UNIT_BYTES,
-        record_bytes: int = RECORD_BYTES,
-        block_bytes: int = BUFFER_BYTES,
-        part_bytes: int = PART_BYTES,
-    ) -> None:
+    types_can_be_sampled = False
+    unit_bytes, record_bytes = UNIT_BYTES, RECORD_BYTES
+    block_bytes, part_bytes = BUFFER_BYTES, PART_BYTES
+
+    def __init__(self) -> None:
         super().__init__(JsonLines())
-        self.types_can_be_sampled = False
-        self._unit = unit_bytes
-        self._longest = record_bytes
-        self._block = block_bytes
-        self._part = part_bytes
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units."""
@@ -78,8 +74,8 @@ class JsonDocument(TextFile):
             refuse_wide(start, reading)
             unit, records = len(BOM) if start.startswith(BOM) else 0, 0
             blocks = (
-                read_range(file.fileno(), place, min(self._block, size - place))
-                for place in range(unit, size, self._block)
+                read_range(file.fileno(), place, min(self.block_bytes, size - place))
+                for place in range(unit, size, self.block_bytes)
             )
             for record in find_records(blocks, unit, size, in_array=False):
                 fault = self._fault(record)
@@ -87,7 +83,7 @@ class JsonDocument(TextFile):
                     cuts.append(Cut(unit, record.start - unit, records))
                     unit, records = record.start, 0
                 records += 1
-                if fault or record.after - unit >= self._unit:
+                if fault or record.after - unit >= self.unit_bytes:
                     cuts.append(Cut(unit, record.after - unit, records, fault))
                     unit, records = record.after, 0
             if records:
@@ -96,9 +92,9 @@ class JsonDocument(TextFile):
 
     def _fault(self, record: _Record) -> Rejection | None:
         size = record.end - record.start
-        if record.fault or size <= self._longest:
+        if record.fault or size <= self.record_bytes:
             return record.fault
-        return too_large(size, self._longest)
+        return too_large(size, self.record_bytes)
 
     def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
@@ -121,7 +117,7 @@ class JsonDocument(TextFile):
             text = b"" if fault else element.strip(_SPACE).translate(_NO_LINE_END)
             lines.append(text or b",")
             size += len(lines[-1])
-            if size >= self._part:
+            if size >= self.part_bytes:
                 yield TextPart(b"\n".join(lines), first, named=named)
                 first, lines, size = first + len(lines), [], 0
         if lines or first == unit.first:
@@ -152,7 +148,7 @@ class JsonStream(JsonDocument):
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Read a file to its end; `cuts` are the units. Raises Rejection if no record of it can be
         read."""
-        with closing(TextStream(path, reading, self._block)) as text:
+        with closing(TextStream(path, reading, self.block_bytes)) as text:
             records = sum(1 for _ in self._found(text))
         fault = text.fault
         if fault and fault.error == "truncated":
@@ -173,7 +169,7 @@ class JsonStream(JsonDocument):
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
     ) -> Iterator[_Element]:
         left = unit.records
-        with closing(TextStream(path, reading, self._block)) as text:
+        with closing(TextStream(path, reading, self.block_bytes)) as text:
             for place, (data, fault) in enumerate(self._found(text)):
                 if place < unit.skip:
                     continue
@@ -199,7 +195,7 @@ class JsonStream(JsonDocument):
                 if first and block.startswith(BOM):
                     block = b" " * len(BOM) + block[len(BOM) :]
                 first = False
-                if len(held) > self._longest:
+                if len(held) > self.record_bytes:
                     let_go(len(held))
                 held.extend(block)
                 if block:

@@ -35,9 +35,6 @@ BUFFER_BYTES = 1 << 20
 """Newlines are counted in one buffer of this size that is used again and again: counting a whole
 piece at once takes 5 to 12 times as long, because of page faults."""
 
-PART_BYTES = 4 << 20
-"""Bytes that are parsed together at most, unless one line is longer."""
-
 HEAD_BYTES = 1 << 16
 """How much of the beginning of a file is looked at for what comes before its first record."""
 
@@ -70,12 +67,10 @@ class GridFile(TextFile):
         unit_bytes: int = UNIT_BYTES,
         piece_bytes: int = PIECE_BYTES,
         record_bytes: int = RECORD_BYTES,
-        part_bytes: int = PART_BYTES,
     ) -> None:
         super().__init__(text)
         self.cell = unit_bytes
         self.piece = max(1, piece_bytes // unit_bytes) * unit_bytes
-        self.part = part_bytes
         self.longest = max(record_bytes, unit_bytes)  # records within a cell are not measured
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
@@ -163,8 +158,8 @@ class LineFile(GridFile):
     def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
     ) -> Generator[TextPart]:
-        """Yield the records of a unit in parts of at most so many bytes, or one line; at least one
-        part. The digest is of all bytes of the unit's range."""
+        """Yield the records of a unit at once: it is about as large as it was cut. The digest is of
+        all bytes of the unit's range."""
         data = range_of(path, unit)
         if digest is not None:
             digest.update(data)
@@ -173,18 +168,7 @@ class LineFile(GridFile):
             if len(ends) <= unit.skip + unit.records:
                 raise changed()
             data = data[ends[unit.skip] : ends[unit.skip + unit.records]]
-        first, start, end = unit.first, 0, -1
-        while end < len(data):
-            end = len(data)
-            if start + self.part < end:
-                end = (
-                    data.rfind(b"\n", start, start + self.part) + 1
-                    or data.find(b"\n", start + self.part) + 1
-                    or end
-                )
-            yield TextPart(data[start:end], first)
-            first += data.count(b"\n", start, end)
-            start = end
+        yield TextPart(data, unit.first)
 
 
 def line_ends(data: bytes) -> Numbers:

@@ -24,7 +24,14 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
 from shardctl.sources.files import Version, local_copy, local_version, read_small
 from shardctl.sources.formats.base import RECORD_BYTES
-from shardctl.sources.formats.beside import MOST_BYTES, is_beside, is_name, json_in, of_export
+from shardctl.sources.formats.beside import (
+    FAULTS_OF_JSON,
+    MOST_BYTES,
+    is_beside,
+    is_name,
+    json_in,
+    of_export,
+)
 from shardctl.sources.formats.found_values import (
     Container,
     Declared,
@@ -293,14 +300,10 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
 INDEX = "index.json"
 
 _HASHES: dict[str, Callable[[], Any]] = {
-    **{
-        name: getattr(hashlib, name)
-        for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s")
-    },
-    "xxh32": xxhash.xxh32,
-    "xxh64": xxhash.xxh64,
-    "xxh3_64": xxhash.xxh3_64,
-    "xxh3_128": xxhash.xxh3_128,
+    name: getattr(xxhash if name.startswith("xxh") else hashlib, name)
+    for name in (
+        "md5 sha1 sha224 sha256 sha384 sha512 blake2b blake2s xxh32 xxh64 xxh3_64 xxh3_128"
+    ).split()
 }
 """The hashes that MDS may have (streaming/base/hashing.py), those that are known here."""
 
@@ -353,7 +356,7 @@ def _listed(index: str, _version: Version) -> dict[str, Listed]:
                     hashes = shard[part].get("hashes") or {}
                     said = {str(name): str(value) for name, value in hashes.items()}
                     found[str(shard[part]["basename"])] = samples, size, said
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except FAULTS_OF_JSON:
         return {}
     return found
 

@@ -52,17 +52,7 @@ class Sequential(TextFile):
     their order. Plain files in UTF-8 are cut between any records.
     """
 
-    def __init__(
-        self,
-        text: TextFormat,
-        part_bytes: int = UNIT_BYTES,
-        chunk_bytes: int = UNIT_BYTES,
-        record_bytes: int = RECORD_BYTES,
-    ) -> None:
-        super().__init__(text)
-        self.part_bytes = part_bytes
-        self.chunk_bytes = chunk_bytes
-        self.record_bytes = record_bytes
+    part_bytes, chunk_bytes, record_bytes = UNIT_BYTES, UNIT_BYTES, RECORD_BYTES
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
         """Read a file to its end, and return the units and the encoding. Where it could not be read

@@ -24,7 +24,7 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.names import Json
 from shardctl.sources.files import Version, local_version, read_small
-from shardctl.sources.formats.beside import of_export
+from shardctl.sources.formats.beside import FAULTS_OF_JSON, of_export
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import WHOLE, Feature
 from shardctl.system.locations import beside
@@ -139,7 +139,7 @@ def _read(path: Path, _version: Version) -> Features:
         }
         leaves = {name: leaf for name, leaf in features.items() if leaf is not None}
         types = _schema(leaves)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except FAULTS_OF_JSON as error:
         reason = f"{type(error).__name__}: {error}"
         raise Rejection(
             "read",
@@ -193,9 +193,7 @@ def companions(path: str) -> Iterator[str]:
     yield from of_export(path)
     yield FEATURES
     # `_read` tells it
-    with contextlib.suppress(
-        OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError
-    ):
+    with contextlib.suppress(*FAULTS_OF_JSON):
         for name, _, feature in _features(
             json.loads(read_small(beside(path, FEATURES), MOST_BYTES))
         ):

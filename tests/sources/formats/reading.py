@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +61,17 @@ def spoilt_reads(format_: Format, path: Path, schema: pa.Schema, copies: int, pl
         except (Rejection, Misfit):
             named += 1
     return named
+
+
+Made = TypeVar("Made", bound=Format)
+
+
+def sized(form: Made, **sizes: int) -> Made:
+    """Return a format with other sizes than those of a class: of its parts, for instance."""
+    for name, size in sizes.items():
+        assert hasattr(form, name)
+        setattr(form, name, size)
+    return form
 
 
 def parts_of(unit: Unit, count: int) -> tuple[list[Unit], list[Unit]]:

@@ -11,6 +11,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from reading import read as read_whole
+from reading import sized
 
 from shardctl.errors import InstallError, Rejection, UsageError
 from shardctl.sources.formats import encodings
@@ -80,7 +81,9 @@ def test_text_in_any_encoding_comes_out_as_it_is(
     data = TEXTS[encoding].encode(encoding)
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(gzip.compress(data) if ending else data)
-    found, rejects, _ = read(path, encoding, Sequential(Lines(), part_bytes, chunk_bytes))
+    found, rejects, _ = read(
+        path, encoding, sized(Sequential(Lines()), part_bytes=part_bytes, chunk_bytes=chunk_bytes)
+    )
     assert found == list(enumerate(TEXTS[encoding].splitlines(), 1))
     assert rejects == []
     assert decode_text(data, encoding) == TEXTS[encoding]
@@ -110,7 +113,9 @@ def test_bytes_that_are_no_text_cost_their_record_and_are_named(
 ):
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(gzip.compress(data) if ending else data)
-    found, rejects, own = read(path, encoding, Sequential(Lines(), part_bytes, chunk_bytes))
+    found, rejects, own = read(
+        path, encoding, sized(Sequential(Lines()), part_bytes=part_bytes, chunk_bytes=chunk_bytes)
+    )
     assert dict(found) == kept
     where = " of its decompressed content" if ending else ""
     assert [(number, error, message.split(";")[0]) for number, error, message in rejects] == [
@@ -228,7 +233,7 @@ def test_the_encoding_is_found_and_told(encoding, text, before, tmp_path):
     path = tmp_path / "a.txt.gz"
     data = (before + text).encode(encoding)
     path.write_bytes(gzip.compress(data))
-    for form in (Sequential(Lines()), Sequential(Lines(), chunk_bytes=777)):
+    for form in (Sequential(Lines()), sized(Sequential(Lines()), chunk_bytes=777)):
         found, rejects, own = read(path, "detect", form)
         assert [line for _, line in found] == (before + text).splitlines()
         assert (rejects, own.removesuffix("-le")) == ([], encoding.removesuffix("-le"))
@@ -256,7 +261,7 @@ def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(tmp_p
     monkeypatch.setattr("shardctl.sources.formats.sequential.DETECTED_BYTES", 301)
     path = tmp_path / "a.txt"
     path.write_bytes("é\n".encode() * 200 + b"\xe9\nend\n")
-    found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=100))
+    found, rejects, own = read(path, "detect", sized(Sequential(Lines()), chunk_bytes=100))
     assert (len(found), [number for number, *_ in rejects], own) == (201, [201], "utf-8")
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from reading import cut, units_of
+from reading import cut, sized, units_of
 from reading import read as read_whole
 
 from shardctl.errors import Rejection
@@ -47,7 +47,7 @@ def test_elements_come_out_whatever_the_blocks_and_units(
     mark,
 ):
     path = tmp_path / "rows.json"
-    form = JsonDocument(unit_bytes=unit, block_bytes=block)
+    form = sized(JsonDocument(), unit_bytes=unit, block_bytes=block)
     text = json.dumps(rows, indent=indent, ensure_ascii=False)
     expected = list(enumerate(rows, 1))
     followed = "".join(json.dumps(row, indent=indent) + "\n" for row in rows)
@@ -78,7 +78,7 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path, parts):
     assume(unmarked_wide(path.read_bytes()) is None)  # that is refused as UTF-16
     whole = read(path, JsonDocument())
     for block, unit in ((1, 1), (2, 5), (3, 1000)):
-        assert read(path, JsonDocument(unit_bytes=unit, block_bytes=block)) == whole
+        assert read(path, sized(JsonDocument(), unit_bytes=unit, block_bytes=block)) == whole
     try:
         expected = json.loads("".join(parts))
     except ValueError:
@@ -109,7 +109,7 @@ def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path, parts):
 def test_what_is_broken_is_named(tmp_path, text, kept, rejects):
     path = tmp_path / "rows.json"
     path.write_text(text, newline="")
-    for form in (JsonDocument(), JsonDocument(unit_bytes=1, block_bytes=3)):
+    for form in (JsonDocument(), sized(JsonDocument(), unit_bytes=1, block_bytes=3)):
         records, found = read(path, form)
         assert [number for number, _ in records] == kept
         assert [number for number, *_ in found] == list(rejects)
@@ -122,7 +122,7 @@ def test_a_record_that_is_too_long_or_no_text_is_a_fault_alone(tmp_path):
     path = tmp_path / "rows.json"
     long = b"x" * 5000
     path.write_bytes(b'[{"a":"x"},{"a":"\xff"},{"a":"%s"},{"a":"y"}]' % long)
-    records, rejects = read(path, JsonDocument(record_bytes=1000))
+    records, rejects = read(path, sized(JsonDocument(), record_bytes=1000))
     assert records == [(1, {"a": "x"}), (4, {"a": "y"})]
     assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8"), (3, "too-large")]
     assert "at most 1000 B are read" in rejects[1][2]

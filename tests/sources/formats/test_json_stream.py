@@ -12,7 +12,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import cut, read, units_of
+from reading import cut, read, sized, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import Reading
@@ -63,7 +63,7 @@ def test_a_stream_has_the_records_of_a_plain_file(tmp_path, parts, valid, block,
     (tmp_path / "b.json").write_bytes(text.encode("utf-16-le"))
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(text.encode()))
     expected = outcome(JsonDocument(), tmp_path / "a.json", Reading())
-    stream = JsonStream(block_bytes=block, part_bytes=part)
+    stream = sized(JsonStream(), block_bytes=block, part_bytes=part)
     assert outcome(stream, tmp_path / "a.json", Reading()) == expected
     assert outcome(stream, tmp_path / "b.json", Reading(encoding="utf-16-le")) == expected
     assert outcome(stream, tmp_path / "c.json.gz", Reading()) == expected
@@ -73,7 +73,7 @@ def test_a_stream_has_the_records_of_a_plain_file(tmp_path, parts, valid, block,
 def test_a_record_that_is_too_large_is_passed_over(tmp_path, block):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"a": "x"}, {"a": "y" * 50}, {"a": "z"}]))
-    found = read(JsonStream(record_bytes=20, block_bytes=block), path)
+    found = read(sized(JsonStream(), record_bytes=20, block_bytes=block), path)
     assert (found.numbers, found.rows) == ([1, 3], [{"a": "x"}, {"a": "z"}])
     assert [(number, error) for number, error, _ in found.rejects] == [(2, "too-large")]
 
@@ -83,7 +83,7 @@ def test_a_part_of_the_records_is_that_part_of_all(tmp_path):
     path.write_bytes(gzip.compress(json.dumps([{"n": n} for n in range(20)]).encode()))
     (unit,) = units_of(cut(JsonStream(), path))
     parts = [unit._replace(skip=0, records=7), unit._replace(skip=7, first=8, records=13)]
-    found = read(JsonStream(part_bytes=30), path, units=parts)
+    found = read(sized(JsonStream(), part_bytes=30), path, units=parts)
     assert found.numbers == list(range(1, 21))
     assert [row["n"] for row in found.rows] == list(range(20))
     chosen = read(JsonStream(), path, choose=lambda numbers: numbers % 2 == 0)

@@ -17,7 +17,7 @@ import zstandard
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import cut, read, units_of
+from reading import cut, read, sized, units_of
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats import content as streams
@@ -185,7 +185,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(ending, tmp_path):
 @every_compression
 def test_a_bomb_is_read_in_flat_memory(ending, tmp_path, inflate):
     path = tmp_path / f"bomb.{ending}"
-    form = Sequential(Lines(), record_bytes=1 << 20)
+    form = sized(Sequential(Lines()), record_bytes=1 << 20)
     path.write_bytes(COMPRESS[ending](b"a"))
     read(form, path)  # pyarrow imports pandas at the first conversion
     path.write_bytes(COMPRESS[ending](bytes(24 << 20)))
@@ -243,7 +243,15 @@ def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending, le
         del lines[51]
     digests = set()
     for part_bytes, chunk_bytes in ((10, 1), (10, 7), (40, 1000), (1000, 1000)):
-        found = read(Sequential(Lines(), part_bytes, chunk_bytes, record_bytes=100), path)
+        found = read(
+            sized(
+                Sequential(Lines()),
+                part_bytes=part_bytes,
+                chunk_bytes=chunk_bytes,
+                record_bytes=100,
+            ),
+            path,
+        )
         assert dict(zip(found.numbers, found.table["text"].to_pylist(), strict=True)) == lines
         assert [(number, error) for number, error, _ in found.rejects] == [
             (number, "too-large") for number in (51, 53) if number not in lines
@@ -259,7 +267,9 @@ def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one\n\n" * 50 + b"x\n" * 500 + b"\nlast\n"))
     for chunk_bytes in (1, 7, 1000):
-        form = Sequential(Paragraphs(), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100)
+        form = sized(
+            Sequential(Paragraphs()), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100
+        )
         found = read(form, path)
         assert found.numbers == list(range(1, 51))
         assert [(number, error) for number, error, _ in found.rejects] == [(51, "too-large")]
@@ -316,7 +326,7 @@ def test_any_range_of_records_is_the_same_however_it_is_read(
     path = tmp_path_factory.getbasetemp() / "ranges.txt.gz"
     ended = data.draw(st.booleans())
     path.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n" * ended, mtime=0))
-    tiny = Sequential(form(), part_bytes=part_bytes, chunk_bytes=chunk_bytes)
+    tiny = sized(Sequential(form()), part_bytes=part_bytes, chunk_bytes=chunk_bytes)
     large = Sequential(form())
     cuts = cut(large, path)
     assert cut(tiny, path) == cuts
@@ -339,7 +349,7 @@ def test_any_range_of_records_is_the_same_however_it_is_read(
 def test_plain_files_of_paragraphs_are_cut_between_them(text, part_bytes, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "paragraphs.txt"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    form = Sequential(Paragraphs(), part_bytes=part_bytes, chunk_bytes=3)
+    form = sized(Sequential(Paragraphs()), part_bytes=part_bytes, chunk_bytes=3)
     found = read(form, path, schema=SCHEMA)
     whole = read(Sequential(Paragraphs()), path, schema=SCHEMA)
     assert (found.numbers, found.rows) == (whole.numbers, whole.rows)

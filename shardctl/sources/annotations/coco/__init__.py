@@ -49,9 +49,8 @@ from shardctl.sources.annotations.objects import (
     said_of_boxes,
     said_of_others_in,
 )
-from shardctl.sources.files import resolved
 from shardctl.sources.splits import split_word
-from shardctl.system.locations import name_of, parent_of
+from shardctl.system.locations import name_of
 from shardctl.system.text import composed, counted, printable, some
 
 IMAGES_AT_ONCE = 4096
@@ -175,8 +174,7 @@ def _find_inputs(file: CocoFile, inputs: PathTable) -> list[str]:
             f"{file.shown}: the images {printable(one)} and {printable(other)} have the same id "
             f"{int(ordered[again[0]])}"
         )
-    told, first = (file.opened, len(file.names)), (resolved(parent_of(file.opened)), file.names)
-    file.rows = inputs.by_path.find(file.names, file.shown, [told], [first])
+    file.rows = inputs.by_path.of_file(file.names, file.opened)
     return [
         *said_of_others_in(file.shown, file.others),
         *said_of_absent(file.shown, file.names, file.rows),
