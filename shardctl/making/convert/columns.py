@@ -9,15 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.layout import Layout
-from shardctl.format.roles import Image, Label, Mask, Objects, Role
+from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.images.codecs import backend
 from shardctl.images.defaults import SUFFIXES
 from shardctl.making.notices import notice
-from shardctl.making.plan.labels import LABEL
+from shardctl.making.plan.labels import LABEL, Labelling, left_out_by, side_fields
 from shardctl.making.plan.listing import Listing
-from shardctl.making.shards.job import KEY, objects_of_records
+from shardctl.making.shards.job import KEY, Job, objects_of_records
 from shardctl.sources.annotations import AnnotationRule
+from shardctl.sources.annotations.huggingface import has_objects
+from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN
@@ -41,8 +43,10 @@ from shardctl.sources.image_columns import (
     without_masks,
 )
 from shardctl.sources.label_table import said_of_names
-from shardctl.sources.types import WRITTEN, Types
+from shardctl.sources.types import WRITTEN, Types, without_nulls
 from shardctl.system.text import counted, printable, some
+from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.image_steps import refuse_immovable
 from shardctl.transforms.recipe import Recipe
 
 
@@ -406,6 +410,181 @@ def names_left_out(types: Types, layout: Layout, recipe: Recipe) -> list[str]:
     return said_of_names(
         {name: names for name, names in types.named.items() if names and name in lost}
     )
+
+
+def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
+    """Return the layout of the samples of a job, but for what a person's functions make of them."""
+    recipe, fields = job.recipe, job.fields
+    content = (
+        listing.kind.columns
+        if fields is None
+        else without_key(renamed(without_nulls(fields), job.renames), recipe)
+    )
+    said = exported_columns(listing, content, job.renames)
+    if content is not None:  # lists of the numbers of tensors
+        types = {name: tensor for name, (_, tensor) in said.items() if tensor is not None}
+        content = pa.schema(
+            [f.with_type(types.get(f.name, f.type)) for f in content], content.metadata
+        )
+    masks = marked_masks(fields).items()
+    roles: Mapping[str, Role] = {
+        **{job.renames.get(name, name): Mask("source", bits=bits) for name, bits in masks},
+        **{name: role for name, (role, _) in said.items() if role is not None},
+    }
+    for step in recipe.batch_transforms:
+        before = [] if content is None else content.names
+        content, roles = step.schema(content), step.roles(roles)
+        listing.notices += (
+            left_out_by(step.name, [name for name in before if name not in content.names])
+            if step.joins
+            else []
+        )
+    return known_layout(job, labelling, listing, content, roles)
+
+
+def known_layout(
+    job: Job,
+    labelling: Labelling,
+    listing: Listing,
+    content: pa.Schema | None,
+    of_steps: Mapping[str, Role],
+) -> Layout:
+    """Decide the columns of the shards, but for what a user's functions make of them.
+
+    In this order: key, the image, the content, label, columns of the labels files, annotations,
+    variant. `content` are the columns of the records, None for files that are images. `of_steps` are the roles of columns that batch
+    transforms have made.
+    """
+    recipe, kept_images = job.recipe, job.kept_images
+    fields = [pa.field("key", pa.string())]
+    size, image = recipe.output_size, None
+    shape = (size[1], size[0], 3) if size else None
+    content = content or pa.schema([])
+    if recipe.store is not None:
+        if recipe.store.name != "none":
+            image, is_raw = Image(str(recipe.store), shape), recipe.store.name == "raw"
+            tensor = image_tensor(shape) if is_raw and shape else ENCODED_IMAGE
+            fields.append(pa.field("image", tensor))
+        content = pa.schema([f for f in content if f.name != "image"])
+    content = pa.schema(
+        [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content]
+    )
+    for name in (f.name for f in content if f.name not in kept_images):
+        if name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names"
+            raise InputError(
+                f"the records have a field {name!r}, which shardctl makes itself. Rename it "
+                "(--fields NEW=OLD,…), or name only the others in --fields or "
+                f"--schema{images if name == 'image' else ''}"
+            )
+    has_table = (
+        has_objects(content)
+        and not isinstance(of_steps.get(OBJECTS), Objects)
+        and OBJECTS not in recipe.unmoved
+    )
+    if has_table and recipe.moving:
+        content = _with_places_in_parts_of_pixels(content)
+    fields += [f for f in content if not (labelling.by_field and f.name == LABEL)]
+    side, annotations = listing.side, listing.annotations
+    by_number = LABEL in labelling.declared  # the label is a field of the records already
+    if (labelling.classes is not None and not by_number) or (
+        side is not None and LABEL in side.columns.column_names
+    ):
+        if LABEL in [f.name for f in fields]:
+            raise InputError("the inputs have a field label already; use --labels none")
+        fields.append(pa.field(LABEL, pa.int64()))
+    clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
+    if clash:
+        names = ",".join(sorted(clash))
+        raise InputError(
+            f"the labels file and the inputs both have {names}; rename it, or use --drop-columns "
+            f"{names}"
+        )
+    fields += side_fields(side)
+    annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
+    clash = {f.name for f in annotated} & {f.name for f in fields}
+    if clash:
+        raise InputError(
+            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it "
+            "there"
+        )
+    fields += annotated
+    roles = dict(of_steps)
+    for each in annotations:
+        roles |= each.roles
+    if recipe.kind == "image":
+        _refuse_unmoved(recipe, [f.name for f in fields], roles)
+    if recipe.store is not None:
+        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
+        marked: dict[str, Role] = {**of_records, **roles}
+        reading = [step for step in recipe.reading if isinstance(step, ImageTransform)]
+        refuse_immovable(
+            (*recipe.image_transforms, *reading),
+            {
+                f.name: (role, [each.name for each in f.type] if isinstance(role, Objects) else ())
+                for f in fields
+                if (role := marked.get(f.name)) is not None
+            },
+        )
+        if not all(step.in_place for step in recipe.image_transforms):  # a moved mask is a PNG
+            for name, role in roles.items():
+                roles[name] = replace(role, store="png") if isinstance(role, Mask) else role
+    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
+        fields.append(pa.field("variant", pa.int32()))
+    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
+    roles |= {name: Label(labelling.declared[name]) for name in sorted(labels)}
+    return Layout.by_name(
+        recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
+    )
+
+
+def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
+    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the
+    image by their role."""
+    unknown = [name for name in recipe.unmoved if name not in names]
+    if unknown:
+        raise UsageError(
+            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
+        )
+    marked = [
+        name
+        for name in recipe.unmoved
+        if name == "image" or isinstance(roles.get(name), Mask | Objects)
+    ]
+    if marked and recipe.moving:
+        what = "the image itself"
+        if marked[0] != "image":
+            what = (
+                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
+                "(`shardctl help annotations`)"
+            )
+        raise UsageError(
+            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} "
+            "moves; leave out the step, or this of --unmoved"
+        )
+
+
+def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
+    """Return columns whose objects have float32 in the place of whole numbers, which moved places
+    are not."""
+    place = content.get_field_index(OBJECTS)
+    members = [
+        f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f
+        for f in content.field(place).type
+    ]
+    return content.set(place, content.field(place).with_type(pa.struct(members)))
+
+
+def _in_parts(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_in_parts(type_.value_type), type_.list_size)
+    for is_list, list_of in ((pa.types.is_large_list, pa.large_list), (pa.types.is_list, pa.list_)):
+        if is_list(type_):
+            return list_of(_in_parts(type_.value_type))
+    return pa.float32() if pa.types.is_integer(type_) else type_
+
+
+PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
 
 
 def _plain(field: pa.Field) -> pa.Field:

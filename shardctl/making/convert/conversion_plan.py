@@ -1,65 +1,89 @@
-"""The plan of a new dataset, made before anything is written: the units of its shards, the columns,
-the cost."""
+"""The plan of a conversion, made before anything is written: which shards there are, which units they
+have, the columns, the cost. Where a dataset is brought up to date, its shards stay whose units have
+not changed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
-from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.errors import DatasetError, InputError, Rejection, TypesDifferError, UsageError
+from shardctl.format.arrays import Bools, Numbers, column_of
+from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
-from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
-from shardctl.format.tables import failures
+from shardctl.format.roles import Label, Mask, Objects
+from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.convert.columns import (
     chosen_columns,
     compare_schema,
-    exported_columns,
+    layout_before_functions,
     names_left_out,
     refuse_groups,
     refuse_partitions,
-    renamed,
     with_bits,
     with_images,
     with_rule,
-    without_key,
 )
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.discover import Discovery
+from shardctl.making.convert.listener import Changes
+from shardctl.making.convert.previous import (
+    Matching,
+    PreviousDataset,
+    match_files,
+    refuse_lost,
+    write_reused,
+)
+from shardctl.making.convert.rejects import (
+    hide_pruned,
+    is_failing,
+    moved_records,
+    refuse_failing,
+    write_known,
+)
 from shardctl.making.options import Options
 from shardctl.making.plan.labels import (
     LABEL,
     Labelling,
+    job_files_schema,
     label_files,
-    left_out_by,
-    side_fields,
     write_files_table,
 )
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import Planner, SplitPlan, Units
-from shardctl.making.plan.splits import look_inside, split_files
+from shardctl.making.plan.plan import (
+    JOB_PLAN_SCHEMA,
+    NO_ROWS,
+    NOT_KEPT,
+    Planner,
+    ShardParts,
+    SplitPlan,
+    Units,
+    why_unread,
+)
+from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.job import DatasetJob, Job, Probe
-from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.formats import CHOSEN, DETECT, is_json
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN
-from shardctl.sources.types import UNNAMED, Types, separator_in, without_nulls
+from shardctl.sources.types import UNNAMED, Types, separator_in
 from shardctl.system.files import copy_file
+from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted, printable, some
-from shardctl.transforms.base import ImageTransform
-from shardctl.transforms.image_steps import refuse_immovable
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.text.deduplicate import Deduplicate
 
 if TYPE_CHECKING:
     from shardctl.making.convert.duplicates import Compared
+
+Made = TypeVar("Made")
 
 SHARD_BYTES = 128 << 20
 """Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
@@ -73,6 +97,10 @@ SMALLEST_SHARD_ROWS = 8
 SMALLEST_SHARD_BLOCKS = 64
 """The same where samples are blocks: the last one of each shard is filled up, and few documents
 fill blocks less well."""
+
+FULL = 0.9
+"""The last shard of a split with this share of the records of a full one is full: it is not built
+again for a few more."""
 
 PROBE_FILES = {"image": 32, "text": 1024}
 """Files, of those that are one record each, that are pushed through the recipe before the plan is
@@ -93,10 +121,6 @@ PROBE_RUNS, PROBE_RUN = 4, 256
 PROBE_IMAGE_RUN = 8
 """The same where records have images, which take a thousand times as long as text."""
 
-MANY_FAILURES = 0.5
-"""A conversion does not begin where a larger share than this cannot be converted of the inputs that
-were tried."""
-
 WIDE_PLACES, WIDE_RUN, WIDE_SLOW_RUN = 64, 16, 4
 """Where most of these fail, so many runs of neighbours are tried at places all over the inputs: the
 slow ones have images, or steps that work on text."""
@@ -115,19 +139,25 @@ take a millisecond each."""
 EMPTY = Layout("", pa.schema([]))
 
 
-def discovery_of(conversion: Conversion, listing: Listing) -> Discovery:
-    """Return what looks into the files."""
-    recipe, shuffled = conversion.recipe, conversion.rules.shuffle is not None
-    scanning = conversion.listener.scanning
-    return Discovery(listing, recipe.record_reading, shuffled, conversion.engine, scanning)
+def with_types(make: Callable[[bool], Made]) -> Made:
+    """Call `make` and return its result. Its argument says whether it finds the types of fields in
+    all records. It is used for a plan, which tries records, and for the conversion around it.
 
-
-def trial_job(
-    conversion: Conversion, inputs: Inputs, fields: pa.Schema | None, by_field: bool
-) -> Job:
-    """Return a job that reads records as these columns, in the folder for scratch."""
-    recipe, bases = conversion.recipe, inputs.bases
-    return Job(inputs.scratch, bases, recipe, EMPTY, (), fields=fields, by_field=by_field)
+    The first time it finds them in some records. If another record does not fit these types, `make`
+    is called once more, and finds them in all records. Raises InputError if a record does not fit
+    the types of all records.
+    """
+    try:
+        return make(False)
+    except TypesDifferError:
+        # which is known to no process before it reads the record: it may be the last one of all
+        pass
+    try:
+        return make(True)
+    except TypesDifferError as error:
+        raise InputError(
+            f"{error}; if it has changed since, run again; else give all files one type"
+        ) from error
 
 
 def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool) -> int:
@@ -143,67 +173,250 @@ def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool)
 
 
 @dataclass(frozen=True)
-class ConversionPlan:
-    """A new dataset that is decided on and not begun: its `job`, and what makes its tables."""
+class PlannedJob:
+    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
+
+    `before` is the dataset that the job brings up to date, None for none. `matching` has what an
+    update changes in its inputs; None where an earlier call has planned it. `write` makes the
+    tables of a new job in its folder, and returns further warnings.
+    """
+
+    job: DatasetJob
+    inputs: Inputs
+    status: str
+    before: PreviousDataset | None
+    matching: Matching | None = None
+    write: Callable[[], list[str]] = list
+
+
+def plan_job(
+    conversion: Conversion,
+    inputs: Inputs,
+    before: PreviousDataset | None,
+    folder: Path,
+    all_types: bool = False,
+) -> PlannedJob:
+    """Plan the conversion, whose job will be in `folder`, once some records were tried.
+
+    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
+    fields are found in all records; without, in some of them, and only where these do not show all,
+    in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
+    """
+    options, files = conversion.options, inputs.scratch / f"now-{FILES}"
+    draft, why = None, "new records have other types"
+    if before is not None and not all_types:
+        try:
+            draft = _draft_beside(conversion, inputs, before, files)
+            why = ""
+        except _MadeAnewError as reason:
+            why = str(reason)
+    if draft is None:
+        if before is not None and options.append:
+            raise InputError(
+                f"{conversion.folder.shown()}: --append only adds shards, and these inputs change "
+                f"all, since {why}; use --update"
+            )
+        make = partial(draft_anew, conversion, inputs)
+        # records that are only tried may have other types; those that are converted are seen later
+        draft = make(True) if all_types else with_types(make)
+        if options.max_rejects is None:
+            refuse_failing(draft.probe, draft.listing)
+        write_files_table(files, draft.listing, draft.labelling)
+    job, parts = job_of(conversion, inputs, folder, draft)
+    matching = draft.matching
+    if before is not None:
+        matching = matching or match_files(before, draft.listing, files)
+        kept = [part for part in parts if part.kept != NOT_KEPT]
+        refuse_lost(conversion.target, before, [part.kept for part in kept])
+        of_splits = len(before.table) if why else int((draft.stays.split_of >= 0).sum())
+        old = min(of_splits, len(parts))
+        shards = old - len(kept), len(parts) - old, len(kept)
+        job = replace(
+            job,
+            digest_before=before.digest,
+            kept_records=sum(part.records for part in kept),
+            changes=asdict(Changes(*matching.counts, *shards, why)),
+            warnings=(*job.warnings, *moved_records(job, matching)),
+        )
+    status = "updated" if conversion.is_there else "created"
+    write = partial(_write, job, draft, files, parts, before)
+    return PlannedJob(job, replace(inputs, listing=draft.listing), status, before, matching, write)
+
+
+def _write(
+    job: DatasetJob,
+    draft: Draft,
+    files: Path,
+    parts: Sequence[ShardParts],
+    before: PreviousDataset | None,
+) -> list[str]:
+    """Write the tables of a job, with what is known of records of the dataset `before`, and return
+    warnings."""
+    folder, stays = job.folder, draft.stays
+    copy_file(files, folder / FILES)
+    draft.planner.write_parts(folder, parts, stays.rows)
+    for each in draft.compared:
+        copy_file(each.table, folder / each.table.name)
+    if before is None:
+        return []
+    of_old = np.full(len(job.plan), -1, np.int64)
+    for part, first in zip(parts, job.first_units.tolist(), strict=True):
+        if part.kept == NOT_KEPT:
+            own = stays.of_old[part.begin : part.stop]
+            of_old[first : first + len(own)] = own
+    write_reused(job, before, of_old)
+    hide_pruned(folder / FILES, before.state.pruned)
+    return write_known(job, before, of_old)
+
+
+@dataclass(frozen=True)
+class Stays:
+    """What stays of the dataset before, with its files as they are listed now.
+
+    `rows` are those rows of its plan whose units stay in their shards (JOB_PLAN_SCHEMA), in its
+    order. `of_old` has the row that each has there, -1 where its content has changed: (rows,). Of
+    each of its shards: the number that its split has now, -1 if there is no such split any more;
+    its number in that; where its rows end; how many records they are; and whether it has lost some,
+    or some have changed: (shards,) each.
+    """
+
+    rows: pa.Table
+    of_old: Numbers
+    split_of: Numbers
+    number: Numbers
+    end: Numbers
+    records: Numbers
+    is_touched: Bools
+
+
+_NONE = np.zeros(0, np.int64)
+
+NOTHING_STAYS = Stays(NO_ROWS, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(bool))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a plan puts into shards: the units of its `planner`, and what `stays`; their columns, and
+    what they cost. `compared` has tables for the steps `deduplicate`; `matching` is that of an
+    update."""
 
     listing: Listing
     labelling: Labelling
+    fields: pa.Schema | None
     planner: Planner
-    job: DatasetJob
     probe: Probe
-    compared: Sequence[Compared]
-
-    def write(self) -> None:
-        """Write the tables of the job into its folder."""
-        folder = self.job.folder
-        write_files_table(folder / FILES, self.listing, self.labelling)
-        self.planner.write(folder, [split.shards for split in self.job.splits])
-        for each in self.compared:
-            copy_file(each.table, folder / each.table.name)
+    compared: Sequence[Compared] = ()
+    stays: Stays = NOTHING_STAYS
+    matching: Matching | None = None
 
 
-def plan_conversion(
-    conversion: Conversion, inputs: Inputs, folder: Path, all_types: bool
-) -> ConversionPlan:
-    """Plan a conversion, whose job will be in `folder`, having probed some of its records. Notices
-    are added to a list of its own.
+def job_of(
+    conversion: Conversion, inputs: Inputs, folder: Path, draft: Draft
+) -> tuple[DatasetJob, list[ShardParts]]:
+    """Return the job in a folder that makes what is drafted, and what its shards consist of."""
+    planner, probe, listing = draft.planner, draft.probe, draft.listing
+    splits, parts = list[SplitPlan](), list[ShardParts]()
+    for split, name in enumerate(planner.names):
+        plan, own = _shards_of_split(conversion, draft, split, name)
+        splits.append(plan)
+        parts += own
+    job = DatasetJob(
+        folder,
+        inputs.bases,
+        conversion.recipe,
+        probe.layout,
+        tuple(splits),
+        draft.fields,
+        draft.labelling.by_field,
+        planner.draw,
+        conversion.rules.shuffle,
+        parts=inputs.parts,
+        beside=listing.digest_beside,
+        notices=tuple(listing.notices),
+        warnings=tuple(listing.warnings),
+        sample_bytes=probe.sample_bytes,
+        samples_per_record=probe.samples_per_record,
+        record_seconds=probe.record_seconds,
+        shard_bytes=probe.shard_bytes,
+        probed=probe.records,
+        probe_rejects=probe.rejected,
+    )
+    return job, parts
+
+
+def _shards_of_split(
+    conversion: Conversion, draft: Draft, split: int, name: str
+) -> tuple[SplitPlan, list[ShardParts]]:
+    """Put what stays of a split, and its new records, into shards."""
+    stays, planner, probe, options = draft.stays, draft.planner, draft.probe, conversion.options
+    mine, new, taken = np.flatnonzero(stays.split_of == split).tolist(), planner.records[split], 0
+    total = new + int(stays.records[mine].sum())
+    expected = round(total * planner.shares[split])
+    rows = round(expected * probe.samples_per_record)
+    count = shards_of(rows, probe.sample_bytes, options, conversion.recipe.joins)
+    parts, number = list[ShardParts](), 0
+    if len(stays.split_of):
+        # so many records has a shard where all of them are converted anew
+        full = max(1, -(-total // count))
+        for shard in mine:
+            # Those that have lost all records of theirs, and the last one, take new ones. None
+            # does where inputs are appended, whose old ones may be gone.
+            records, more = int(stays.records[shard]), 0
+            has_room = full - records > (1 - FULL) * full and not options.append
+            if has_room and (not records or shard == mine[-1]):
+                more = min(full - records, new - taken)
+            number, end = int(stays.number[shard]), int(stays.end[shard])
+            begin = int(stays.end[shard - 1]) if shard else 0
+            kept = NOT_KEPT if more or stays.is_touched[shard] else shard
+            place = (taken, taken + more, kept, begin, end)
+            parts.append(ShardParts(split, number, records + more, *place))
+            taken += more
+        # some may be missing
+        number = max((part.number + 1 for part in parts), default=0)
+        count = -(-(new - taken) // full)
+    for added, (start, end) in enumerate(planner.divided(split, count, taken), number):
+        parts.append(ShardParts(split, added, end - start, start, end))
+    return SplitPlan(name, total, expected, len(parts)), parts
+
+
+# --- the draft of a new dataset ---
+
+
+def _discovery(conversion: Conversion, listing: Listing) -> Discovery:
+    """Return what looks into the files."""
+    recipe, shuffled = conversion.recipe, conversion.rules.shuffle is not None
+    scanning = conversion.listener.scanning
+    return Discovery(listing, recipe.record_reading, shuffled, conversion.engine, scanning)
+
+
+def _trial(conversion: Conversion, inputs: Inputs, fields: pa.Schema | None, by_field: bool) -> Job:
+    """Return a job that reads records as these columns, in the folder for scratch."""
+    recipe, bases = conversion.recipe, inputs.bases
+    return Job(inputs.scratch, bases, recipe, EMPTY, (), fields=fields, by_field=by_field)
+
+
+def draft_anew(conversion: Conversion, inputs: Inputs, all_types: bool) -> Draft:
+    """Find what a new dataset has, having probed some of its records. Notices are added to a list
+    of its own.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that
     is enough. Raises InputError.
     """
     recipe, rules = conversion.recipe, conversion.rules
     listing = inputs.listing.fresh()
-    discovery, comparing = discovery_of(conversion, listing), conversion.listener.comparing
+    discovery, comparing = _discovery(conversion, listing), conversion.listener.comparing
     units = discovery.find_units()
     if recipe.duplicates.mode != "keep":
         # which most conversions never need
         from shardctl.making.convert.duplicates import without_repeats
 
         units = without_repeats(discovery, units, recipe, inputs.bases, comparing)
-    types = None
-    held: list[str] = []  # nothing that could be read
-    if listing.whole:
-        # each file is one record without fields
-        of_fields = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
-        given = next((name for name in of_fields if getattr(recipe, name)), None)
-        if given is not None:
-            what = "images" if recipe.kind == "image" else "whole files of text"
-            raise UsageError(f"{given} is for records, and the inputs are {what}; leave it out")
-    elif recipe.typed_fields is not None:
-        first = discovery.types_of(units, units.readable()[:1])
-        held = [] if first is None else first.found().names
-        compare_schema(recipe.typed_fields, held, listing)
-    else:
-        types = discovery.find_types(units, all_types)
-        types = types or Types.of_schema(pa.schema([]), recipe.record_reading.label)
-        held = types.found().names
-    if held:
-        refuse_partitions(listing, rules.labels.mode, held)
+    types = _types_of(conversion, discovery, units, all_types)
     splitting = split_files(listing, rules)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = _columns(types, labelling, listing, conversion)
-    trial = trial_job(conversion, inputs, fields, labelling.by_field)
+    trial = _trial(conversion, inputs, fields, labelling.by_field)
     if apart := trial.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
         listing.note("kept-under-another-name", names=names, others=others)
@@ -242,13 +455,6 @@ def plan_conversion(
         dropped, count = int(units.repeats.dropped.sum()), counted(len(listing), "input")
         rule = f"--duplicates {recipe.duplicates}"
         listing.note("duplicates", dropped=dropped, count=count, what="rejected", rule=rule)
-    splits = []
-    for name, records, expected in zip(
-        splitting.names, planner.records, planner.split_records, strict=True
-    ):
-        rows = round(expected * probe.samples_per_record)
-        shards = shards_of(rows, probe.sample_bytes, conversion.options, recipe.joins)
-        splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += types.notices("field", {f.name for f in fields or () if is_json(f)})
         if (only := types.only_column()) and (mark := separator_in([only])):
@@ -264,28 +470,36 @@ def plan_conversion(
         )
         listing.note("encodings", found=", ".join(shown))
     listing.notices += [said for step in recipe.transform for said in step.notices()]
-    job = DatasetJob(
-        folder,
-        inputs.bases,
-        recipe,
-        probe.layout,
-        tuple(splits),
-        fields,
-        labelling.by_field,
-        planner.draw,
-        rules.shuffle,
-        parts=inputs.parts,
-        beside=listing.digest_beside,
-        notices=tuple(listing.notices),
-        warnings=tuple(listing.warnings),
-        sample_bytes=probe.sample_bytes,
-        samples_per_record=probe.samples_per_record,
-        record_seconds=probe.record_seconds,
-        shard_bytes=probe.shard_bytes,
-        probed=probe.records,
-        probe_rejects=probe.rejected,
-    )
-    return ConversionPlan(listing, labelling, planner, job, probe, compared)
+    return Draft(listing, labelling, fields, planner, probe, compared)
+
+
+def _types_of(
+    conversion: Conversion, discovery: Discovery, units: Units, all_types: bool
+) -> Types | None:
+    """Return the types of the fields of records; None for files of one record, and where they are
+    given. Raises InputError, and UsageError for options that are for records where there are
+    none."""
+    recipe, listing = conversion.recipe, discovery.listing
+    if listing.whole:
+        # each file is one record without fields
+        of_fields = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
+        given = next((name for name in of_fields if getattr(recipe, name)), None)
+        if given is not None:
+            what = "images" if recipe.kind == "image" else "whole files of text"
+            raise UsageError(f"{given} is for records, and the inputs are {what}; leave it out")
+        return None
+    types = None
+    if recipe.typed_fields is not None:
+        first = discovery.types_of(units, units.readable()[:1])
+        held = [] if first is None else first.found().names
+        compare_schema(recipe.typed_fields, held, listing)
+    else:
+        types = discovery.find_types(units, all_types)
+        types = types or Types.of_schema(pa.schema([]), recipe.record_reading.label)
+        held = types.found().names
+    if held:  # else nothing could be read
+        refuse_partitions(listing, conversion.rules.labels.mode, held)
+    return types
 
 
 def _columns(
@@ -357,184 +571,194 @@ def _probe(
     return conversion.engine.probe(replace(job))  # which reads the new tables
 
 
-def is_failing(probe: Probe) -> bool:
-    """Return whether more than half of the inputs that were tried cannot be converted.
-
-    What filters and duplicates leave out does not count: it is as the user wants it.
-    """
-    return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
+# --- the draft of an update: it keeps the columns of the dataset, and the shards whose units are as they
+# were ---
 
 
-def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
-    """Return the layout of the samples of a job, but for what a person's functions make of them."""
-    recipe, fields = job.recipe, job.fields
-    content = (
-        listing.kind.columns
-        if fields is None
-        else without_key(renamed(without_nulls(fields), job.renames), recipe)
-    )
-    said = exported_columns(listing, content, job.renames)
-    if content is not None:  # lists of the numbers of tensors
-        types = {name: tensor for name, (_, tensor) in said.items() if tensor is not None}
-        content = pa.schema(
-            [f.with_type(types.get(f.name, f.type)) for f in content], content.metadata
-        )
-    masks = marked_masks(fields).items()
-    roles: Mapping[str, Role] = {
-        **{job.renames.get(name, name): Mask("source", bits=bits) for name, bits in masks},
-        **{name: role for name, (role, _) in said.items() if role is not None},
-    }
-    for step in recipe.batch_transforms:
-        before = [] if content is None else content.names
-        content, roles = step.schema(content), step.roles(roles)
-        listing.notices += (
-            left_out_by(step.name, [name for name in before if name not in content.names])
-            if step.joins
-            else []
-        )
-    return known_layout(job, labelling, listing, content, roles)
+class _MadeAnewError(Exception):
+    """All shards must be made again; the message is why, as the end of a sentence."""
 
 
-def known_layout(
-    job: Job,
-    labelling: Labelling,
-    listing: Listing,
-    content: pa.Schema | None,
-    of_steps: Mapping[str, Role],
-) -> Layout:
-    """Decide the columns of the shards, but for what a user's functions make of them.
-
-    In this order: key, the image, the content, label, columns of the labels files, annotations,
-    variant. `content` are the columns of the records, None for files that are images. `of_steps` are the roles of columns that batch
-    transforms have made.
-    """
-    recipe, kept_images = job.recipe, job.kept_images
-    fields = [pa.field("key", pa.string())]
-    size, image = recipe.output_size, None
-    shape = (size[1], size[0], 3) if size else None
-    content = content or pa.schema([])
-    if recipe.store is not None:
-        if recipe.store.name != "none":
-            image, is_raw = Image(str(recipe.store), shape), recipe.store.name == "raw"
-            tensor = image_tensor(shape) if is_raw and shape else ENCODED_IMAGE
-            fields.append(pa.field("image", tensor))
-        content = pa.schema([f for f in content if f.name != "image"])
-    content = pa.schema(
-        [f.with_type(ENCODED_IMAGE) if f.name in kept_images else f for f in content]
-    )
-    for name in (f.name for f in content if f.name not in kept_images):
-        if name in RESERVED_FIELDS:
-            images = "; --kind image reads the images that it holds or names"
-            raise InputError(
-                f"the records have a field {name!r}, which shardctl makes itself. Rename it "
-                "(--fields NEW=OLD,…), or name only the others in --fields or "
-                f"--schema{images if name == 'image' else ''}"
+def _draft_beside(
+    conversion: Conversion, inputs: Inputs, before: PreviousDataset, files: Path
+) -> Draft:
+    """Find what changes in the dataset `before`, and what stays. The table of files is written to
+    `files`; notices are added to a list of its own. Raises _MadeAnewError, InputError."""
+    recipe, rules, manifest = conversion.recipe, conversion.rules, before.manifest
+    listing, reading = inputs.listing.fresh(), before.reading
+    discovery = _discovery(conversion, listing)
+    if listing.whole != (manifest.records is None):
+        raise _MadeAnewError("the files are of another form")
+    if recipe.compares_texts or recipe.duplicates.mode != "keep":
+        raise _MadeAnewError("duplicates are looked for among all inputs")
+    if listing.digest_beside != before.state.digest_beside:
+        raise _MadeAnewError("files that say what is read of others have changed")
+    splitting = split_files(listing, rules)
+    if splitting.draw != reading.draw:
+        raise _MadeAnewError("the splits are made in another way")
+    labelling = _labelling_of_records(conversion, listing, before)
+    if labelling is None:
+        labelling = label_files(listing, rules, splitting, recipe, None)
+    write_files_table(files, listing, labelling)
+    now = open_table(LocalFolder(files.parent), files.name)
+    for name, what in (("label", "labels"), ("columns", "values of a labels file")):
+        there = name in now.column_names and now[name].null_count < now.num_rows
+        if name in before.files.column_names and not there:
+            raise DatasetError(
+                f"{before.folder.shown()}: the sources have lost their {what}; bring the "
+                "labels file or folder back, or use --overwrite"
             )
-    has_table = (
-        has_objects(content)
-        and not isinstance(of_steps.get(OBJECTS), Objects)
-        and OBJECTS not in recipe.unmoved
+    trial = _trial(conversion, inputs, reading.fields, reading.by_field)
+    layout = layout_before_functions(trial, labelling, listing)
+    _refuse_other_columns(layout, listing, before, recipe)
+    matching = match_files(before, listing, files)
+    stays, fresh, units = _stays(before, matching, splitting, discovery)
+    look_inside(listing, rules.split, splitting)
+    if not listing.whole:
+        _refuse_other_types(conversion, discovery, units, splitting, before)
+    inputs_before = max(1, manifest.inputs)
+    probe = Probe(
+        before.layout,
+        sample_bytes=manifest.bytes / max(1, manifest.samples),
+        record_seconds=(manifest.seconds or 0.0) / inputs_before,
+        samples_per_record=manifest.samples / inputs_before,
     )
-    if has_table and recipe.moving:
-        content = _with_places_in_parts_of_pixels(content)
-    fields += [f for f in content if not (labelling.by_field and f.name == LABEL)]
-    side, annotations = listing.side, listing.annotations
-    by_number = LABEL in labelling.declared  # the label is a field of the records already
-    if (labelling.classes is not None and not by_number) or (
-        side is not None and LABEL in side.columns.column_names
-    ):
-        if LABEL in [f.name for f in fields]:
-            raise InputError("the inputs have a field label already; use --labels none")
-        fields.append(pa.field(LABEL, pa.int64()))
-    clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
-    if clash:
-        names = ",".join(sorted(clash))
-        raise InputError(
-            f"the labels file and the inputs both have {names}; rename it, or use --drop-columns "
-            f"{names}"
-        )
-    fields += side_fields(side)
-    annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
-    clash = {f.name for f in annotated} & {f.name for f in fields}
-    if clash:
-        raise InputError(
-            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it "
-            "there"
-        )
-    fields += annotated
-    roles = dict(of_steps)
-    for each in annotations:
-        roles |= each.roles
-    if recipe.kind == "image":
-        _refuse_unmoved(recipe, [f.name for f in fields], roles)
-    if recipe.store is not None:
-        of_records: dict[str, Role] = {OBJECTS: Objects()} if has_table else {}
-        marked: dict[str, Role] = {**of_records, **roles}
-        reading = [step for step in recipe.reading if isinstance(step, ImageTransform)]
-        refuse_immovable(
-            (*recipe.image_transforms, *reading),
-            {
-                f.name: (role, [each.name for each in f.type] if isinstance(role, Objects) else ())
-                for f in fields
-                if (role := marked.get(f.name)) is not None
-            },
-        )
-        if not all(step.in_place for step in recipe.image_transforms):  # a moved mask is a PNG
-            for name, role in roles.items():
-                roles[name] = replace(role, store="png") if isinstance(role, Mask) else role
-    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
-        fields.append(pa.field("variant", pa.int32()))
-    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
-    roles |= {name: Label(labelling.declared[name]) for name in sorted(labels)}
-    return Layout.by_name(
-        recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles
+    return Draft(
+        listing,
+        labelling,
+        reading.fields,
+        Planner(units, splitting, rules.shuffle, fresh),
+        probe,
+        stays=stays,
+        matching=matching,
     )
 
 
-def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, Role]) -> None:
-    """Raise UsageError for fields that are to stay as they are and do not exist, or move with the
-    image by their role."""
-    unknown = [name for name in recipe.unmoved if name not in names]
-    if unknown:
-        raise UsageError(
-            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
-        )
-    marked = [
-        name
-        for name in recipe.unmoved
-        if name == "image" or isinstance(roles.get(name), Mask | Objects)
+def _labelling_of_records(
+    conversion: Conversion, listing: Listing, before: PreviousDataset
+) -> Labelling | None:
+    """Return where labels of records came from when the dataset was made, None if it was not the
+    records themselves."""
+    if listing.whole or listing.side is not None:
+        return None
+    if conversion.recipe.joins:
+        return Labelling()
+    roles = before.layout.roles.by_name.items()
+    names = {name: role.names for name, role in roles if isinstance(role, Label) and role.names}
+    fields = before.reading.fields
+    assert fields is not None, "files of many records have columns"
+    if before.reading.by_field:
+        declared = {name: of for name, of in names.items() if name != LABEL}
+        return Labelling(names.get(LABEL), by_field=True, declared=declared)
+    of_records = conversion.recipe.label_source in fields.names
+    if of_records or conversion.rules.labels.mode == "none":
+        return Labelling(names.get(LABEL), declared=names)
+    return None
+
+
+def _refuse_other_columns(
+    now: Layout, listing: Listing, before: PreviousDataset, recipe: Recipe
+) -> None:
+    """Raise _MadeAnewError if the samples of the sources as they are now differ in their columns or
+    names of classes."""
+    layout = before.layout
+    if now.classes != layout.classes:
+        others = sorted(set(now.classes or ()).symmetric_difference(layout.classes or ()))
+        why = f"{some(others)} came or went" if others else "their order changed"
+        raise _MadeAnewError(f"the classes have other numbers, as {why}")
+    known = [
+        schema.field("columns").type if "columns" in schema.names else None
+        for schema in (job_files_schema(listing), before.files.schema)
     ]
-    if marked and recipe.moving:
-        what = "the image itself"
-        if marked[0] != "image":
-            what = (
-                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
-                "(`shardctl help annotations`)"
+    both = set(now.columns.names).intersection(layout.columns.names)
+    same = known[0] == known[1] and (
+        # functions may make other columns of those that both have
+        all(
+            now.roles.by_name.get(name) == layout.roles.by_name.get(name)
+            and now.columns.field(name).type == layout.columns.field(name).type
+            for name in both
+        )
+        if recipe.sample_transforms
+        else now == layout
+    )
+    if not same:
+        raise _MadeAnewError("the columns, or what is known of them, are others")
+
+
+def _refuse_other_types(
+    conversion: Conversion,
+    discovery: Discovery,
+    units: Units,
+    splitting: Splitting,
+    before: PreviousDataset,
+) -> None:
+    """Raise _MadeAnewError if the new records need other types, or labels that were not there."""
+    recipe, listing, reading = conversion.recipe, discovery.listing, before.reading
+    types = None
+    if len(units) and recipe.typed_fields is None:
+        types = discovery.find_types(units, False)
+    if types is None:
+        return
+    fields = reading.fields
+    assert fields is not None, "files of many records have columns"
+    found = types.found()
+    refuse_partitions(listing, conversion.rules.labels.mode, found.names)
+    listing.notices += names_left_out(types, before.layout, recipe)
+    plain = pa.schema([f.remove_metadata() for f in fields])
+    joined = Types.of_schema(plain, recipe.record_reading.label).join(types)
+    mixed, chosen = set(joined.mixed()), recipe.chosen_fields
+    for f in joined.found():
+        if f.name not in fields.names:
+            if not chosen or f.name in chosen:
+                raise _MadeAnewError(
+                    f"new records have the field {printable(f.name)}, which the others do not have"
+                )
+            continue
+        was = fields.field(f.name)
+        new = found.field(f.name).type if f.name in found.names else None
+        if not is_json(was) and (f.type != was.type or (f.name in mixed and new != was.type)):
+            raise _MadeAnewError(
+                f"the field {printable(f.name)} of new records is {new}, and was {was.type}"
             )
-        raise UsageError(
-            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} "
-            "moves; leave out the step, or this of --unmoved"
-        )
+    names = before.layout.roles.names
+    for name, classes in types.classes.items():
+        if names.get(name) not in (None, classes):
+            raise _MadeAnewError(f"new files give other names to the classes of {printable(name)}")
+    if reading.by_field:
+        labels = label_files(listing, conversion.rules, splitting, recipe, types).classes or ()
+        if new_labels := sorted(set(labels) - set(before.layout.classes or ())):
+            raise _MadeAnewError(f"the classes have other numbers, as {some(new_labels)} came")
 
 
-def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:
-    """Return columns whose objects have float32 in the place of whole numbers, which moved places
-    are not."""
-    place = content.get_field_index(OBJECTS)
-    members = [
-        f.with_type(_in_parts(f.type)) if f.name in PLACES_IN_OBJECTS else f
-        for f in content.field(place).type
-    ]
-    return content.set(place, content.field(place).with_type(pa.struct(members)))
-
-
-def _in_parts(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(_in_parts(type_.value_type), type_.list_size)
-    for is_list, list_of in ((pa.types.is_large_list, pa.large_list), (pa.types.is_list, pa.list_)):
-        if is_list(type_):
-            return list_of(_in_parts(type_.value_type))
-    return pa.float32() if pa.types.is_integer(type_) else type_
-
-
-PLACES_IN_OBJECTS = ("bbox", "area", "segmentation", "keypoints")
+def _stays(
+    before: PreviousDataset, matching: Matching, splitting: Splitting, discovery: Discovery
+) -> tuple[Stays, Bools, Units]:
+    """Return what stays of the dataset before; which files are put into shards anew, (files,): new
+    ones, those that change their split, and changed ones of many records; and their units."""
+    listing, shards, shard = discovery.listing, len(before.table), before.units("shard")
+    numbers = {name: number for number, name in enumerate(splitting.names)}
+    places = [(numbers.get(entry.split, -1), entry.number) for entry in before.table]
+    split_of, number = np.array(places, np.int64).reshape(-1, 2).T
+    now = matching.now[before.units("file")]
+    stays, same = (now >= 0) & (split_of[shard] >= 0), matching.same[now]
+    if splitting.of_file is not None:
+        stays &= splitting.of_file[now] == split_of[shard]
+    if not listing.whole:
+        stays &= same
+    is_touched, changed = np.zeros(shards, bool), stays & ~same
+    is_touched[shard[~stays | changed]] = True
+    of_old = np.where(changed, -1, np.arange(len(stays)))[stays]
+    plan = before.plan if stays.all() else before.plan.filter(pa.array(stays))
+    now, shard, records = now[stays], shard[stays], np.zeros(shards, np.int64)
+    np.add.at(records, shard, plan["records"].to_numpy())
+    end = np.cumsum(np.bincount(shard, minlength=shards))
+    fresh = np.ones(len(listing), bool)
+    fresh[now] = False
+    units = discovery.find_units(fresh)
+    columns = {name: plan[name] for name, _ in UNIT_FIELDS}
+    columns["file"], faults = column_of(now.astype(np.int32)), list[Rejection | None]()
+    if listing.whole:
+        columns["size"] = column_of(listing.table["size"].to_numpy()[now])
+        faults = [units.faults.get(file) for file in now.tolist()] if units.faults else []
+    rows = pa.table([*columns.values(), *why_unread(faults, len(now))], schema=JOB_PLAN_SCHEMA)
+    return Stays(rows, of_old, split_of, number, end, records, is_touched), fresh, units

@@ -44,12 +44,12 @@ from shardctl.making.commit.staging import (
 )
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs
+from shardctl.making.convert.conversion_plan import PlannedJob
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.making.convert.run import (
-    PlannedJob,
     announce,
     begin_job,
     build_shards,

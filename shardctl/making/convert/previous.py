@@ -41,12 +41,11 @@ from shardctl.making.plan.fingerprint import (
 )
 from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
-from shardctl.making.shards.job import RecordReading
+from shardctl.making.shards.job import Job, RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.system.text import printable
-from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.table import user_functions
 
 
@@ -354,19 +353,17 @@ def _compare_columns(
             same[here[differ]] = False
 
 
-def write_reused(
-    folder: Path, before: PreviousDataset, recipe: Recipe, shard: Numbers, of_old: Numbers
-) -> None:
+def write_reused(job: Job, before: PreviousDataset, of_old: Numbers) -> None:
     """Write the table of what a job takes from the dataset `before`, if there is anything.
 
-    `shard` has the number of its shard for each row of the job's plan, -1 where that is kept as it
-    is, and `of_old` its row in the plan before, -1 where it is new or has changed: (rows,) int64
-    each. Only what is counted sample by sample can be taken, and what is made of one record alone,
-    in a file of its own.
+    `of_old` has the row in the plan before of each row of the job's, -1 where that is new or has
+    changed, or its shard is kept as it is: (rows,) int64. Only what is counted sample by sample can
+    be taken, and what is made of one record alone, in a file of its own.
     """
+    recipe = job.recipe
     if before.manifest.records is not None or recipe.batch_transforms or recipe.models:
         return
-    rows = np.flatnonzero((shard >= 0) & (of_old >= 0))
+    rows = np.flatnonzero(of_old >= 0)
     of_old = of_old[rows]
     shard_before = before.units("shard")[of_old]
     made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0)
@@ -379,8 +376,9 @@ def write_reused(
 
         samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
         shard_before = before.units("shard")[of_old]
+        shard = np.searchsorted(job.first_units, rows, side="right")
         # runs of units that follow each other in both plans
-        steps = ((rows, 1), (of_old, 1), (shard[rows], 0), (shard_before, 0))
+        steps = ((rows, 1), (of_old, 1), (shard, 0), (shard_before, 0))
         follows = np.all([np.diff(column) == step for column, step in steps], axis=0)
         follows &= first_row[1:] == first_row[:-1] + samples[:-1]
         begins = np.flatnonzero(np.concatenate([[True], ~follows]))
@@ -393,7 +391,7 @@ def write_reused(
             *before.state.image_sizes[shard_before[begins]].T,
         )
         arrays = [column_of(column.astype(np.int64, copy=False)) for column in columns]
-        with job_table(folder / REUSED, REUSED_SCHEMA) as table:
+        with job_table(job.folder / REUSED, REUSED_SCHEMA) as table:
             table.write_batch(pa.record_batch(arrays, schema=REUSED_SCHEMA))
 
 

@@ -39,12 +39,11 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit
-from shardctl.making.convert.conversion_plan import is_failing
 from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import NOT_KEPT, job_table
+from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import ANY_UNIT, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
@@ -75,6 +74,10 @@ OF_TEXT = frozenset(("not-utf8", "wrong-encoding", "not-json", "no-byte-order-ma
 """Errors of texts that may be in another encoding."""
 
 
+MANY_FAILURES = 0.5
+"""A conversion does not begin where a larger share than this cannot be converted of the inputs that
+were tried."""
+
 MANY_REJECTS = 0.5
 """Share of rejected inputs, also of those that filters left out, above which there is a warning."""
 
@@ -93,6 +96,14 @@ def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int
             f"{folder.shown()}: the dataset is complete, with {rejects}, more than --max-rejects "
             f"allows; {REJECTS} has the reasons"
         )
+
+
+def is_failing(probe: Probe) -> bool:
+    """Return whether more than half of the inputs that were tried cannot be converted.
+
+    What filters and duplicates leave out does not count: it is as the user wants it.
+    """
+    return sum(failures(probe.reasons).values()) > probe.records * MANY_FAILURES
 
 
 def refuse_failing(probe: Probe, listing: Listing) -> None:
@@ -337,12 +348,13 @@ def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
 UNIT_COLUMNS = [*Unit._fields, "digest"]
 
 
-def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> list[str]:
+def write_known(job: Job, before: PreviousDataset, of_old: Numbers) -> list[str]:
     """Have a job reject what is known to be rejected, and return warnings. Its tables are written.
 
-    The warnings are of records that may be back, though they were pruned. `of_old` has the row of the dataset's plan of each row of the job's, -1 for those that are new
-    or have changed; None where all shards are made anew. What was rejected of an unchanged unit of
-    a file of many records is rejected again: the plan does not say what was wrong with it.
+    The warnings are of records that may be back, though they were pruned. `of_old` has the row of
+    the dataset's plan of each row of the job's, -1 for those that are new or have changed, or whose
+    shards are kept. What was rejected of an unchanged unit of a file of many records is rejected
+    again: the plan does not say what was wrong with it.
     """
     job.write_known(chain(_rejected(job, before, of_old), _pruned(job, before)))
     unknown, gone = _not_told(job, before)
@@ -353,14 +365,12 @@ def write_known(job: Job, before: PreviousDataset, of_old: Numbers | None) -> li
     return [notice("pruned-may-be-back", records=records, files=some(sorted(back)))]
 
 
-def _rejected(job: Job, before: PreviousDataset, of_old: Numbers | None) -> Iterator[KnownLine]:
+def _rejected(job: Job, before: PreviousDataset, of_old: Numbers) -> Iterator[KnownLine]:
     """Yield the rejects of unchanged units of files of many records, in the shards that are built
     again."""
-    if of_old is None or job.fields is None:
-        return
     rows = np.flatnonzero(of_old >= 0)
-    shard = np.searchsorted(job.first_units, rows, side="right") - 1
-    rows = rows[job.kept[shard] == NOT_KEPT]
+    if not len(rows) or job.fields is None:
+        return
     row_of = dict(zip(of_old[rows].tolist(), rows.tolist(), strict=True))
     samples, counts = before.units("samples"), before.units("rejected")
     all_rejects = read_rejects(before.folder)

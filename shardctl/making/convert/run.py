@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,9 +20,8 @@ from shardctl.errors import (
     SourceGoneError,
     StorageError,
     TooManyRejectsError,
-    TypesDifferError,
 )
-from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES
 from shardctl.format.roles import Image
@@ -38,27 +36,21 @@ from shardctl.making.commit.staging import (
 )
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
-from shardctl.making.convert.conversion_plan import plan_conversion
-from shardctl.making.convert.listener import SPARE_DISK, Changes, Estimate, Listener, metered
+from shardctl.making.convert.conversion_plan import PlannedJob, plan_job, with_types
+from shardctl.making.convert.listener import SPARE_DISK, Estimate, Listener, metered
 from shardctl.making.convert.previous import (
     UPDATING,
     DatasetReplacedError,
     Decision,
-    Matching,
     NewDataset,
     PreviousDataset,
     decide,
     match_files,
-    refuse_lost,
 )
 from shardctl.making.convert.rejects import (
     check_new,
     count_rejects,
-    hide_pruned,
-    moved_records,
-    refuse_failing,
     refuse_many_rejects,
-    write_known,
 )
 from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.table_writer import (
@@ -71,7 +63,7 @@ from shardctl.making.convert.table_writer import (
 )
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.fingerprint import VERSIONS, fingerprint, version_changes
-from shardctl.making.plan.labels import LABEL, write_files_table
+from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
@@ -138,27 +130,6 @@ def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
         finally:
             # before the lease is released: workers of two must not write side by side
             conversion.engine.close()
-
-
-def with_types(make: Callable[[bool], Made]) -> Made:
-    """Call `make` and return its result. Its argument says whether it finds the types of fields in
-    all records. It is used for a plan, which tries records, and for the conversion around it.
-
-    The first time it finds them in some records. If another record does not fit these types, `make`
-    is called once more, and finds them in all records. Raises InputError if a record does not fit
-    the types of all records.
-    """
-    try:
-        return make(False)
-    except TypesDifferError:
-        # which is known to no process before it reads the record: it may be the last one of all
-        pass
-    try:
-        return make(True)
-    except TypesDifferError as error:
-        raise InputError(
-            f"{error}; if it has changed since, run again; else give all files one type"
-        ) from error
 
 
 # --- decide: there may be nothing to build ---
@@ -254,7 +225,7 @@ def _plan_only(
     job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
     is_new = job is None
     if job is None:
-        found, *_ = plan_job(conversion, inputs, before, inputs.scratch, all_types=False)
+        found = plan_job(conversion, inputs, before, inputs.scratch)
         job, listing = found.job, found.inputs.listing
     expected = announce(conversion, job, listing, is_new)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
@@ -270,22 +241,6 @@ def _plan_only(
 
 
 # --- plan: a job, which may have been begun before ---
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
-
-    `before` is the dataset that the job brings
-    up to date, None for none, and `matching` has what an update changes in its inputs; None where
-    an earlier call has planned it.
-    """
-
-    job: DatasetJob
-    inputs: Inputs
-    status: str
-    before: PreviousDataset | None
-    matching: Matching | None = None
 
 
 def begin_job(
@@ -315,7 +270,7 @@ def begin_job(
         sweep(target, held, [decision.job_name])
     elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
         return PlannedJob(job, inputs, "resumed", before)
-    planned, write = plan_job(conversion, inputs, before, folder, all_types)
+    planned = plan_job(conversion, inputs, before, folder, all_types)
     announce(conversion, planned.job, planned.inputs.listing, is_new=True)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
@@ -324,7 +279,7 @@ def begin_job(
     job = replace(planned.job, url=conversion.folder.url)
     with naming_the_path(folder):
         folder.mkdir(parents=True)
-    told = write()
+    told = planned.write()
     job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *told))))
     begin(job)
     target.begun(job)
@@ -339,72 +294,6 @@ def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
     return job if job is not None and job.digest_before == decision.digest_before else None
-
-
-def plan_job(
-    conversion: Conversion,
-    inputs: Inputs,
-    before: PreviousDataset | None,
-    folder: Path,
-    all_types: bool,
-) -> tuple[PlannedJob, Callable[[], list[str]]]:
-    """Plan the conversion, whose job will be in `folder`, once some records were tried. Return also
-    what writes the tables of the job into its folder, and returns further warnings.
-
-    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
-    fields are found in all records; without, in some of them, and only where these do not show all,
-    in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
-    """
-    status = "updated" if conversion.is_there else "created"
-    why = "new records have other types" if all_types else ""
-    if before is not None and not all_types:
-        from shardctl.making.convert.update_plan import UpdatePlan, UpdatePlanner
-
-        own = replace(inputs, listing=inputs.listing.fresh())
-        found = UpdatePlanner(conversion, own, before, folder).plan()
-        if isinstance(found, UpdatePlan):
-            refuse_lost(conversion.target, before, found.kept)
-            moved = moved_records(found.job, found.matching)
-            job = replace(found.job, warnings=(*found.job.warnings, *moved))
-            planned = PlannedJob(job, own, status, before, found.matching)
-            return planned, partial(_write_tables, job, found.write, before, found.of_old)
-        why = found
-    if before is not None and conversion.options.append:
-        raise InputError(
-            f"{conversion.folder.shown()}: --append only adds shards, and these inputs change "
-            f"all, since {why}; use --update"
-        )
-
-    attempt = partial(plan_conversion, conversion, inputs, folder)
-    # records that are only tried may have other types; those that are converted are seen later
-    new = attempt(True) if all_types else with_types(attempt)
-    if conversion.options.max_rejects is None:
-        refuse_failing(new.probe, new.listing)
-    job, own, matching = new.job, replace(inputs, listing=new.listing), None
-    if before is not None:  # all shards of the dataset are made anew
-        files = inputs.scratch / f"anew-{FILES}"
-        write_files_table(files, new.listing, new.labelling)
-        matching, old = match_files(before, new.listing, files), len(before.table)
-        changes = Changes(*matching.counts, min(old, job.shards), max(0, job.shards - old), 0, why)
-        warnings = (*job.warnings, *moved_records(job, matching))
-        job = replace(job, changes=asdict(changes), digest_before=before.digest, warnings=warnings)
-    planned = PlannedJob(job, own, status, before, matching)
-    return planned, partial(_write_tables, job, new.write, before, None)
-
-
-def _write_tables(
-    job: DatasetJob,
-    write: Callable[[], None],
-    before: PreviousDataset | None,
-    of_old: Numbers | None,
-) -> list[str]:
-    """Write the tables of a job, with what is known of records of the dataset `before`, and return
-    warnings. `of_old` is as in UpdatePlan, None where all is made anew."""
-    write()
-    if before is None:
-        return []
-    hide_pruned(job.folder / FILES, before.state.pruned)
-    return write_known(job, before, of_old)
 
 
 def announce(

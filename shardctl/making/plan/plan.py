@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -102,6 +102,8 @@ class SplitPlan:
 JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
 """The plan of a job. A unit with an `error` is not read."""
 
+NO_ROWS = pa.Table.from_batches([], JOB_PLAN_SCHEMA)
+
 JOB_SHARDS_SCHEMA = pa.schema(
     [
         ("split", pa.int32()),
@@ -121,6 +123,21 @@ null: shards whose rows were copied have other blocks than a conversion makes.""
 NOT_KEPT = -1
 
 
+class ShardParts(NamedTuple):
+    """What a shard of a plan consists of, with so many `records`: those from `start` to `end` of a
+    planner's units in its `split`, and before them the rows `begin` to `stop` of the plan before
+    that stay. `kept` is the number of the shard before that it is, NOT_KEPT where it is built."""
+
+    split: int
+    number: int
+    records: int
+    start: int
+    end: int
+    kept: int = NOT_KEPT
+    begin: int = 0
+    stop: int = 0
+
+
 class Planner:
     """Makes the tables of a job: which units, or parts of units, each shard has.
 
@@ -137,7 +154,7 @@ class Planner:
         of_files: Bools | None = None,
     ) -> None:
         of_file = splitting.of_file
-        self._units, self.draw = units, splitting.draw
+        self._units, self.draw, self.names = units, splitting.draw, splitting.names
         self._own: list[Numbers] = []
         for number in range(len(splitting.names)):
             wanted = np.ones(len(units), bool) if of_files is None else of_files[units.file]
@@ -159,23 +176,41 @@ class Planner:
     @property
     def split_records(self) -> list[int]:
         """About how many records each split has: where units are shared, its share of them."""
+        return [round(of * share) for of, share in zip(self.records, self.shares, strict=True)]
+
+    @property
+    def shares(self) -> list[float]:
+        """The share of the records of its units that each split has."""
         if self.draw is None:
-            return self.records
-        shares = np.diff([0.0, *self.draw.edges, 1.0])
-        return [round(records * share) for records, share in zip(self.records, shares, strict=True)]
+            return [1.0] * len(self.names)
+        return np.diff([0.0, *self.draw.edges, 1.0]).tolist()  # type: ignore[no-any-return]
+
+    def divided(self, split: int, count: int, first: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield where so many shards begin and end among the records of a split from `first` on;
+        their sizes differ by 1 at most."""
+        left = self.records[split] - first
+        return pairwise(first + left * number // max(1, count) for number in range(count + 1))
 
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
+        divided = (enumerate(self.divided(*each)) for each in enumerate(shards))
+        new = [
+            ShardParts(split, number, end - start, start, end)
+            for split, of_split in enumerate(divided)
+            for number, (start, end) in of_split
+        ]
+        self.write_parts(folder, new, NO_ROWS)
+
+    def write_parts(self, folder: Path, shards: Sequence[ShardParts], old: pa.Table) -> None:
+        """Write plan.arrow and shards.arrow; `old` are the rows of the plan before that stay."""
         rows, first = array("q"), 0
         with plan_table(folder, JOB_PLAN_SCHEMA) as add:
-            for split, count in enumerate(shards):
-                for number in range(count):
-                    # sizes differ by 1 at most
-                    start, end = (self.records[split] * n // count for n in (number, number + 1))
-                    part = self.rows(split, start, end)
-                    rows.extend((split, number, first, part.num_rows, end - start, NOT_KEPT))
-                    first += part.num_rows
-                    add(pa.Table.from_batches([part]))
+            for split, number, records, start, end, kept, *stays in shards:
+                units = pa.Table.from_batches([self.rows(split, start, end)])
+                units = pa.concat_tables([old[slice(*stays)], units])
+                rows.extend((split, number, first, len(units), records, kept))
+                first += len(units)
+                add(units)
         write_shards(folder, rows)
 
     def write_units(self, folder: Path) -> None:

@@ -30,11 +30,10 @@ from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.inspection.content.images import is_objects
 from shardctl.making.commit.staging import begin
 from shardctl.making.commit.target import Target
-from shardctl.making.convert.columns import renamed, without_key
+from shardctl.making.convert.columns import known_layout, renamed, without_key
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
-from shardctl.making.convert.conversion_plan import ConversionPlan, known_layout, plan_conversion
+from shardctl.making.convert.conversion_plan import Draft, draft_anew, job_of, with_types
 from shardctl.making.convert.listener import ConversionProgress
-from shardctl.making.convert.run import with_types
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
@@ -180,14 +179,15 @@ class _Trial:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
         recipe = self.conversion.recipe
-        draft = plan_conversion(self.conversion, self.inputs, self.inputs.scratch, all_types)
+        draft = draft_anew(self.conversion, self.inputs, all_types)
         total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]
             if keys
             else evenly_spaced(total, inputs)
         )
-        job: Job = replace(draft.job, draw=None)
+        of_all, _ = job_of(self.conversion, self.inputs, self.inputs.scratch, draft)
+        job: Job = replace(of_all, draw=None)
         build = partial(self._build, draft, places)
         made = build(job, range(len(places)))
         if self.variants > recipe.variants:
@@ -204,7 +204,7 @@ class _Trial:
         notices = (*draft.listing.warnings, *draft.listing.notices)
         return Preview(recipe, self.variants, tuple(made), total, notices)
 
-    def _place_of(self, key: str, draft: ConversionPlan) -> int:
+    def _place_of(self, key: str, draft: Draft) -> int:
         """Return the place of a record in the plan. Raises InputError."""
         paths = draft.listing.table["path"]
         file, record = pc.index(paths, key).as_py(), 0
@@ -229,7 +229,7 @@ class _Trial:
         recipe = replace(job.recipe, variants=self.variants)
         return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
 
-    def _as_they_are(self, job: Job, draft: ConversionPlan) -> Job:
+    def _as_they_are(self, job: Job, draft: Draft) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the
         recipe."""
         recipe = replace(
@@ -248,7 +248,7 @@ class _Trial:
         return replace(job, layout=layout)
 
     def _build(
-        self, draft: ConversionPlan, places: Sequence[int], job: Job, shards: Sequence[int]
+        self, draft: Draft, places: Sequence[int], job: Job, shards: Sequence[int]
     ) -> list[Tried]:
         """Do a job on the records in these places of the plan, and return what became of those of
         some `shards`."""
