@@ -55,6 +55,15 @@ def column_of(numbers: Array) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, data])
 
 
+def numbers_of(column: pa.ChunkedArray) -> Array:
+    """Return a column of numbers of a table, which has no nulls, (n,): of the same memory if that
+    is one piece.
+
+    `ChunkedArray.to_numpy` imports pandas, where it is installed: 0.4 s (measured 2026-11-29).
+    """
+    return np.from_dlpack(column.combine_chunks())
+
+
 def rows_at(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     """Return some rows of a batch, by their numbers (n,). Most often they are few, or lie together.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.arrays import numbers_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.images.codecs import backend
@@ -243,7 +244,7 @@ def exported_columns(
 def _exports(listing: Listing) -> list[Description | None]:
     """Return the description of the export that the first file of each folder is of, None for one
     of none."""
-    group, root = (listing.table[name].to_numpy().astype(np.int64) for name in ("group", "root"))
+    group, root = (numbers_of(listing.table[name]).astype(np.int64) for name in ("group", "root"))
     folders = listing.folder_of_group[group] + len(listing.groups) * root
     rows = np.unique(folders, return_index=True)[1].tolist()
     # not its take(), which imports pyarrow.compute: 40 ms
@@ -394,7 +395,7 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
             f"columns that the files lack ({columns}); write them into the files, or use "
             "--labels none"
         )
-    files = counted(int(np.isin(listing.table["group"].to_numpy(), list(lost)).sum()), "file")
+    files = counted(int(np.isin(numbers_of(listing.table["group"]), list(lost)).sum()), "file")
     listing.note("partitions-left-out", columns=columns, files=files)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Numbers, column_of
+from shardctl.format.arrays import Numbers, column_of, numbers_of
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING, Json
@@ -629,7 +629,7 @@ def _merged(
 def _table(listed: Listed, order: Numbers, added: Sequence[FoundFile]) -> pa.Table:
     schema, batches = pa.schema([("path", pa.string()), ("root", pa.int32())]), []
     # those that came are below the first source
-    roots = np.append(listed.table["root"].to_numpy(), np.int32(0))
+    roots = np.append(numbers_of(listed.table["root"]), np.int32(0))
     for start in range(0, len(order), CHUNK_ROWS):
         rows = order[start : start + CHUNK_ROWS]
         # few of many may be wanted, and not all are read at once

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError, Rejection, TypesDifferError, UsageError
-from shardctl.format.arrays import Bools, Numbers, column_of
+from shardctl.format.arrays import Bools, Numbers, column_of, numbers_of
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Label, Mask, Objects
@@ -750,7 +750,7 @@ def _stays(
     of_old = np.where(changed, -1, np.arange(len(stays)))[stays]
     plan = before.plan if stays.all() else before.plan.filter(pa.array(stays))
     now, shard, records = now[stays], shard[stays], np.zeros(shards, np.int64)
-    np.add.at(records, shard, plan["records"].to_numpy())
+    np.add.at(records, shard, numbers_of(plan["records"]))
     end = np.cumsum(np.bincount(shard, minlength=shards))
     fresh = np.ones(len(listing), bool)
     fresh[now] = False
@@ -758,7 +758,7 @@ def _stays(
     columns = {name: plan[name] for name, _ in UNIT_FIELDS}
     columns["file"], faults = column_of(now.astype(np.int32)), list[Rejection | None]()
     if listing.whole:
-        columns["size"] = column_of(listing.table["size"].to_numpy()[now])
+        columns["size"] = column_of(numbers_of(listing.table["size"])[now])
         faults = [units.faults.get(file) for file in now.tolist()] if units.faults else []
     rows = pa.table([*columns.values(), *why_unread(faults, len(now))], schema=JOB_PLAN_SCHEMA)
     return Stays(rows, of_old, split_of, number, end, records, is_touched), fresh, units

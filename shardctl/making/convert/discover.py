@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.arrays import Bools, Numbers, numbers_of
 from shardctl.format.names import Json
 from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
@@ -134,7 +134,7 @@ class Discovery:
         """
         listing = self.listing
         if listing.whole:
-            sizes = listing.table["size"].to_numpy()
+            sizes = numbers_of(listing.table["size"])
             zero, one = (np.broadcast_to(np.int64(value), len(sizes)) for value in (0, 1))
             texts = listing.kind.columns is not None
             large = np.flatnonzero(sizes > RECORD_BYTES).tolist() if texts else ()
@@ -144,7 +144,7 @@ class Discovery:
         again = self._cut(self._pieces(made, wanted), made)
         if again:
             files = np.array(sorted(again), np.int64)
-            sizes = listing.table["size"].to_numpy()[files]
+            sizes = numbers_of(listing.table["size"])[files]
             whole = _pieces(files, np.zeros_like(files), sizes)
             for file in self._cut(whole, made):
                 made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
@@ -152,7 +152,7 @@ class Discovery:
         if not len(units) and wanted is None:
             raise InputError(why_nothing(listing.roots, "table", listing.ignored))
         if wanted is None:
-            of_file, count = listing.table["root"].to_numpy(), len(listing.roots)
+            of_file, count = numbers_of(listing.table["root"]), len(listing.roots)
             for number in set(idle_roots(count, of_file[units.file])).difference(
                 idle_roots(count, of_file)
             ):
@@ -214,7 +214,7 @@ class Discovery:
                     else:
                         made.add(file, cuts)
 
-        sizes = self.listing.table["size"].to_numpy()
+        sizes = numbers_of(self.listing.table["size"])
         self._examine(pieces, take, typed=False)
         return again
 
@@ -231,7 +231,7 @@ class Discovery:
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
             # and the first in every folder: files beside them may say the names of classes
-            group_of = self.listing.table["group"].to_numpy()[units.file[numbers]]
+            group_of = numbers_of(self.listing.table["group"])[units.file[numbers]]
             folders = self.listing.folder_of_group[group_of]
             firsts = numbers[np.unique(folders, return_index=True)[1]].tolist()
             # Not np.union1d, which at its first call imports numpy.ma: 20 ms.

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from shardctl.errors import SourceGoneError
-from shardctl.format.arrays import Bools, Hashes, Numbers
+from shardctl.format.arrays import Bools, Hashes, Numbers, numbers_of
 from shardctl.format.names import FILES
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery, group
@@ -93,7 +93,7 @@ def without_repeats(
     of_all, apart = np.arange(len(listing)), None
     if rule.mode == "exact":
         # only those are read of whose size there are several
-        sizes = listing.table["size"].to_numpy()
+        sizes = numbers_of(listing.table["size"])
         rows = np.flatnonzero((sizes > 0) & readable)
         _, size_of, count = np.unique(sizes[rows], return_inverse=True, return_counts=True)
         files, hashes = hashed(rows[count[size_of] > 1], "bytes")
@@ -125,7 +125,7 @@ def _hashed(
     duplicates would be kept.
     """
     table = discovery.listing.table
-    sizes, times = (table[name].to_numpy()[files] for name in ("size", "mtime_ns"))
+    sizes, times = (numbers_of(table[name])[files] for name in ("size", "mtime_ns"))
     starts = group(sizes, IMAGE_FILES, IMAGE_BYTES)
     hashes, has_hash = np.zeros((len(files), 2), np.uint64), np.zeros(len(files), bool)
     silent: list[int] = []
@@ -246,12 +246,12 @@ def _dropped_by(job: Job, place: int, engine: Engine, comparing: Callable[[int],
     assert isinstance(step, Deduplicate), "its place was looked up"
     folder = job.folder / HASHES
     folder.mkdir()
-    file, first_of, records = (job.plan[name].to_numpy() for name in ("file", "first", "records"))
+    file, first_of, records = (numbers_of(job.plan[name]) for name in ("file", "first", "records"))
     # of the first record of each unit, and the end
     ranks = np.zeros(len(file) + 1, np.int64)
     np.cumsum(records, out=ranks[1:])
     count = int(ranks[-1])
-    starts = group(job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
+    starts = group(numbers_of(job.plan["size"]), UNITS, UNIT_BYTES)
     looked_at = compared = not_compared = size = 0
     first_fault = (len(file), "")
     is_near = step.method == NEAR

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError
-from shardctl.format.arrays import Bools, Numbers, column_of, hash_names
+from shardctl.format.arrays import Bools, Numbers, column_of, hash_names, numbers_of
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.layout import Layout
@@ -116,7 +116,7 @@ class PreviousDataset:
 
     def units(self, name: str) -> Numbers:
         """Return a column of its table of units, (units,) int64."""
-        column: Numbers = self.plan[name].to_numpy().astype(np.int64, copy=False)
+        column: Numbers = numbers_of(self.plan[name]).astype(np.int64, copy=False)
         return column
 
     @cached_property
@@ -237,8 +237,8 @@ def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Match
     same = rows >= 0
     known = np.flatnonzero(same)
     of = rows[known]
-    sizes, times, beside = (now[name].to_numpy() for name in ("size", "mtime_ns", "beside"))
-    same[known] &= sizes[known] == before.files["size"].to_numpy()[of]
+    sizes, times, beside = (numbers_of(now[name]) for name in ("size", "mtime_ns", "beside"))
+    same[known] &= sizes[known] == numbers_of(before.files["size"])[of]
     same[known] &= times[known] == before.state.mtime_ns[of]
     same[known] &= beside[known] == before.state.beside[of]
     as_it_was = same.copy()
@@ -325,13 +325,12 @@ def _range_of(rows: Numbers) -> tuple[int, int]:
 
 def _labels(files: pa.Table) -> Numbers:
     """Return the labels of files, (files,) int64."""
-    if "label" not in files.column_names:
-        return np.full(files.num_rows, NO_LABEL)
-    column = files["label"]
+    column = files["label"] if "label" in files.column_names else None
+    if column is None or column.null_count == len(files):
+        return np.full(len(files), NO_LABEL)
     if column.null_count:  # to fill them imports pyarrow.compute: 25 to 40 ms
         column = column.fill_null(NO_LABEL)
-    labels: Numbers = column.to_numpy()
-    return labels
+    return numbers_of(column)
 
 
 def _compare_columns(
@@ -674,8 +673,8 @@ def explain(
         table = open_checked_table(folder, FILES)
         rows = rows_before(table, listing)
         known = np.flatnonzero(rows >= 0)
-        sizes, times = (listing.table[name].to_numpy()[known] for name in ("size", "mtime_ns"))
-        same = table["size"].to_numpy()[rows[known]] == sizes
+        sizes, times = (numbers_of(listing.table[name])[known] for name in ("size", "mtime_ns"))
+        same = numbers_of(table["size"])[rows[known]] == sizes
         with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
             same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == times
         gone = np.ones(table.num_rows, bool)

@@ -22,7 +22,7 @@ from shardctl.errors import (
     StorageError,
     TooManyRejectsError,
 )
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, numbers_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import (
@@ -289,16 +289,16 @@ def check_new(
     places[files] = np.arange(len(files))
     # Blank lines are no records, which a plan counts, unless samples are joined of several records.
     plan = open_table(new, PLAN, PLAN_SCHEMA)
-    place_of = places[plan["file"].to_numpy()]
+    place_of = places[numbers_of(plan["file"])]
     chosen = np.flatnonzero(place_of >= 0)
     rejected, planned, made = np.zeros((3, len(files)), np.int64)
-    np.add.at(rejected, place_of[chosen], plan["rejected"].to_numpy()[chosen])
-    np.add.at(made, place_of[chosen], plan["samples"].to_numpy()[chosen])
+    np.add.at(rejected, place_of[chosen], numbers_of(plan["rejected"])[chosen])
+    np.add.at(made, place_of[chosen], numbers_of(plan["samples"])[chosen])
     if job.draw is not None:  # each split has all units
         entries = ShardTable(new)
         of_first = np.array([entry.split == entries[0].split for entry in entries])
-        chosen = chosen[of_first[plan["shard"].to_numpy()[chosen]]]
-    np.add.at(planned, place_of[chosen], plan["records"].to_numpy()[chosen])
+        chosen = chosen[of_first[numbers_of(plan["shard"])[chosen]]]
+    np.add.at(planned, place_of[chosen], numbers_of(plan["records"])[chosen])
     records = planned if job.recipe.joins else np.minimum(planned, made + rejected)
     empty = (rows < 0) & (rejected > 0) & (not listing.whole)
     empty = (records <= rejected) & (empty | (samples > 0))
@@ -336,9 +336,9 @@ def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
     """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
     has that of each file among those that are chosen, -1 for another one: (files,)."""
     plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
-    counts = plan["rejected"].to_numpy()
+    counts = numbers_of(plan["rejected"])
     units = np.flatnonzero(counts)
-    place_of = places[plan["file"].to_numpy()[units]].tolist()
+    place_of = places[numbers_of(plan["file"])[units]].tolist()
     for place, count in zip(place_of, counts[units].tolist(), strict=True):
         for reject in taken(rejects, count):
             if place >= 0:
@@ -397,7 +397,7 @@ def _pruned(job: Job, before: PreviousDataset) -> Iterator[KnownLine]:
     yield from lines_by_key(before.state.pruned)
     files = [*rows_of(job.files, before.pruned).values()]
     have_their_numbers: dict[str, bool] = {}
-    for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist():
+    for row in np.flatnonzero(np.isin(numbers_of(job.plan["file"]), files)).tolist():
         planned = job.planned_at(row)
         file, unit = planned.file, planned.unit
         of_file = before.pruned[file.path]
@@ -450,7 +450,7 @@ def _units_of(before: PreviousDataset, path: str, row: int | None) -> dict[int, 
     plan = plan.filter(plan["digest"].is_valid()).sort_by("first")
     units = list(zip(*(plan[name].to_pylist() for name in UNIT_COLUMNS), strict=True))
     places = np.searchsorted(
-        plan["first"].to_numpy() + plan["records"].to_numpy(), list(records), side="right"
+        numbers_of(plan["first"]) + numbers_of(plan["records"]), list(records), side="right"
     )
     found = {}
     for (record, known), place in zip(records.items(), places.tolist(), strict=True):

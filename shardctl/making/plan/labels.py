@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Numbers, column_of, rows_at
+from shardctl.format.arrays import Numbers, column_of, numbers_of, rows_at
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
@@ -170,7 +170,7 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
         return Labelling()
     if "" in names:
         without = [row for row, name in enumerate(names) if not name]
-        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), without))
+        rows = np.flatnonzero(np.isin(numbers_of(listing.table["group"]), without))
         inputs = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         _tell_of_stray(listing, mode, inputs, classes)
     numbers = {name: number for number, name in enumerate(classes)}

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Array, Numbers, column_of, hash_names
+from shardctl.format.arrays import Array, Numbers, column_of, hash_names, numbers_of
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import open_table
 from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
@@ -211,7 +211,7 @@ def list_files(
     if others.unreachable.count:
         unreachable = others.unreachable.counted("file or folder", "files and folders")
         listing.note("unreachable", files=unreachable)
-    for number in idle_roots(len(roots), table["root"].to_numpy()):
+    for number in idle_roots(len(roots), numbers_of(table["root"])):
         _refuse_without_inputs(roots[number], rule, wanted_kind)
     repeated, few = label_table.repeated(listing.hashes, listing.paths_at)
     if repeated:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names
+from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names, numbers_of
 from shardctl.making.notices import notice
 from shardctl.sources.annotations import (
     AnnotationRule,
@@ -167,7 +167,7 @@ class Listing:
     def hashes(self) -> Hashes:
         """A 64-bit hash of every path, in the order of the walk. (n,) uint64."""
         if "hash" in self.table.column_names:
-            return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+            return numbers_of(self.table["hash"])
         batches = self.table.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS)
         paths = (batch.column(0).to_pylist() for batch in batches)
         return np.concatenate([np.empty(0, np.uint64), *map(hash_names, paths)])
@@ -219,4 +219,4 @@ class Listing:
     @cached_property
     def total_bytes(self) -> int:
         """The bytes of all files together."""
-        return int(np.sum(self.table["size"].to_numpy()))
+        return int(np.sum(numbers_of(self.table["size"])))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Bools, Numbers, column_of, dtype_of
+from shardctl.format.arrays import Bools, Numbers, column_of, dtype_of, numbers_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS
 from shardctl.making.plan.listing import CHUNK_ROWS
@@ -314,10 +314,8 @@ class Planner:
         """Return plan rows for the records from `first` to `end` of a split's units; the outermost
         may be parts of units."""
         ends, own = self._ends[split], self._own[split]
-        if first >= end:
-            return pa.RecordBatch.from_pylist([], JOB_PLAN_SCHEMA)
         low = int(np.searchsorted(ends, first, side="right"))
-        high = int(np.searchsorted(ends, end, side="left")) + 1
+        high = int(np.searchsorted(ends, end, side="left")) + 1 if first < end else low
         units, ends = own[low:high], ends[low:high]
         records = self._units.records[units]
         starts = ends - records
@@ -346,7 +344,7 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     """Write a small plan, and return the files that it has, (files,) int64: the plan counts along
     them."""
     table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()
-    file = table["file"].to_numpy()
+    file = numbers_of(table["file"])
     files = np.array(sorted(set(file.tolist())), np.int64)
     table = table.set_column(
         0, JOB_PLAN_SCHEMA.field(0), column_of(np.searchsorted(files, file).astype(np.int32))
@@ -375,7 +373,8 @@ def write_shards(
     columns = np.frombuffer(rows, np.int64).reshape(-1, len(types)).T
     typed = zip(columns, types, strict=True)
     arrays = [column_of(column.astype(dtype_of(type_))) for column, type_ in typed]
-    arrays.append(pa.array(blocks or [None] * len(columns[0]), of_blocks))
+    missing = pa.nulls(len(columns[0]), of_blocks)
+    arrays.append(pa.array(blocks, of_blocks) if blocks else missing)
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 

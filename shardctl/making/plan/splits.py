@@ -14,7 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names
+from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names, numbers_of
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Group, LabelRule, Listing
@@ -389,7 +389,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     if others == [""]:
         base = _common_folder(listing)
         stray = [number for number, group in enumerate(listing.groups) if not _top(group, base)]
-        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
+        rows = np.flatnonzero(np.isin(numbers_of(listing.table["group"]), stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
             f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; "

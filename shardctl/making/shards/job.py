@@ -21,7 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
-from shardctl.format.arrays import Numbers, rows_at
+from shardctl.format.arrays import Numbers, numbers_of, rows_at
 from shardctl.format.layout import Layout
 from shardctl.format.names import (
     DATA,
@@ -385,10 +385,10 @@ class Job:
         table, shards = self._shards.take(pa.array(chosen)), self._shards
         columns = {name: table[name] for name in table.column_names}
         for name in ("units", "records"):
-            columns[name] = np.add.reduceat(shards[name].to_numpy(), starts)
+            columns[name] = np.add.reduceat(numbers_of(shards[name]), starts)
         columns["first_unit"] = self.first_units[starts]
         table = pa.table(columns, table.schema)
-        counts = np.bincount(table["split"].to_numpy(), minlength=len(self.splits)).tolist()
+        counts = np.bincount(numbers_of(table["split"]), minlength=len(self.splits)).tolist()
         splits = zip(self.splits, counts, strict=True)
         job = replace(self, splits=tuple(replace(split, shards=n) for split, n in splits))
         vars(job).update(_shards=table)
@@ -588,13 +588,13 @@ class Job:
     @cached_property
     def first_units(self) -> Numbers:
         """The first row of the plan of every shard, (shards,)."""
-        return self._shards["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+        return numbers_of(self._shards["first_unit"])
 
     @cached_property
     def kept(self) -> npt.NDArray[np.int32]:
         """For every shard the number of the shard before that it is, NOT_KEPT where it is built:
         (shards,)."""
-        return self._shards["kept"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+        return numbers_of(self._shards["kept"])
 
     @cached_property
     def _shards(self) -> pa.Table:
