@@ -64,6 +64,12 @@ def numbers_of(column: pa.ChunkedArray) -> Array:
     return np.from_dlpack(column.combine_chunks())
 
 
+def sums_of(values: Array, group: Array, groups: int) -> Numbers:
+    """Return the sum of the whole numbers of each group, (groups,), given the group of each,
+    (n,)."""
+    return np.bincount(group, values, groups).astype(np.int64)
+
+
 def rows_at(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     """Return some rows of a batch, by their numbers (n,). Most often they are few, or lie together.
 

@@ -5,7 +5,7 @@ not changed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError, Rejection, TypesDifferError, UsageError
-from shardctl.format.arrays import Bools, Numbers, column_of, numbers_of
+from shardctl.format.arrays import Bools, Numbers, column_of, numbers_of, sums_of
 from shardctl.format.layout import Layout
 from shardctl.format.names import FILES
 from shardctl.format.roles import Label, Mask, Objects
@@ -32,7 +32,6 @@ from shardctl.making.convert.columns import (
 )
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.discover import Discovery
-from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import (
     Matching,
     PreviousDataset,
@@ -60,6 +59,7 @@ from shardctl.making.plan.plan import (
     JOB_PLAN_SCHEMA,
     NO_ROWS,
     NOT_KEPT,
+    Changes,
     Planner,
     ShardParts,
     SplitPlan,
@@ -235,7 +235,7 @@ def plan_job(
             job,
             digest_before=before.digest,
             kept_records=sum(part.records for part in kept),
-            changes=asdict(Changes(*matching.counts, *shards, why)),
+            changes=Changes(*matching.counts, *shards, why),
             warnings=(*job.warnings, *moved_records(job, matching)),
         )
     status = "updated" if conversion.is_there else "created"
@@ -749,8 +749,8 @@ def _stays(
     is_touched[shard[~stays | changed]] = True
     of_old = np.where(changed, -1, np.arange(len(stays)))[stays]
     plan = before.plan if stays.all() else before.plan.filter(pa.array(stays))
-    now, shard, records = now[stays], shard[stays], np.zeros(shards, np.int64)
-    np.add.at(records, shard, numbers_of(plan["records"]))
+    now, shard = now[stays], shard[stays]
+    records = sums_of(numbers_of(plan["records"]), shard, shards)
     end = np.cumsum(np.bincount(shard, minlength=shards))
     fresh = np.ones(len(listing), bool)
     fresh[now] = False

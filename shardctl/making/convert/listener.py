@@ -9,27 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardctl.making.plan.plan import SplitPlan
+from shardctl.making.plan.plan import Changes, SplitPlan
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.progress import Phase, Progress
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What an update does: files `added`, `removed` and `changed`; shards `rebuilt`, `new` and
-    `kept`.
-
-    `anew` says why all shards are built again, "" if they are not.
-    """
-
-    added: int
-    removed: int
-    changed: int
-    rebuilt: int
-    new: int
-    kept: int
-    anew: str = ""
-
 
 SPARE_DISK = 1.05
 """Free disk space that is required, per byte of the estimate."""

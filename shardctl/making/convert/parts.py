@@ -58,7 +58,6 @@ from shardctl.making.convert.run import (
 )
 from shardctl.making.convert.table_writer import (
     Provenance,
-    changes_of,
     commit_made,
     made_before,
     provenance_of,
@@ -409,7 +408,7 @@ def _finish(
     job = commit_made(made, target, held, before is not None)
     seconds = time.monotonic() - began
     result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
-    return replace(result, changes=changes_of(job))
+    return replace(result, changes=job.changes)
 
 
 def _refuse_missing(job: DatasetJob, parted: Parted, target: Target, report: Report) -> None:

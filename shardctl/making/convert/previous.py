@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError
-from shardctl.format.arrays import Bools, Numbers, column_of, hash_names, numbers_of
+from shardctl.format.arrays import Bools, Numbers, column_of, hash_names, numbers_of, sums_of
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.layout import Layout
@@ -122,9 +122,7 @@ class PreviousDataset:
     @cached_property
     def samples_of_files(self) -> Numbers:
         """How many samples came of each file, (files,) int64."""
-        counts = np.zeros(self.files.num_rows, np.int64)
-        np.add.at(counts, self.units("file"), self.units("samples"))
-        return counts
+        return sums_of(self.units("samples"), self.units("file"), self.files.num_rows)
 
     @cached_property
     def pruned(self) -> dict[str, dict[int, PrunedUnit | None]]:

@@ -22,7 +22,7 @@ from shardctl.errors import (
     StorageError,
     TooManyRejectsError,
 )
-from shardctl.format.arrays import Numbers, numbers_of
+from shardctl.format.arrays import Bools, Numbers, numbers_of, sums_of
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, REJECTS
 from shardctl.format.tables import (
@@ -30,7 +30,6 @@ from shardctl.format.tables import (
     PRUNED,
     PRUNED_BY,
     Reject,
-    ShardTable,
     count_reasons,
     failures,
     of_several,
@@ -282,38 +281,34 @@ def check_new(
     gave some before, or may have many records. They had better not replace the others where most
     could not be converted, and changed files give fewer samples than before for it; else "".
     """
-    files = np.flatnonzero(~matching.same)
-    rows = matching.before[files]
-    samples, places = np.zeros(len(files), np.int64), np.full(len(listing), -1, np.int64)
+    is_new = ~matching.same
+    files = np.flatnonzero(is_new)
+    rows, samples = matching.before[files], np.zeros(len(files), np.int64)
     samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
-    places[files] = np.arange(len(files))
-    # Blank lines are no records, which a plan counts, unless samples are joined of several records.
     plan = open_table(new, PLAN, PLAN_SCHEMA)
-    place_of = places[numbers_of(plan["file"])]
-    chosen = np.flatnonzero(place_of >= 0)
-    rejected, planned, made = np.zeros((3, len(files)), np.int64)
-    np.add.at(rejected, place_of[chosen], numbers_of(plan["rejected"])[chosen])
-    np.add.at(made, place_of[chosen], numbers_of(plan["samples"])[chosen])
+    rejected, made, planned = (
+        sums_of(numbers_of(plan[name]), numbers_of(plan["file"]), len(listing))[files]
+        for name in ("rejected", "samples", "records")
+    )
     if job.draw is not None:  # each split has all units
-        entries = ShardTable(new)
-        of_first = np.array([entry.split == entries[0].split for entry in entries])
-        chosen = chosen[of_first[numbers_of(plan["shard"])[chosen]]]
-    np.add.at(planned, place_of[chosen], numbers_of(plan["records"])[chosen])
+        planned //= len(job.splits)
+    # Blank lines are no records, which a plan counts, unless samples are joined of several records.
     records = planned if job.recipe.joins else np.minimum(planned, made + rejected)
     empty = (rows < 0) & (rejected > 0) & (not listing.whole)
     empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
     if not (many or empty.any()):
         return [], ""
-    failed = np.zeros(len(files), np.int64)
-    for place, reject in _rejects(new, places):
-        failed[place] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
+    failed = np.zeros(len(listing), np.int64)
+    for file, reject in _rejects(new, is_new):
+        failed[file] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
+    failed = failed[files]
     # a filter may leave out all of a file; one that is empty now has no rejects
     empty &= (failed > 0) | (rejected == 0)
     all_of_them = counted(int(records.sum()), "new or changed input")
     why = ", since there are no records any more"
     if rejected.any():
-        counts, examples = count_reasons(reject for _, reject in _rejects(new, places))
+        counts, examples = count_reasons(reject for _, reject in _rejects(new, is_new))
         reason = next(iter(failures(counts)), next(iter(counts)))
         example = dict(zip(counts, examples, strict=True))[reason]
         key, message = printable(example.key), printable(example.message)
@@ -332,17 +327,15 @@ def check_new(
     return [notice("new-rejected", what=what, why=why)], loses
 
 
-def _rejects(new: LocalFolder, places: Numbers) -> Iterator[tuple[int, Reject]]:
-    """Yield the rejects of the chosen files of a dataset, each with the place of its file; `places`
-    has that of each file among those that are chosen, -1 for another one: (files,)."""
+def _rejects(new: LocalFolder, chosen: Bools) -> Iterator[tuple[int, Reject]]:
+    """Yield the rejects of the chosen files of a dataset, (files,), each with the row of its
+    file."""
     plan, rejects = open_table(new, PLAN, PLAN_SCHEMA), read_rejects(new)
     counts = numbers_of(plan["rejected"])
     units = np.flatnonzero(counts)
-    place_of = places[numbers_of(plan["file"])[units]].tolist()
-    for place, count in zip(place_of, counts[units].tolist(), strict=True):
-        for reject in taken(rejects, count):
-            if place >= 0:
-                yield place, reject
+    of_units = zip(numbers_of(plan["file"])[units].tolist(), counts[units].tolist(), strict=True)
+    of_all = ((file, reject) for file, count in of_units for reject in taken(rejects, count))
+    return ((file, reject) for file, reject in of_all if chosen[file])
 
 
 UNIT_COLUMNS = [*Unit._fields, "digest"]

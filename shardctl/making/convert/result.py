@@ -23,7 +23,7 @@ from shardctl.format.names import REJECTS
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects, reason_lines
 from shardctl.images.defaults import KEPT_SHARE
 from shardctl.making.convert.conversion import Conversion, Inputs
-from shardctl.making.convert.listener import Changes, Estimate
+from shardctl.making.convert.listener import Estimate
 from shardctl.making.convert.previous import Explanation, explain
 from shardctl.making.convert.rejects import (
     MANY_REJECTS,
@@ -32,6 +32,7 @@ from shardctl.making.convert.rejects import (
 )
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import Listing
+from shardctl.making.plan.plan import Changes
 from shardctl.making.shards.job import DatasetJob
 from shardctl.system.file_lease import STALE_SECONDS
 from shardctl.system.folders import LocalFolder
@@ -259,7 +260,6 @@ def finished(
     status: str,
     made: int | None,
     told: Listing | DatasetJob,
-    changes: Changes | None = None,
 ) -> ConvertResult:
     """Return the result of a dataset that is complete now, with the notices and warnings of what
     `told` them. This call made `made` of its samples, None where it was there before."""
@@ -277,7 +277,7 @@ def finished(
     if copies is not None:
         bases = tuple(base.path for base in inputs.bases)
         copied = copy_rejects(dataset_in(conversion.folder.root), bases, Path(copies))
-    return replace(found, samples_per_s=(made or 0) / seconds, copied=copied, changes=changes)
+    return replace(found, samples_per_s=(made or 0) / seconds, copied=copied)
 
 
 MOST_SUFFIXES = 6

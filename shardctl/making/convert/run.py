@@ -55,7 +55,6 @@ from shardctl.making.convert.rejects import (
 from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.table_writer import (
     MadeDataset,
-    changes_of,
     commit_made,
     made_before,
     provenance_of,
@@ -324,7 +323,7 @@ def announce(
         ignored=dict(listing.ignored),
         notices=job.notices,
         warnings=job.warnings,
-        changes=changes_of(job),
+        changes=job.changes,
     )
     conversion.listener.announce(expected)
     need = expected.bytes * SPARE_DISK
@@ -491,8 +490,8 @@ def _commit(
     """Make a job that is done the dataset. This call has made so many of its samples. Raises
     TooManyRejectsError."""
     job, target, before = made.job, conversion.target, planned.before
-    changes, listing = changes_of(job), planned.inputs.listing
-    if before is not None and (made.manifest.rejected or changes is None or changes.changed):
+    listing = planned.inputs.listing
+    if before is not None and (made.manifest.rejected or not job.changes or job.changes.changed):
         # `matching` is None where the job was planned by a process that was stopped.
         matching = planned.matching or match_files(before, listing, job.folder / FILES)
         checked, loses = check_new(job, made.folder, matching, before, listing)
@@ -503,4 +502,5 @@ def _commit(
         job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *checked))))
     made = replace(made, job=job)
     job = commit_made(made, target, held, before is not None, checks)
-    return finished(conversion, planned.inputs, planned.status, samples, job, changes)
+    result = finished(conversion, planned.inputs, planned.status, samples, job)
+    return replace(result, changes=job.changes)

@@ -33,7 +33,6 @@ from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_g
 from shardctl.making.commit.staging import clear_partial_files
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, Inputs
-from shardctl.making.convert.listener import Changes
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.notices import notice
@@ -164,7 +163,7 @@ def write_dataset(
     """
     clear_partial_files(job)
     target.fetch_done(job, np.ones(job.shards, bool))
-    changes = changes_of(job)
+    changes = job.changes
     with_empty = changes is not None and not changes.anew
     of_dataset, outcome_of, lines = _outcomes(job, before, with_empty)
     settings = provenance.settings
@@ -214,11 +213,6 @@ def write_dataset(
     folder = LocalFolder(new, job.working.url and f"{job.url}/{manifest.generation.path}")
     write_manifest(folder, manifest)
     return MadeDataset(job, folder, manifest)
-
-
-def changes_of(job: DatasetJob) -> Changes | None:
-    """Return what a job changes in the dataset that is there; None if there is none."""
-    return None if job.changes is None else Changes(**job.changes)
 
 
 def _outcomes(

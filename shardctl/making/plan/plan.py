@@ -99,6 +99,23 @@ class SplitPlan:
     shards: int
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What an update does: files `added`, `removed` and `changed`; shards `rebuilt`, `new` and
+    `kept`.
+
+    `anew` says why all shards are built again, "" if they are not.
+    """
+
+    added: int
+    removed: int
+    changed: int
+    rebuilt: int
+    new: int
+    kept: int
+    anew: str = ""
+
+
 JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", pa.string())])
 """The plan of a job. A unit with an `error` is not read."""
 

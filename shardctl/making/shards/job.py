@@ -38,7 +38,7 @@ from shardctl.format.names import (
 )
 from shardctl.format.roles import RESERVED_FIELDS, Objects
 from shardctl.format.tables import UNIT_FIELDS, Reject, open_table, read_rejects
-from shardctl.making.plan.plan import NOT_KEPT, SplitPlan, job_table
+from shardctl.making.plan.plan import NOT_KEPT, Changes, SplitPlan, job_table
 from shardctl.making.plan.splits import Draw
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
@@ -761,7 +761,7 @@ class DatasetJob(Job):
     kept_records: int = 0
     """The number of records in the shards that an update keeps."""
 
-    changes: Json | None = None
+    changes: Changes | None = None
     """What an update changes; None for a new dataset."""
 
     notices: tuple[str, ...] = ()
@@ -790,6 +790,7 @@ _FORMS: dict[str, tuple[_Form, _Form]] = {
     "layout": (Layout.to_json, Layout.loads),
     "fields": (encode_schema, decode_schema),
     "draw": (lambda draw: draw and draw.to_json(), lambda said: said and Draw.from_json(said)),
+    "changes": (lambda changes: changes and asdict(changes), lambda said: said and Changes(**said)),
     "notices": (list, tuple),
     "warnings": (list, tuple),
 }
