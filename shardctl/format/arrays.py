@@ -85,6 +85,20 @@ def rows_at(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
     return slices[0] if len(slices) == 1 else pa.concat_batches(slices)
 
 
+def table_rows(table: pa.Table, rows: Numbers) -> pa.Table:
+    """Return some rows of a table, by their numbers in order (n,): batch by batch, as a take from
+    the whole table would first copy it together."""
+    batches = table.to_batches()
+    starts = np.cumsum([0, *map(len, batches)])
+    cuts = np.searchsorted(rows, starts)
+    found = [
+        rows_at(batch, rows[cut:end] - start)
+        for batch, start, cut, end in zip(batches, starts, cuts, cuts[1:], strict=False)
+        if cut < end
+    ]
+    return pa.Table.from_batches(found, table.schema)
+
+
 def is_number(type_: pa.DataType) -> bool:
     """Return whether a type is one of whole numbers or of floats."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))

@@ -643,17 +643,15 @@ def _labelling_of_records(
         return None
     if conversion.recipe.joins:
         return Labelling()
+    fields, by_field = before.reading.fields, before.reading.by_field
+    assert fields is not None, "files of many records have columns"
+    of_records = by_field or conversion.recipe.label_source in fields.names
+    if not of_records and conversion.rules.labels.mode != "none":
+        return None
     roles = before.layout.roles.by_name.items()
     names = {name: role.names for name, role in roles if isinstance(role, Label) and role.names}
-    fields = before.reading.fields
-    assert fields is not None, "files of many records have columns"
-    if before.reading.by_field:
-        declared = {name: of for name, of in names.items() if name != LABEL}
-        return Labelling(names.get(LABEL), by_field=True, declared=declared)
-    of_records = conversion.recipe.label_source in fields.names
-    if of_records or conversion.rules.labels.mode == "none":
-        return Labelling(names.get(LABEL), declared=names)
-    return None
+    declared = {name: of for name, of in names.items() if not by_field or name != LABEL}
+    return Labelling(names.get(LABEL), by_field=by_field, declared=declared)
 
 
 def _refuse_other_columns(

@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.arrays import Bools, Numbers, numbers_of
@@ -266,7 +265,9 @@ class Discovery:
             from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
 
             chosen = evenly_spaced(len(self.listing), DETECTED_FILES)
-            for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
+            for number, opened in zip(
+                chosen, map(self.listing.opened, self.listing.rows_at(chosen)), strict=True
+            ):
                 with contextlib.suppress(OSError, Rejection):
                     self._note_encoding(detect(begin_of(opened, DETECTED_BYTES)), number)
         names = sorted(noted, key=lambda name: (-noted[name][0], noted[name][1]))
@@ -330,40 +331,10 @@ class Discovery:
     def _format(self, suffix: str) -> Format:
         return find_format(suffix, self.reading, self.shuffled)
 
-    @cached_property
-    def _batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
-        """The listing's paths in batches, and the first row of each."""
-        batches = self.listing.table.select(["path", "root", "mtime_ns"]).to_batches()
-        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
-
     def ranges(self, units: Units, numbers: Numbers) -> list[ByteRange]:
-        """Return units as work on their files, given by their numbers in increasing order."""
-        files, places = np.unique(units.file[numbers], return_inverse=True)
-        rows = list(self._rows(files))
-        return [
-            self._range(units, number, rows[place], typed=True)
-            for number, place in zip(numbers.tolist(), places.tolist(), strict=True)
-        ]
-
-    def opened(self, files: Numbers) -> list[str]:
-        """Return the paths by which files are opened, given by their places in the listing, in
-        increasing order."""
-        return [self.listing.opened(row) for row in self._rows(files)]
-
-    def _rows(self, files: Numbers) -> Iterator[Json]:
-        """Yield rows of the listing, a run of neighbours at a time.
-
-        `take` would import pyarrow.compute, and an array of numpy as its argument numpy.ma: 40 ms
-        (measured 2026-11-27).
-        """
-        starts, batches = self._batches
-        of = np.searchsorted(starts, files, side="right") - 1
-        borders = np.flatnonzero((np.diff(files) > 1) | (np.diff(of) > 0)) + 1
-        for run, batch in zip(np.split(files, borders), np.split(of, borders), strict=True):
-            if len(run):
-                first, count = int(run[0]), int(run[-1] - run[0]) + 1
-                rows = batches[batch[0]].slice(first - int(starts[batch[0]]), count).to_pylist()
-                yield from (rows[place] for place in (run - first).tolist())
+        """Return units as work on their files, given by their numbers."""
+        rows = zip(numbers.tolist(), self.listing.rows_at(units.file[numbers]), strict=True)
+        return [self._range(units, number, row, typed=True) for number, row in rows]
 
     def _examine(
         self, units: Units, take: Callable[[int, PrePlanTask, Found], None], typed: bool
@@ -377,7 +348,7 @@ class Discovery:
 
         def task(number: int) -> PrePlanTask:
             first, end = starts[number : number + 2].tolist()
-            rows = zip(range(first, end), self._rows(units.file[first:end]), strict=True)
+            rows = zip(range(first, end), self.listing.rows_at(units.file[first:end]), strict=True)
             ranges = tuple(self._range(units, unit, row, typed) for unit, row in rows)
             begun[number] = PrePlanTask(ranges, look)
             return begun[number]

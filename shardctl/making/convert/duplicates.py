@@ -133,7 +133,7 @@ def _hashed(
 
     def hashing(number: int) -> PrePlanTask:
         rows = slice(*starts[number : number + 2].tolist())
-        opened = discovery.opened(files[rows])
+        opened = map(discovery.listing.opened, discovery.listing.rows_at(files[rows]))
         listed = zip(opened, sizes[rows].tolist(), times[rows].tolist(), strict=True)
         look = partial(
             hash_image,

@@ -275,7 +275,7 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
         return planned
     job, listing = planned.job, planned.inputs.listing
     if planned.status == "resumed":
-        announce(conversion, job, listing)
+        announce(conversion, planned)
     job = replace(job, bases=tuple(SourceBase.anywhere(base.path) for base in job.bases))
     job.save()
     parted = Parted(

@@ -130,7 +130,7 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
         return ""
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
-        path = listing.opened(listing.table.slice(place, 1).to_pylist()[0])
+        path = listing.opened(*listing.rows_at([place]))
         start = begin_of(path, SAMPLE_BYTES)
         if (way := compression_of(start)) is not None:
             with open(local_copy(path), "rb") as file:

@@ -221,12 +221,9 @@ def _plan_only(
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
     conversion.target.check_writable()
-    job, listing = _job_to_resume(conversion, inputs, decision), inputs.listing
-    is_new = job is None
-    if job is None:
-        found = plan_job(conversion, inputs, before, inputs.scratch)
-        job, listing = found.job, found.inputs.listing
-    expected = announce(conversion, job, listing, is_new)
+    planned = _job_to_resume(conversion, inputs, decision, before)
+    planned = planned or plan_job(conversion, inputs, before, inputs.scratch)
+    job, expected = planned.job, announce(conversion, planned)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
     return ConvertResult(
         "planned",
@@ -267,10 +264,10 @@ def begin_job(
     if all_types:
         # the disk has its room before the plan asks for it
         sweep(target, held, [decision.job_name])
-    elif (job := _job_to_resume(conversion, inputs, decision)) is not None:
-        return PlannedJob(job, inputs, "resumed", before)
+    elif (resumed := _job_to_resume(conversion, inputs, decision, before)) is not None:
+        return resumed
     planned = plan_job(conversion, inputs, before, folder, all_types)
-    announce(conversion, planned.job, planned.inputs.listing, is_new=True)
+    announce(conversion, planned)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
@@ -285,21 +282,24 @@ def begin_job(
     return replace(planned, job=job)
 
 
-def _job_to_resume(conversion: Conversion, inputs: Inputs, decision: Decision) -> DatasetJob | None:
+def _job_to_resume(
+    conversion: Conversion, inputs: Inputs, decision: Decision, before: PreviousDataset | None
+) -> PlannedJob | None:
     """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
     that would throw away finished shards of another one."""
     folder = conversion.staging.path(decision.job_name)
     if not conversion.options.overwrite and not decision.digest_before:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
-    return job if job is not None and job.digest_before == decision.digest_before else None
+    if job is None or job.digest_before != decision.digest_before:
+        return None
+    return PlannedJob(job, inputs, "resumed", before)
 
 
-def announce(
-    conversion: Conversion, job: DatasetJob, listing: Listing, is_new: bool = False
-) -> Estimate:
+def announce(conversion: Conversion, planned: PlannedJob) -> Estimate:
     """Tell what a job will do and cost. Raises StorageError if the disk cannot hold the dataset of a
     new one."""
+    job, listing = planned.job, planned.inputs.listing
     free, classes = conversion.target.free_bytes(), job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.expected * job.samples_per_record)  # if only repeats are rejected
@@ -327,7 +327,7 @@ def announce(
     )
     conversion.listener.announce(expected)
     need = expected.bytes * SPARE_DISK
-    if is_new and free is not None and need > free:
+    if planned.status != "resumed" and free is not None and need > free:
         raise StorageError(
             f"{conversion.folder.shown()}: the dataset needs about {format_bytes(need)} and "
             f"{format_bytes(free)} are free; free more, or store less (--store, --compression)"
@@ -369,7 +369,7 @@ def _execute(
     if planned.status == "resumed":
         clear_partial_files(job)
         job.save()  # workers find the sources where they are now
-        announce(conversion, job, planned.inputs.listing)
+        announce(conversion, planned)
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names, numbers_of
+from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names, numbers_of, table_rows
 from shardctl.making.notices import notice
 from shardctl.sources.annotations import (
     AnnotationRule,
@@ -184,11 +184,16 @@ class Listing:
         folder, root = self._folders[row["root"]]
         return root if folder is None else f"{folder}{row['path']}"
 
+    def rows_at(self, rows: Sequence[int] | Numbers) -> list[dict[str, Any]]:
+        """Return some rows of the table, with what is needed to open the files."""
+        files, places = np.unique(np.asarray(rows, np.int64), return_inverse=True)
+        found = table_rows(self.table.select(["path", "root", "mtime_ns"]), files).to_pylist()
+        return [found[place] for place in places.tolist()]
+
     def places_of(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """Return by what some files are opened, and the folders of their sources."""
-        found = self.table.select(["path", "root"]).take(pa.array(rows, pa.int64())).to_pylist()
         bases = [root.base for root in self.roots]
-        return [(self.opened(row), bases[row["root"]]) for row in found]
+        return [(self.opened(row), bases[row["root"]]) for row in self.rows_at(rows)]
 
     @cached_property
     def _folders(self) -> list[tuple[str | None, str]]:

@@ -272,14 +272,10 @@ class Planner:
         after them may take a reading of all that is before them. Returns the files that it has, as
         `write_some`.
         """
-        # Where the records of a unit are in several splits, each split has all units.
-        splits = range(1 if self.draw is not None else len(self._ends))
-        starts = np.cumsum([0, *(self.records[split] for split in splits)])
         firsts: list[tuple[int, int]] = []
-        for number in range(min(places, int(starts[-1]))):
-            place = number * int(starts[-1]) // places
-            split = int(np.searchsorted(starts, place, side="right")) - 1
-            place -= int(starts[split])
+        # Where the records of a unit are in several splits, each split has all units.
+        for number in range(min(places, self.inputs)):
+            split, place = self._located(number * self.inputs // places)
             unit = int(np.searchsorted(self._ends[split], place, side="right"))
             own = self._own[split][unit]
             records, size = int(self._units.records[own]), int(self._units.size[own])
@@ -299,15 +295,19 @@ class Planner:
 
         Returns the files that it has, as `write_some`.
         """
-        starts = np.cumsum([0, *self.records])
         parts, rows = [], array("q")
         for number, place in enumerate(places):
-            split = int(np.searchsorted(starts, place, side="right")) - 1
-            first = place - int(starts[split])
+            split, first = self._located(place)
             parts.append(self.rows(split, first, first + 1))
             rows.extend((split, number, number, 1, 1, NOT_KEPT))
         write_shards(folder, rows)
         return _write_plan(folder, parts)
+
+    def _located(self, place: int) -> tuple[int, int]:
+        """Return the split of a record by its place through all splits, and its place in that."""
+        starts = np.cumsum([0, *self.records])
+        split = int(np.searchsorted(starts, place, side="right")) - 1
+        return split, place - int(starts[split])
 
     def place_of(self, file: int, record: int) -> int | None:
         """Return the place of a record through all splits, as `write_each` takes it; None if there

@@ -458,7 +458,7 @@ def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
 
 def export_of(listing: Listing) -> Description | None:
     """Return the description of the export that the first file is of, None if it is of none."""
-    return described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
+    return described(listing.opened(*listing.rows_at([0])))
 
 
 def _as_declared(listing: Listing) -> Splitting:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
-from shardctl.format.arrays import Numbers, numbers_of, rows_at
+from shardctl.format.arrays import Numbers, numbers_of, table_rows
 from shardctl.format.layout import Layout
 from shardctl.format.names import (
     DATA,
@@ -638,10 +638,7 @@ class Job:
         memory at a time."""
         for start in range(0, len(numbers), PLAN_ROWS):
             part = np.asarray(numbers[start : start + PLAN_ROWS])
-            first = int(part[0])
-            rows = self.plan.slice(first, int(part[-1]) + 1 - first)
-            if rows.num_rows > len(part):
-                rows = rows.take(pa.array(part - first))
+            rows = table_rows(self.plan, part)
             units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
             others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
             files = self._files_at(rows["file"].to_pylist())
@@ -682,25 +679,14 @@ class Job:
         return lambda numbers: draw.of_records(hashed, numbers) == split
 
     def _files_at(self, rows: list[int]) -> list[File]:
-        """Return rows of the table of files. Batch by batch: a take from the whole table would
-        first copy it together."""
-        wanted = np.array(sorted(set(rows)), np.int64)
-        starts, batches = self._file_batches
-        batch_of = np.searchsorted(starts, wanted, side="right") - 1
-        found: dict[int, File] = {}
-        for number in set(batch_of.tolist()):
-            here = wanted[batch_of == number]
-            files = self._files_of(rows_at(batches[number], here - starts[number]))
-            found.update(zip(here.tolist(), files, strict=True))
-        return [found[row] for row in rows]
+        """Return rows of the table of files."""
+        wanted = sorted(set(rows))
+        found = self._files_of(table_rows(self.files, np.array(wanted, np.int64)))
+        files = dict(zip(wanted, found, strict=True))
+        return [files[row] for row in rows]
 
-    @cached_property
-    def _file_batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
-        batches = self.files.to_batches()
-        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
-
-    def _files_of(self, batch: pa.RecordBatch) -> Iterator[File]:
-        """Yield the rows of a batch of the table of files."""
+    def _files_of(self, batch: pa.Table) -> Iterator[File]:
+        """Yield the rows of a part of the table of files."""
         given = _lists(
             batch, "path", "root", "size", "mtime_ns", "label", "columns", "error", "message"
         )
