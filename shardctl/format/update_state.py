@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Hashes, Numbers
+from shardctl.format.arrays import Hashes, Numbers, numbers_of
 from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE, Json
 from shardctl.system.files import FileFacts, HashingFile, replacing
@@ -204,17 +203,12 @@ class UpdateState:
     @property
     def mtime_ns(self) -> Numbers:
         """When each file of files.arrow was changed last, (files,) int64."""
-        return self._numbers("mtime_ns")  # type: ignore[no-any-return]  # pyarrow is untyped
+        return numbers_of(self.files["mtime_ns"])
 
     @property
     def beside(self) -> Hashes:
         """What stands for the file that belongs to each file, (files,) uint64; 0: none."""
-        return self._numbers("beside")  # type: ignore[no-any-return]  # pyarrow is untyped
-
-    def _numbers(self, column: str) -> Any:
-        # Not to_numpy, which imports pandas where that is installed: 0.25 s of the check that
-        # nothing has changed.
-        return np.from_dlpack(self.files[column].combine_chunks())
+        return numbers_of(self.files["beside"])
 
     def counts(self, shard: int) -> ShardCounts:
         """Return what was counted in a shard."""
@@ -232,10 +226,10 @@ class UpdateState:
         """The height and the width of the images of each shard, (shards, 2); 0 where they differ,
         and where there are none."""
         shapes = self._counts["shapes"].combine_chunks()
-        of_shards = shapes.offsets.to_numpy()
+        of_shards = np.from_dlpack(shapes.offsets)
         alike = np.diff(of_shards) == 1
         sizes = np.zeros((len(shapes), 2), np.int64)
         # not filter, which imports pyarrow.compute
-        starts = shapes.values.offsets.to_numpy()[of_shards[:-1][alike]]
-        sizes[alike] = shapes.values.values.to_numpy()[starts[:, None] + np.arange(2)]
+        starts = np.from_dlpack(shapes.values.offsets)[of_shards[:-1][alike]]
+        sizes[alike] = np.from_dlpack(shapes.values.values)[starts[:, None] + np.arange(2)]
         return sizes

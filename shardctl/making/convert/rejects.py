@@ -517,16 +517,16 @@ def still_pruned(job: Job, before: PreviousDataset) -> Pruned:
 def hide_pruned(path: Path, pruned: Pruned) -> None:
     """Leave out of a job's table of files what labels files and annotations say of files that were
     pruned."""
-    hidden = pa.array(sorted(source for source, record in pruned if not record), pa.string())
+    hidden = sorted(source for source, record in pruned if not record)
     files = open_table(LocalFolder(path.parent), path.name)
     names = [name for name in ("label", "columns") if name in files.column_names]
-    if not len(hidden) or not names:
+    if not hidden or not names:
         return
     import pyarrow.compute as pc
 
     with job_table(path, files.schema) as writer:
         for batch in files.to_batches():
-            gone = np.asarray(pc.is_in(batch.column("path"), value_set=hidden))
+            gone = np.asarray(pc.is_in(batch.column("path"), value_set=pa.array(hidden)))
             for name in names:
                 rows = pa.array(np.arange(batch.num_rows), mask=gone)
                 batch = batch.set_column(
