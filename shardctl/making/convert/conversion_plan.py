@@ -354,7 +354,7 @@ def _shards_of_split(
     expected = round(total * planner.shares[split])
     rows = round(expected * probe.samples_per_record)
     count = shards_of(rows, probe.sample_bytes, options, conversion.recipe.joins)
-    parts, number = list[ShardParts](), 0
+    parts = list[ShardParts]()
     if len(stays.split_of):
         # so many records has a shard where all of them are converted anew
         full = max(1, -(-total // count))
@@ -365,17 +365,15 @@ def _shards_of_split(
             has_room = full - records > (1 - FULL) * full and not options.append
             if has_room and (not records or shard == mine[-1]):
                 more = min(full - records, new - taken)
-            number, end = int(stays.number[shard]), int(stays.end[shard])
-            begin = int(stays.end[shard - 1]) if shard else 0
             kept = NOT_KEPT if more or stays.is_touched[shard] else shard
-            place = (taken, taken + more, kept, begin, end)
-            parts.append(ShardParts(split, number, records + more, *place))
+            rows_of_it = int(stays.end[shard - 1]) if shard else 0, int(stays.end[shard])
+            place = (taken, taken + more, kept, *rows_of_it)
+            parts.append(ShardParts(split, int(stays.number[shard]), records + more, *place))
             taken += more
-        # some may be missing
-        number = max((part.number + 1 for part in parts), default=0)
         count = -(-(new - taken) // full)
-    for added, (start, end) in enumerate(planner.divided(split, count, taken), number):
-        parts.append(ShardParts(split, added, end - start, start, end))
+    after = max((part.number + 1 for part in parts), default=0)  # some may be missing
+    for number, (start, end) in enumerate(planner.divided(split, count, taken), after):
+        parts.append(ShardParts(split, number, end - start, start, end))
     return SplitPlan(name, total, expected, len(parts)), parts
 
 
