@@ -290,6 +290,19 @@ def test_new_inputs_fill_the_last_shard_and_then_new_ones(source, tmp_path, out)
     expect_as_fresh(source, out, tmp_path / "fresh")
 
 
+def test_new_records_of_a_small_split_make_no_smaller_shards(tmp_path, out):
+    """A split that is drawn has a share of the records of each file."""
+    source = tmp_path / "in"
+    options = {"recipe": {"kind": "table"}, "split": "train=0.9,val=0.1", "samples_per_shard": 50}
+    for name in ("first", "second"):
+        write_lines(source / f"{name}.jsonl", [{"text": f"{name} {n}"} for n in range(1000)])
+        result = update(source, out, **options)
+    assert numbers(result) == (1, 0, 0, 0, 20)
+    rows = [entry.rows for entry in ShardTable(dataset_in(out)) if entry.split == "val"]
+    assert min(rows) > 25
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
+
+
 @pytest.mark.parametrize("column", ["label", "split"])
 def test_relabelled_inputs_are_changed_ones(source, tmp_path, out, column):
     """Where their splits change, they move there."""
