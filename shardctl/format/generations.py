@@ -11,7 +11,6 @@ from shardctl.format.names import (
     BESIDE_SHARDS,
     GENERATIONS,
     MANIFEST,
-    REBUILT_FROM,
     STAGING,
     job_of_generation,
 )
@@ -52,6 +51,19 @@ def unfinished_commit(root: Path) -> str:
     return ""
 
 
+def instead_of_manifest(tables: str) -> str:
+    """Return what to do where a manifest is lost or damaged, and no whole copy of it lies beside the
+    tables, in the folder `tables`."""
+    if job_of_generation(tables):
+        return (
+            f"its copy in {tables} cannot be used either; convert the sources again with "
+            "--overwrite"
+        )
+    return (
+        "the dataset is of format 2; shardctl 1.0.0rc1 can rebuild its manifest (`shardctl repair`)"
+    )
+
+
 def why_no_manifest(folder: Folder) -> str:
     """Return why a folder is no dataset, and what to do."""
     shown, here = folder.shown(), folder.local
@@ -69,12 +81,11 @@ def why_no_manifest(folder: Folder) -> str:
         return f"{shown}: {why}"
     if (here / STAGING).exists():
         return f"{shown}: an unfinished conversion; run the same command or script again"
-    tables = here / next(reversed(generation_folders(here)), "")
-    if any(exists(tables / name) for name in BESIDE_SHARDS):
-        needed = () if exists(tables / MANIFEST) else REBUILT_FROM
-        lost = [name for name in needed if not exists(tables / name)]
-        cure = "convert it again" if lost else f"`shardctl repair {shown}` rebuilds it"
-        return f"{shown}: lacks {', '.join((MANIFEST, *lost))}; {cure}"
+    tables = next(reversed(generation_folders(here)), "")
+    if any(exists(here / tables / name) for name in BESIDE_SHARDS):
+        copied = exists(here / tables / MANIFEST)
+        cure = f"`shardctl repair {shown}` rebuilds it" if copied else instead_of_manifest(tables)
+        return f"{shown}: lacks {MANIFEST}; {cure}"
     with contextlib.suppress(OSError):
         for inside in sorted(path.parent for path in here.glob(f"*/{MANIFEST}")):
             return f"{nothing}; did you mean {printable(inside)}?"

@@ -20,6 +20,7 @@ from dataset_facts import expect_whole, rejects_of, sums, tree
 from dataset_files import shard_in, shards_in, tables_in
 from followed_sources import digests_of, files_of, update, write, write_lines
 from forged_datasets import write_manifest
+from format_2 import as_format_2
 from image_files import images
 from in_this_process import convert, repair
 from PIL import ImageOps
@@ -29,7 +30,7 @@ import shardctl
 from shardctl.errors import DatasetError, UsageError
 from shardctl.images.codecs import image
 from shardctl.making.commit.target import Target
-from shardctl.making.repair import Listener, manifest
+from shardctl.making.repair import Listener, recorded
 from shardctl.making.repair.repairing import Repair
 from shardctl.system.folders import LocalFolder
 
@@ -90,17 +91,6 @@ def manifests_of(out: Path) -> list[Path]:
     return [out / "manifest.json", tables_in(out) / "manifest.json"]
 
 
-def edit_manifests(out: Path, old: str, new: str) -> None:
-    for path in manifests_of(out):
-        path.write_text(path.read_text().replace(old, new))
-
-
-def nibble(out: Path) -> None:
-    """Damage the manifests so that they still are JSON: what they say of their sources can be
-    tried."""
-    edit_manifests(out, '"samples": 60', '"samples": 61')
-
-
 def one_file(how: Callable[[Path], object], name: str, out: Path) -> None:
     how(file_of(out, name))
 
@@ -112,7 +102,7 @@ DAMAGE: dict[str, Damage] = {
        for name in ("manifest.json", "plan.arrow", "shards.arrow", "SHA256SUMS", SHARD)},
     "flip rejects.jsonl": lambda out: flip(tables_in(out) / "rejects.jsonl"),
     "unlink rejects.jsonl": lambda out: (tables_in(out) / "rejects.jsonl").unlink(),
-    "both manifests": lambda out: [flip(path) for path in manifests_of(out)],
+    "manifest and tables": lambda out: [flip(out / "manifest.json"), *map(flip, tables_in(out).glob("*.arrow"))],
     "empty manifest": lambda out: (out / "manifest.json").write_bytes(b""),
     "grown shard": lambda out: shard_in(out, SHARD).write_bytes(shard_in(out, SHARD).read_bytes() + b"more"),
     "swapped shards": lambda out: swap(shard_in(out, SHARD), shard_in(out, OTHER)),
@@ -138,28 +128,6 @@ def test_repair_brings_back_the_same_bytes(copy, whole, damage):
     assert shardctl.repair(copy).status == "whole"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda out: [nibble(out), cut(tables_in(out) / "plan.arrow"), zero(shard_in(out, SHARD))],
-        lambda out: [nibble(out), (tables_in(out) / "rejects.jsonl").unlink()],
-    ],
-    ids=["plan and shard", "rejects"],
-)
-def test_where_a_damaged_manifest_says_that_the_sources_are_is_not_read_before_the_caller_says_so(
-    copy, origin, whole, damage
-):
-    damage(copy)
-    told: list[tuple[str, ...]] = []
-    result = repair(copy, listener=Listener(reading=told.append))
-    assert result.status == "damaged"
-    said = f"wrong sources: {origin}; say where they are with --source SRC"
-    assert said in result.unrepaired[0].message
-    assert told == []
-    assert repair(copy, sources=[origin]).status == "repaired"
-    assert sums(copy) == sums(whole)
-
-
 @pytest.mark.parametrize("source", ["../in", "in", "/data/../etc"])
 def test_a_source_as_no_conversion_records_it_is_not_read(copy, made, source, monkeypatch):
     """Also where somebody has altered the manifest with its digest. What is read otherwise is told
@@ -176,41 +144,74 @@ def test_a_source_as_no_conversion_records_it_is_not_read(copy, made, source, mo
     assert told == [(str(made / "in"),)]
 
 
-def test_a_url_that_a_damaged_manifest_names_is_neither_asked_for_nor_recorded(copy, origin):
-    edit_manifests(copy, str(origin), "s3://somebody/else")
+def test_what_a_damaged_manifest_says_of_its_sources_is_not_believed(copy, origin, whole):
+    path = copy / "manifest.json"
+    path.write_text(path.read_text().replace(str(origin), "s3://somebody/else"))
     shard_in(copy, SHARD).unlink()
-    result = repair(copy)
-    assert "wrong sources: s3://somebody/else" in result.unrepaired[0].message
-    assert shardctl.open(copy).manifest.sources == ()
-    assert any("(it named s3://somebody/else)" in notice for notice in result.notices)
-
-
-def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(copy, origin, whole):
-    nibble(copy)
-    assert repair(copy).notices == ()
-    assert (copy / "manifest.json").read_text() == (whole / "manifest.json").read_text()
+    told: list[tuple[str, ...]] = []
+    assert repair(copy, listener=Listener(reading=told.append)).status == "repaired"
+    assert told == [(str(origin),)]
+    assert path.read_text() == (whole / "manifest.json").read_text()
     assert convert(origin, copy, recipe=CROP, shuffle=4).status == "up-to-date"
 
 
-def test_a_manifest_made_anew_claims_nothing_that_is_not_known(copy, origin, tmp_path):
-    def sources() -> tuple[str, ...]:
-        return tuple(shardctl.open(copy).manifest.sources)
+TOO_MUCH: dict[str, tuple[Damage, str]] = {
+    "both damaged": (
+        lambda out: [path.write_bytes(path.read_bytes()[:-9]) for path in manifests_of(out)],
+        "damaged-manifest",
+    ),
+    "lost, and the copy is damaged": (
+        lambda out: [flip(tables_in(out) / "manifest.json"), (out / "manifest.json").unlink()],
+        "missing-manifest",
+    ),
+    "damaged, and the copy is lost": (
+        lambda out: [(tables_in(out) / "manifest.json").unlink(), flip(out / "manifest.json")],
+        "damaged-manifest",
+    ),
+    "both lost": (lambda out: [path.unlink() for path in manifests_of(out)], ""),
+}
 
-    for path in manifests_of(copy):
-        path.unlink()
-    assert len(repair(copy).notices) == 2
-    assert sources() == ()
-    with pytest.raises(DatasetError, match="that differs in its inputs and settings"):
-        convert(origin, copy, recipe=CROP, shuffle=4)
-    shard_in(copy, SHARD).unlink()
-    result = repair(copy)
-    assert result.status == "damaged"
-    assert "say where they are with --source SRC" in result.unrepaired[0].message
-    (tmp_path / "nothing").mkdir()
-    assert repair(copy, sources=[tmp_path / "nothing"]).status == "damaged"
-    assert sources() == (), "sources that give nothing are not recorded"
-    assert repair(copy, sources=[origin]).status == "repaired"
-    assert sources() == (str(origin),)
+
+@pytest.mark.parametrize(("damage", "kind"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
+def test_without_the_manifest_and_its_copy_the_sources_are_to_be_converted_again(
+    copy, cli, damage, kind
+):
+    damage(copy)
+    before, tables = tree(copy), tables_in(copy).name
+    ran = cli("repair", copy)
+    assert ran.code == 3
+    advice = (
+        f"its copy in generations/{tables}/ cannot be used either; convert the sources again "
+        "with --overwrite"
+    )
+    assert f"{copy}: " in ran.err
+    assert advice in ran.err
+    if kind:
+        (finding,) = shardctl.verify(copy).findings
+        assert finding.kind == kind
+        assert finding.message.endswith(advice)
+    else:
+        for call in (shardctl.verify, shardctl.open):
+            with pytest.raises(
+                DatasetError, match=rf"lacks manifest.json; its copy in .*/{tables}"
+            ):
+                call(copy)
+    assert tree(copy) == before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, flip])
+def test_a_manifest_of_format_2_is_not_rebuilt(whole, cli, tmp_path, damage):
+    """It has no copy."""
+    out = as_format_2(whole, tmp_path / "old")
+    damage(out / "manifest.json")
+    before = tree(out)
+    ran = cli("repair", out)
+    assert ran.code == 3
+    advice = "is of format 2; shardctl 1.0.0rc1 can rebuild its manifest (`shardctl repair`)"
+    assert advice in ran.err
+    ran = cli("verify", out)
+    assert (ran.code, advice in ran.out + ran.err) == (3 if damage is Path.unlink else 1, True)
+    assert tree(out) == before
 
 
 def test_only_what_is_damaged_is_touched(copy):
@@ -469,7 +470,7 @@ def test_what_cannot_be_repaired_at_all_is_said(copy, tmp_path):
     flip(tables_in(copy) / "shards.arrow")
     for path in manifests_of(copy):
         path.unlink()
-    with pytest.raises(DatasetError, match=r"manifest.json is lost, and .* is damaged as well"):
+    with pytest.raises(DatasetError, match=r"lacks manifest.json; .*; convert the sources again"):
         repair(copy)
 
 
@@ -534,14 +535,14 @@ def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(copy, whole):
 
 
 def test_a_file_that_is_deleted_while_repair_reads_is_built_again(copy, whole, monkeypatch):
-    real, shard = manifest.hash_file, shard_in(copy, SHARD)
+    real, shard = recorded.hash_file, shard_in(copy, SHARD)
 
     def deleted_first(folder: LocalFolder, name: str) -> str:
         if folder.path(name) == shard:
             shard.unlink()
         return real(folder, name)
 
-    monkeypatch.setattr(manifest, "hash_file", deleted_first)
+    monkeypatch.setattr(recorded, "hash_file", deleted_first)
     result = repair(copy)
     assert (result.status, result.repaired, result.notices) == ("repaired", (SHARD,), ())
     assert sums(copy) == sums(whole)
@@ -735,28 +736,6 @@ def generations(source: Path, out: Path, count: int) -> list[int]:
         counts.append(len(shardctl.open(out)))
         next(source.rglob("*[0-9].jpg")).unlink()
     return counts
-
-
-@pytest.mark.thorough(after=1)
-@pytest.mark.parametrize("left", ["nothing", "no history"])
-def test_a_manifest_made_anew_follows_the_generations_that_are_kept(left, source, out):
-    counts, manifest = generations(source, out, 3), out / "manifest.json"
-    record = json.loads(manifest.read_text())
-    history = record.pop("history")
-    del record["keep"]
-    for path in manifests_of(out):
-        path.unlink()
-        if left == "no history":
-            path.write_text(json.dumps(record))
-    assert repair(out, sources=[source]).status == "repaired"
-    assert [len(shardctl.open(out, generation=number)) for number in (1, 2, 3)] == counts
-    at = shardctl.open(out).manifest
-    assert [each.to_json() for each in at.history[:2]] == history[:2]
-    assert (at.generation.digest, at.keep) == (history[2]["digest"], 2)
-    expect_whole(out)
-    if left == "nothing":
-        with pytest.raises(DatasetError, match="lost its fingerprint"):
-            update(source, out)
 
 
 def test_a_manifest_is_brought_back_by_its_copy_and_keeps_the_generations(source, out):

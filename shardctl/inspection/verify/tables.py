@@ -16,20 +16,22 @@ from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import AnyDataset
 from shardctl.format.dataset_tables import MOST, DatasetTables, open_files
+from shardctl.format.generations import instead_of_manifest
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     CHECKSUMS,
     FILES,
     MANIFEST,
     PLAN,
-    REBUILT_FROM,
     REJECTS,
     SHARDS,
     STAGING,
+    job_of_generation,
 )
 from shardctl.format.on_store import DatasetOnStore
 from shardctl.format.tables import (
     BRING_BACK,
+    REPAIR_ADVICE,
     ShardTable,
     open_checked_table,
     read_checksums,
@@ -51,69 +53,78 @@ LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
 def check_manifest(folder: AnyDataset) -> tuple[Manifest | None, list[Finding]]:
     """Read the manifest, and its copy beside the tables: that alone of an earlier generation.
     Damage is a finding; raises DatasetError if there is no dataset at all."""
-    root = LocalFolder(folder.root, folder.url) if isinstance(folder, DatasetFolder) else folder
-    tables = folder.places.tables
-    name = f"{tables}{MANIFEST}"
-    is_whole = all(folder.stat(each) is not None for each in REBUILT_FROM)
-    manifest, findings = _check_manifest(root, is_whole or folder.stat(name) is not None)
-    if not tables or tables == folder.places.shards:  # format 2
-        return manifest, findings
-    try:
-        data = folder.read(name)
-        copy = Manifest.parse(data, folder.shown(name))
-    except FileNotFoundError:
-        return manifest, [*findings, error(MISSING, f"{name} is missing; {MEND}")]
-    except OSError as fault:
-        return manifest, [*findings, unreadable(name, fault, MEND)]
-    except DatasetError as problem:
-        return manifest, [*findings, error("damaged-manifest", f"{problem}; {MEND}")]
+    copy, data, of_copy = _read_copy(folder)
+    manifest, findings = _read_manifest(folder, copy is not None)
+    if copy is None:
+        return manifest, findings if manifest is None else [*findings, *of_copy]
     if manifest is None and isinstance(folder, DatasetOnStore):
         # those read it who check the tables
-        write_atomically(folder.work / MANIFEST, data.to_pybytes())
-    if manifest is None or manifest.generation.number == copy.generation.number:
-        # how many generations are kept may be changed later
-        known = json.dumps(json.loads(data.to_pybytes()), indent=1).encode() + b"\n"
-        same = manifest is None or manifest.keeping(0) == copy.keeping(0)
-        if not same or known != data.to_pybytes():
-            what = f"{MANIFEST} and {name} have other bytes; {MEND}"
-            findings = [*findings, error("damaged-manifest", what)]
-        return manifest or copy, findings
-    return copy, findings
+        write_atomically(folder.work / MANIFEST, data)
+    if manifest is not None and manifest.generation.number != copy.generation.number:
+        return copy, findings
+    # how many generations are kept may be changed later
+    same = manifest is None or manifest.keeping(0) == copy.keeping(0)
+    if not same or not _is_as_written(data):
+        what = f"{MANIFEST} and {folder.places.tables}{MANIFEST} have other bytes; {MEND}"
+        findings.append(error("damaged-manifest", what))
+    return manifest or copy, findings
 
 
-def _check_manifest(folder: Folder, is_one: bool) -> tuple[Manifest | None, list[Finding]]:
-    """`is_one` says whether a manifest can be made of the rest of the dataset."""
-    here = folder.local
+def _read_copy(folder: AnyDataset) -> tuple[Manifest | None, bytes, list[Finding]]:
+    """Return the copy of the manifest, its bytes, and what is wrong with it. Format 2 has none."""
+    name = f"{folder.places.tables}{MANIFEST}"
+    if not job_of_generation(folder.places.tables):
+        return None, b"", []
     try:
-        folder.read(MANIFEST, 0, 1)
-    except (FileNotFoundError, NotADirectoryError):
-        if not is_one or (here is not None and any((here / STAGING).glob(f"*/{JOB}"))):
-            # says what this is instead: no dataset, or a conversion that is not finished
-            Manifest.load(folder)
-        return None, [
-            error(
-                "missing-manifest",
-                f"{MANIFEST} is missing, but the rest of a dataset exists; {MEND}",
-            )
-        ]
+        data = folder.read(name)
+        return Manifest.parse(data, folder.shown(name)), data.to_pybytes(), []
+    except FileNotFoundError:
+        found = error(MISSING, f"{name} is missing; {MEND}")
     except OSError as fault:
-        if here is not None and not exists(here):
-            Manifest.load(folder)  # says why nothing is known of the folder
-        if folder.stat(MANIFEST) is None:
-            return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
-    try:
-        manifest = Manifest.load(folder)
-        text = folder.read(MANIFEST).to_pybytes()
+        found = unreadable(name, fault, MEND)
     except DatasetError as problem:
-        if isinstance(problem.__cause__, OSError):
-            return None, [unreadable(MANIFEST, problem.__cause__, MOVE_AWAY)]
-        return None, [error("damaged-manifest", f"{problem}")]
+        found = error("damaged-manifest", f"{problem}; {MEND}")
+    return None, b"", [found]
+
+
+def _read_manifest(folder: AnyDataset, is_copied: bool) -> tuple[Manifest | None, list[Finding]]:
+    """Return the manifest right in the folder of the dataset, and what is wrong with it. Only a
+    whole copy brings it back."""
+    root = LocalFolder(folder.root, folder.url) if isinstance(folder, DatasetFolder) else folder
+    here, tables = root.local, folder.places.tables
+    instead = instead_of_manifest(tables)
+    remedy = MOVE_AWAY if is_copied else instead
+    try:
+        manifest = Manifest.load(root)
+        data = root.read(MANIFEST).to_pybytes()
     except OSError as fault:
-        return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
-    if json.dumps(json.loads(text), indent=1).encode() + b"\n" != text:
-        what = f"{MANIFEST} has the right content in other bytes; {MEND}"
-        return manifest, [error("damaged-manifest", what)]
-    return manifest, []
+        return None, [unreadable(MANIFEST, fault, remedy)]
+    except DatasetError as problem:
+        why = problem.__context__
+        if isinstance(why, NotADirectoryError) or (here is not None and not exists(here)):
+            raise
+        if isinstance(why, FileNotFoundError):
+            if here is not None and any((here / STAGING).glob(f"*/{JOB}")):
+                raise  # it says so: a conversion that is not finished
+            if not tables or folder.stat(f"{tables}{MANIFEST}") is None:
+                if here is not None:
+                    raise  # it says what this is instead
+                raise DatasetError(f"{folder.shown()}: lacks {MANIFEST}; {instead}") from None
+            what = f"{MANIFEST} is missing, but the rest of a dataset exists"
+            return None, [error("missing-manifest", f"{what}; {MEND if is_copied else instead}")]
+        if isinstance(why, OSError):
+            return None, [unreadable(MANIFEST, why, remedy)]
+        said = str(problem) if is_copied else str(problem).replace(REPAIR_ADVICE, instead)
+        return None, [error("damaged-manifest", said)]
+    if _is_as_written(data):
+        return manifest, []
+    what = f"{MANIFEST} has the right content in other bytes; {MEND}"
+    return manifest, [error("damaged-manifest", what)]
+
+
+def _is_as_written(data: bytes) -> bool:
+    """Return whether these are the bytes of a manifest, and not others of the same content."""
+    return json.dumps(json.loads(data), indent=1).encode() + b"\n" == data
 
 
 def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> list[Finding]:

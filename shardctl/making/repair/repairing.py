@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.dataset_location import AnyDataset
+from shardctl.format.generations import instead_of_manifest
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, is_duplicates_table
@@ -39,18 +40,6 @@ from shardctl.making.convert.table_writer import join_markers, write_final_files
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
-from shardctl.making.repair.manifest import (
-    as_format_2,
-    expected_hashes,
-    hash_files,
-    named_shards,
-    named_sources,
-    refuse_folders,
-    refuse_not_ours,
-    refuse_other_manifest,
-    remake_manifest,
-    with_sizes,
-)
 from shardctl.making.repair.outcomes import (
     Listener,
     Lost,
@@ -66,6 +55,14 @@ from shardctl.making.repair.outcomes import (
     lost_samples,
     recorded_job,
     shard_facts,
+)
+from shardctl.making.repair.recorded import (
+    as_format_2,
+    hash_files,
+    recorded_shards,
+    refuse_folders,
+    refuse_not_ours,
+    refuse_other_manifest,
 )
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.job import DatasetJob, Job
@@ -99,8 +96,7 @@ OF_SHARDS = ("samples", "bytes", "rejected", "splits", "files", "jpeg", "update"
 
 @dataclasses.dataclass
 class Repair:
-    """The state of one call of `repair`. `doubtful` are the sources that a damaged manifest
-    names."""
+    """The state of one call of `repair`."""
 
     dataset: AnyDataset
     new: NewGeneration
@@ -109,7 +105,6 @@ class Repair:
     drop_lost: bool
     workers: int | str
     listener: Listener
-    doubtful: tuple[str, ...] = ()
     repaired: list[str] = dataclasses.field(default_factory=list)
     unrepaired: list[Unrepaired] = dataclasses.field(default_factory=list)
     lost: list[Lost] = dataclasses.field(default_factory=list)
@@ -128,9 +123,10 @@ class Repair:
     def run(self) -> RepairResult:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
         BusyError."""
-        self.manifest = self._whole_manifest()
+        found = self._whole_manifest()
+        self.manifest = dataclasses.replace(found, sources=self.sources or found.sources)
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
-        self.shards = named_shards(self.dataset, self.manifest, hashes)
+        self.shards, recorded = recorded_shards(self.dataset, self.manifest, hashes)
         self.names = [shard.path for shard in self.shards]
         refuse_folders(self.dataset, self.names)
         self.called = {shard.path: shard.name for shard in self.shards}
@@ -143,7 +139,8 @@ class Repair:
                 f"{self.dataset.shown(name)}: cannot be read ({why}), and may still be whole, so "
                 "that --drop-lost keeps it; bring back its disk, or move it away"
             )
-        self.expected = expected_hashes(self.dataset, self.manifest, self.names, hashes)
+        self.expected = {name: facts.sha256 for name, facts in self.manifest.files.items()}
+        self.expected |= {name: recorded[name] for name in self.names if name in recorded}
         self.held.check()
         self.damaged = {
             name
@@ -171,8 +168,8 @@ class Repair:
                 self.unrepaired += [Unrepaired(name, what) for name in sorted(self.damaged)]
         if self.unrepaired and self.pruned:
             self.notices.append("--overwrite brings pruned samples back; prune them again")
-        if not dropped:
-            self._settle_manifest()
+        if self.manifest != found and not dropped and not self.unrepaired:
+            self._write_manifest(self.manifest)
         places = map(self._place, self.repaired)
         for folder in {self.dataset.work, *(place.parent for place in places)}:
             sync_folder(folder)
@@ -240,58 +237,34 @@ class Repair:
         return {*self.manifest.files, *self.names} - self.damaged
 
     def _whole_manifest(self) -> Manifest:
-        """Return the manifest, repaired first if it is damaged."""
+        """Return the manifest, brought back first by its copy if it is damaged."""
         manifest, findings = check_manifest(self.dataset)
         if manifest is not None:
             refuse_other_manifest(self.dataset, manifest)
-        damaged = manifest is None or bool(findings)
         for finding in findings:
-            if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
+            if finding.kind == UNREADABLE:  # it may be whole
                 raise DatasetError(f"{self.dataset.shown()}: {finding.message}")
-        if damaged:
+        if findings:
             refuse_not_ours(LocalFolder(self.dataset.work))
         if manifest is None:
-            self.doubtful = named_sources(self.dataset)
-            manifest = remake_manifest(self.dataset, self.sources)
+            instead = instead_of_manifest(self.dataset.places.tables)
+            raise DatasetError(f"{self.dataset.shown()}: {MANIFEST} is lost or damaged; {instead}")
         refuse_folders(self.dataset, (MANIFEST, *manifest.files))
-        if damaged:
+        if findings:
             # its copy does not know which generations went since
             kept = [self.dataset.stat(f"{each.path}{SHARDS}") for each in manifest.kept]
             if None in kept:
                 manifest = manifest.keeping(len(kept) - kept.count(None))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
-            if not manifest.sources:
-                named = f" (it named {_listed(self.doubtful)})" if self.doubtful else ""
-                self.notices.append(
-                    f"{MANIFEST} was rebuilt without its sources{named}; --source records them"
-                )
-            if not all(manifest.fingerprint_parts.values()):
-                self.notices.append(
-                    f"{MANIFEST} has lost the fingerprint: for convert it is not up to date"
-                )
-        return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
-
-    def _settle_manifest(self) -> None:
-        """Add to the manifest what is known only now: the sizes of tables, and the paths of the
-        sources."""
-        if self.unrepaired:
-            return
-        on_disk = Manifest.load(self.dataset)
-        settled = dataclasses.replace(
-            on_disk,
-            files=with_sizes(self.dataset, on_disk.files),
-            sources=self.sources or on_disk.sources,
-        )
-        if settled != on_disk:
-            self._write_manifest(settled)
+        return manifest
 
     def _write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the
         dataset."""
         self.held.check()
         data = manifest.to_json().encode()
-        if self.dataset.places.tables and manifest.job:
+        if manifest.job:
             copy = self._place(f"{self.dataset.places.tables}{MANIFEST}")
             make_folder(copy.parent, self.dataset.work)
             write_atomically(copy, data)
@@ -346,16 +319,10 @@ class Repair:
         """Tell where the sources are read that the manifest names. Raises DatasetError where it
         cannot be relied on.
 
-        A dataset may come from anybody: only a whole manifest is believed, and only a place that a
-        conversion may record.
+        A dataset may come from anybody: only a place is believed that a conversion may record.
         """
         if self.sources:
             return
-        if self.doubtful:
-            raise DatasetError(
-                f"{MANIFEST} was damaged, and may name wrong sources: {_listed(self.doubtful)}; "
-                f"{SAY_WHERE}"
-            )
         if not self.manifest.sources:
             raise DatasetError(f"the manifest does not say where the sources are; {SAY_WHERE}")
         if strange := self.manifest.strange_sources():
