@@ -54,12 +54,11 @@ def first_wrong_key(provenance: Provenance, blocks: Sequence[pa.RecordBatch]) ->
     units = provenance.units
     if not len(units) or provenance.tells_no_keys:
         return None  # samples that shardctl.write wrote are of no unit
-    records_of = _in_order if units.in_order else _mixed
     first, parts = 0, [np.empty((3, 0), np.int64)]
     for block in blocks:
         if block.column("key").type != pa.string():
             return first
-        place, record, right = records_of(provenance, first, block)
+        place, record, right = _records_of(provenance, first, block)
         variant = _variant(provenance, block)
         right = right & (variant >= 0)
         if not provenance.by_functions:
@@ -71,62 +70,44 @@ def first_wrong_key(provenance: Provenance, blocks: Sequence[pa.RecordBatch]) ->
     return _first_repeated(units, np.concatenate(parts, axis=1))
 
 
-def _in_order(
+def _records_of(
     provenance: Provenance, first: int, block: pa.RecordBatch
 ) -> tuple[Numbers, Numbers, Bools]:
-    """Return the units (their places) and the records that rows are of, and whether their keys say
-    so, (n,) each. The rows have the order of the units."""
+    """Return the units (their places) and the records that the rows of a block are of, and whether
+    their keys say so, (n,) each. `first` is the row of the first one."""
     import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
 
     units, keys = provenance.units, block.column("key")
-    places = units.places_in_order(first + np.arange(len(keys)))
-    paths = provenance.stored.paths_of(units.file[places])
-    begins = units.first[places]
+    rows, numbers = first + np.arange(len(keys)), number_at_end(keys)
+    places = units.places_in_order(rows) if units.in_order else _named(provenance, keys, numbers)
+    begins, (starts, stops) = units.first[places], units.bounds
     whole = begins == 0
-    record = np.where(whole, 0, number_at_end(keys))
-    expected = pc.if_else(pa.array(whole), paths, _keys(paths, record))
+    record = np.where(whole, 0, numbers)
+    paths = provenance.stored.paths_of(units.file[places])
+    of_many = pc.binary_join_element_wise(paths, pa.array(record).cast(pa.string()), "#")
+    same = pc.equal(keys, pc.if_else(pa.array(whole), paths, of_many)).fill_null(False)
     right = whole | ((begins <= record) & (record < begins + units.records[places]))
-    return places, record, right & _equal(keys, expected)
+    right &= (starts[places] <= rows) & (rows < stops[places])
+    return places, record, right & same.to_numpy(zero_copy_only=False)
 
 
-def _mixed(
-    provenance: Provenance, first: int, block: pa.RecordBatch
-) -> tuple[Numbers, Numbers, Bools]:
-    """Return the same of rows that were mixed with those of other units: all of files of many
-    records."""
-    import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
+def _named(provenance: Provenance, keys: pa.Array, numbers: Numbers) -> Numbers:
+    """Return the units that keys of files of many records name, by their places, (n,); any others
+    where there are none."""
+    import pyarrow.compute as pc
 
-    units, keys = provenance.units, block.column("key")
-    record = number_at_end(keys)
+    units = provenance.units
     files = np.unique(units.file)
-    paths = pc.replace_substring_regex(keys, pattern="#[0-9]+$", replacement="")
-    found = (
-        pc.index_in(paths, value_set=provenance.stored.paths_of(files))
-        .fill_null(-1)
-        .to_numpy(zero_copy_only=False)
-    )
-    order = np.lexsort((units.first, units.file))
     span = int((units.first + units.records).max()) + 1
     if span * len(files) >= MOST:
-        return record, record, np.zeros(len(keys), bool)
+        return np.zeros(len(keys), np.int64)
+    paths = pc.replace_substring_regex(keys, pattern="#[0-9]+$", replacement="")
+    found = pc.index_in(paths, value_set=provenance.stored.paths_of(files)).fill_null(0)
+    order = np.lexsort((units.first, units.file))
     starts = np.searchsorted(files, units.file[order]) * span + units.first[order]
-    inside = np.minimum(record, span - 1)
-    at = np.searchsorted(starts, found.astype(np.int64) * span + inside, side="right") - 1
-    places = order[np.maximum(at, 0)]
-    begins, row = units.first[places], first + np.arange(len(keys))
-    starts_at, stops_at = units.bounds
-    right = (
-        (at >= 0)
-        & (found >= 0)
-        & (units.file[places] == files[np.maximum(found, 0)])
-        & (begins > 0)
-        & (begins <= record)
-        & (record < begins + units.records[places])
-        & _equal(keys, _keys(paths, record))
-        & (starts_at[places] <= row)
-        & (row < stops_at[places])
-    )
-    return places, record, right
+    wanted = np.asarray(found).astype(np.int64) * span + np.minimum(numbers, span - 1)
+    places: Numbers = order[np.maximum(np.searchsorted(starts, wanted, side="right") - 1, 0)]
+    return places
 
 
 def _first_repeated(units: ShardUnits, rows: Numbers) -> int | None:
@@ -176,19 +157,6 @@ def number_at_end(keys: pa.Array) -> Numbers:
             break
         numbers[left] += digits.astype(np.int64) * 10**power
     return numbers
-
-
-def _keys(paths: pa.Array, records: Numbers) -> pa.Array:
-    import pyarrow.compute as pc
-
-    return pc.binary_join_element_wise(paths, pa.array(records).cast(pa.string()), "#")
-
-
-def _equal(keys: pa.Array, others: pa.Array) -> Bools:
-    import pyarrow.compute as pc
-
-    equal: Bools = pc.equal(keys, others).fill_null(False).to_numpy(zero_copy_only=False)
-    return equal
 
 
 OTHER_BUILD = "another build may read it (see `shardctl --version`), else convert without it"

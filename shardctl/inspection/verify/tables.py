@@ -131,6 +131,8 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> lis
     """Compare one of the files beside the shards with what the manifest says of it."""
     facts = manifest.files[name]
     remedy = BRING_BACK if name in manifest.given_files else MEND
+    if name == PLAN and manifest.generation.number > 1:
+        remedy = REPAIR_ADVICE  # an update keeps units in their shards, which nothing else says
     missing = error(MISSING, f"{name} is missing; {remedy}")
 
     def compare() -> Iterator[Finding]:
