@@ -8,10 +8,9 @@ sums of the latter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ from shardctl.errors import DatasetError
 from shardctl.format.arrays import Hashes, Numbers, numbers_of
 from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE, Json
-from shardctl.system.files import FileFacts, HashingFile, replacing
+from shardctl.system.files import FileFacts, HashingFile
 from shardctl.system.folders import FolderHere, hash_file
 
 FILE_STATES_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
@@ -119,19 +118,17 @@ class UpdateWriter:
     """Writes update.arrows: first the rows of all files, then those of the shards in the order of
     the dataset, then what was pruned."""
 
-    def __init__(self, sink: HashingFile) -> None:
-        self._file = pa.PythonFile(sink, mode="w")
-        self._counts: pa.RecordBatchWriter | None = None
-        self._rows: list[Json] = []
-
-    def write_files(self, file_states: pa.Table, beside: str) -> None:
-        """Write the rows of all files; more columns than those of FILE_STATES_SCHEMA are left
-        out."""
+    def __init__(
+        self, sink: HashingFile, file_states: pa.Table, beside: str, pruned: Pruned
+    ) -> None:
+        """`file_states` may have more columns than those of FILE_STATES_SCHEMA."""
+        self._file, self._pruned = pa.PythonFile(sink, mode="w"), pruned
         schema = FILE_STATES_SCHEMA.with_metadata({BESIDE_KEY: beside})
         with pa.ipc.new_stream(self._file, schema) as writer:
             for batch in file_states.select(FILE_STATES_SCHEMA.names).to_batches():
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         self._counts = pa.ipc.new_stream(self._file, COUNTS_SCHEMA)
+        self._rows: list[Json] = []
 
     def add(self, counts: ShardCounts) -> None:
         """Add the row of a shard."""
@@ -140,30 +137,19 @@ class UpdateWriter:
             self._write()
 
     def _write(self) -> None:
-        assert self._counts is not None, "the rows of the files come first"
         self._counts.write_batch(pa.RecordBatch.from_pylist(self._rows, COUNTS_SCHEMA))
         self._rows.clear()
 
-    def finish(self, pruned: Pruned) -> None:
+    def finish(self) -> None:
         """Write what is held, and what was pruned."""
         self._write()
-        assert self._counts is not None, "the rows of the files come first"
         self._counts.close()
         rows = [
-            {"source": each[0], "record": each[1], "unit": pruned[each]} for each in sorted(pruned)
+            {"source": each[0], "record": each[1], "unit": self._pruned[each]}
+            for each in sorted(self._pruned)
         ]
         with pa.ipc.new_stream(self._file, PRUNED_SCHEMA) as writer:
             writer.write_batch(pa.RecordBatch.from_pylist(rows, PRUNED_SCHEMA))
-
-
-@contextmanager
-def writing_update(folder: Path, pruned: Pruned) -> Iterator[tuple[UpdateWriter, HashingFile]]:
-    """Yield what writes update.arrows in a folder, and the file, whose facts are known when this
-    has ended."""
-    with replacing(folder / UPDATE) as sink:
-        writer = UpdateWriter(sink)
-        yield writer, sink
-        writer.finish(pruned)
 
 
 class UpdateState:

@@ -423,7 +423,7 @@ def lose_several(root: Path) -> None:
 REPAIRS: list[tuple[Callable[[Path], object], str]] = [
     (lose_several, BASE),
     (lambda d: (d / "manifest.json").unlink(), ""),
-    (edit_manifest, BASE),
+    (edit_manifest, ""),
     (lambda d: shard_in(d, SHARD).rename(d / "lost.arrow"), ""),
     (lambda d: (tables_in(d) / "shards.arrow").write_bytes(b"junk"), BASE),
 ]
@@ -446,6 +446,19 @@ def test_repair_brings_back_the_bytes(bucket, folder, damage):
     assert shardctl.verify(bucket).ok
     assert SCRATCH not in repr(result)
     assert repair(bucket).status == "whole"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("folder", [BASE], indirect=True)
+def test_a_manifest_of_format_2_is_not_rebuilt(bucket, folder):
+    edit_manifest(folder)
+    put(folder, bucket)
+    before = files_in(folder)
+    with pytest.raises(DatasetError, match=r"is of format 2; shardctl 1\.0\.0rc1 can rebuild"):
+        repair(bucket)
+    store = open_store(bucket)
+    left = [entry.name for page in store.pages() for entry in page]
+    assert {name: store.get(name).to_pybytes() for name in left} == before
 
 
 def test_a_repair_that_is_not_needed_writes_nothing(bucket, dataset, object_server):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from shardctl.format.names import (
     is_shard_path,
     job_of_generation,
 )
-from shardctl.format.tables import ShardEntry, ShardSpool, ShardTable, read_checksums
+from shardctl.format.tables import ShardSpool, ShardTable, read_checksums
 from shardctl.making.commit.staging import (
     REPAIR_PREFIX,
     has_made,
@@ -398,20 +398,6 @@ def manifest_of(
         "shardctl_version": __version__,
     }
     return Manifest(**{**facts, **others})
-
-
-def splits_of(
-    entries: Sequence[ShardEntry], names: Iterable[str] | None = None
-) -> tuple[SplitFacts, ...]:
-    """Return what a manifest says of the splits with these names (None: all there are)."""
-    if names is None:
-        names = dict.fromkeys(entry.split for entry in entries)
-    found = []
-    for name in names:
-        own = [entry for entry in entries if entry.split == name]
-        rows, size = sum(entry.rows for entry in own), sum(entry.bytes for entry in own)
-        found.append(SplitFacts(name, rows, len(own), size))
-    return tuple(found)
 
 
 def now() -> str:

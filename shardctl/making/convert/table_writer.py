@@ -6,31 +6,28 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError
-from shardctl.format.arrays import Bools, Numbers, column_of
+from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
-from shardctl.format.manifest import Manifest, SplitFacts, sum_up
-from shardctl.format.names import FILES, MANIFEST, PLANNED, REJECTS, SHARDS, Json
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, MANIFEST, PLANNED, REJECTS, Json
 from shardctl.format.tables import (
-    PLAN_SCHEMA,
     UNIT_FIELDS,
     Making,
     ShardEntry,
-    ShardSpool,
     read_rejects,
 )
-from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts, writing_update
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts
 from shardctl.images.codecs import backend
 from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_generation
 from shardctl.making.commit.staging import clear_partial_files
+from shardctl.making.commit.tables import writing_tables
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.previous import PreviousDataset
@@ -38,10 +35,10 @@ from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import VERSIONS
 from shardctl.making.plan.labels import JOB_ONLY
-from shardctl.making.plan.plan import NOT_KEPT, job_table, plan_table
+from shardctl.making.plan.plan import NOT_KEPT, job_table
 from shardctl.making.shards.job import DatasetJob
 from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
-from shardctl.system.files import copy_file, replacing, write_atomically
+from shardctl.system.files import copy_file, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.pool import Pool
 from shardctl.system.progress import Report
@@ -325,89 +322,61 @@ def join_markers(
     jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
     objects, cut_off = 0, 0 if job.layout.roles.objects else None
     steps: list[Counts] | None = []
-    totals = {split.name: np.zeros(4, np.int64) for split in job.splits}
     class_counts = {split.name: [0] * len(classes or ()) for split in job.splits}
     write_final_files(new / FILES, job.files)
-    writing: AbstractContextManager[Any] = nullcontext()
-    if file_states is not None:
-        writing = writing_update(new, pruned)
-    with ShardSpool(job.folder) as shards:
-        with (
-            writing as update,
-            replacing(new / REJECTS) as rejects,
-            plan_table(new, PLAN_SCHEMA) as add_units,
-        ):
-            if update is not None:
-                update[0].write_files(file_states, beside)
-            for shard in range(job.shards):
-                place, done = job.planned_shard(shard), done_of(shard)
-                split, facts = place.split_name, done.facts
-                units = job.plan.slice(place.first_unit, place.units)
-                columns = {name: units[name] for name, _ in UNIT_FIELDS}
-                columns["shard"] = column_of(np.full(len(units), shard, np.int32))
-                columns |= {name: done.units[name] for name in done.units.column_names}
-                rows = [columns[name] for name in PLAN_SCHEMA.names]
-                add_units(pa.table(rows, schema=PLAN_SCHEMA))
-                for label, samples in done.labels.items() if classes else ():
-                    class_counts[split][label] += samples
-                objects += done.objects
-                # Where those of one are not known (it was compacted), those of all are not.
-                if cut_off is not None:
-                    cut_off = None if done.cut_off is None else cut_off + done.cut_off
-                if shard and (steps is None or bool(steps) != bool(done.steps)):
-                    steps = None
-                else:
-                    steps = add_counts(steps or [], done.steps)
-                if update is not None:
-                    of_jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
-                    marked = (done.objects, done.cut_off)
-                    update[0].add(
-                        ShardCounts(done.labels, done.shapes, *marked, of_jpegs, done.steps)
-                    )
-                if jpegs is not None:
-                    assert done.jpegs is not None, "it is recorded of every shard, or of none"
-                    jpegs.append(done.jpegs)
-                for line in lines(shard, done):
-                    rejects.write(line)
-                totals[split] += (done.inputs, done.rejected, facts.rows, facts.bytes)
-                shards.add(
-                    ShardEntry(
-                        split=split,
-                        number=place.number,
-                        path=path_of(shard, done),
-                        units=place.units,
-                        inputs=done.inputs,
-                        rejected=done.rejected,
-                        **vars(facts),
-                    )
-                )
-                if len(shapes) < 2:
-                    shapes.update(done.shapes[:2])
+    update = None if file_states is None else (file_states, beside, pruned)
+    with writing_tables(new, job.folder, update) as tables:
+        for shard in range(job.shards):
+            place, done = job.planned_shard(shard), done_of(shard)
+            units = job.plan.slice(place.first_unit, place.units)
+            columns = {name: units[name] for name, _ in UNIT_FIELDS}
+            columns |= {name: done.units[name] for name in done.units.column_names}
+            for label, samples in done.labels.items() if classes else ():
+                class_counts[place.split_name][label] += samples
+            objects += done.objects
+            # Where those of one are not known (it was compacted), those of all are not.
+            if cut_off is not None:
+                cut_off = None if done.cut_off is None else cut_off + done.cut_off
+            if shard and (steps is None or bool(steps) != bool(done.steps)):
+                steps = None
+            else:
+                steps = add_counts(steps or [], done.steps)
+            of_jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
+            marked = (done.objects, done.cut_off)
+            counts = ShardCounts(done.labels, done.shapes, *marked, of_jpegs, done.steps)
+            if jpegs is not None:
+                assert done.jpegs is not None, "it is recorded of every shard, or of none"
+                jpegs.append(done.jpegs)
+            entry = ShardEntry(
+                split=place.split_name,
+                number=place.number,
+                path=path_of(shard, done),
+                units=place.units,
+                inputs=done.inputs,
+                rejected=done.rejected,
+                **vars(done.facts),
+            )
+            tables.add(entry, columns, lines(shard, done), counts)
+            if len(shapes) < 2:
+                shapes.update(done.shapes[:2])
         if fields is None:
             shape = next(iter(shapes)) if len(shapes) == 1 else None
             fields = job.layout.with_shape(shape).fields()
         jpeg = joined(jpegs) if jpegs is not None else None
-        shards.write_table(new / SHARDS, _making(job, fields, settings), jpeg)
         for name in job.recipe.tables:
             copy_file(job.folder / name, new / name)
         for name, data in job.recipe.files.items():
             write_atomically(new / name, data)
-        files = sum_up(new, shards.sums(), sorted([*job.recipe.files, *job.recipe.tables]))
-    inputs, rejected, samples, size = np.sum([*totals.values()], axis=0).tolist()
-    of_splits = ((split, totals[split.name].tolist()) for split in job.splits)
+        own = sorted([*job.recipe.files, *job.recipe.tables])
+        splits = (split.name for split in job.splits)
+        facts = tables.finish(splits, _making(job, fields, settings), jpeg, own)
     return {
-        "inputs": inputs,
-        "samples": samples,
-        "rejected": rejected,
-        "bytes": size,
+        **facts,
         "fields": fields,
-        "splits": tuple(SplitFacts(s.name, of[2], s.shards, of[3]) for s, of in of_splits),
-        "files": files,
         "class_counts": class_counts if classes else None,
         "objects": None if cut_off is None else {"kept": objects, "cut_off": cut_off},
         "jpeg": jpeg.counts() if jpeg is not None else None,
         "steps": steps or None,
-        "update": None if update is None else update[1].facts,
     }
 
 

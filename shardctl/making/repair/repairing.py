@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ from shardctl.format.dataset_location import AnyDataset
 from shardctl.format.generations import instead_of_manifest
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, is_duplicates_table
+from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, Json, is_duplicates_table
 from shardctl.format.tables import (
     BRING_BACK,
     Making,
@@ -69,7 +68,6 @@ from shardctl.making.shards.job import DatasetJob, Job
 from shardctl.making.shards.marker import ShardMarker, WorkDone, read_finished, read_marker
 from shardctl.making.write.writer import write_tables
 from shardctl.system.files import (
-    FileFacts,
     make_folder,
     naming_the_path,
     sha256_of,
@@ -199,7 +197,7 @@ class Repair:
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
             as_before = lambda shard, done: self.names[shard]  # noqa: E731 - one line, used once
-            self._mend_tables(lambda: self._write_tables(job, self._remade, as_before)["files"])
+            self._mend_tables(lambda: self._write_tables(job, self._remade, as_before))
         return dropped
 
     def _mend_written(self) -> None:
@@ -209,7 +207,7 @@ class Repair:
         lost = sorted(self.damaged & set(self.names))
         self.unrepaired += [Unrepaired(name, what) for name in lost]
 
-        def write() -> dict[str, FileFacts]:
+        def write() -> Json:
             manifest = self.manifest
             layout = find_layout(self.dataset, manifest, self.intact).to_json()
             made = (manifest.recipe, manifest.settings, manifest.fingerprint_parts)
@@ -450,7 +448,7 @@ class Repair:
         own = ", or your own function has changed" if self.transforms else ""
         return f"its sources are unchanged, but {versions}{own}"
 
-    def _mend_tables(self, write: Callable[[], dict[str, FileFacts]]) -> None:
+    def _mend_tables(self, write: Callable[[], Json]) -> None:
         """Have the damaged tables written into the folder of the repair, and put the verified ones
         in place."""
         tables = sorted(self.damaged & set(self.manifest.files))
@@ -461,7 +459,9 @@ class Repair:
             what = f"it lists all shards, and {self.called[shards[0]]} is not repaired"
             self.unrepaired += [Unrepaired(name, what) for name in tables]
             return
-        files = write() if self.manifest.job else as_format_2(self._remade, write())
+        files = write()["files"]
+        if not self.manifest.job:
+            files = as_format_2(self._remade, files)
         self.held.check()
         for name in tables:
             if files[name].sha256 == self.manifest.files[name].sha256:
@@ -484,7 +484,7 @@ class Repair:
 
     def _write_tables(
         self, job: DatasetJob, new: Path, path_of: Callable[[int, ShardMarker], str]
-    ) -> dict[str, Any]:
+    ) -> Json:
         state, manifest = self.state, self.manifest
         outcomes = Outcomes(self.dataset, job, self.shards, self.intact, state)
         of_update = (state.files, state.digest_beside, state.pruned) if state else ()
@@ -520,7 +520,7 @@ class Repair:
         self.unrepaired, self.damaged = [], set()
         return True
 
-    def _manifest_without_lost(self, facts: dict[str, Any], layout: Layout) -> Manifest:
+    def _manifest_without_lost(self, facts: Json, layout: Layout) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
         without = dataclasses.replace(
             self.manifest,

@@ -18,13 +18,11 @@ from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_location import open_location
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest, sum_up
+from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     FILES,
     MANIFEST,
     PLANNED,
-    REJECTS,
-    SHARDS,
     Json,
 )
 from shardctl.format.shard import Compression
@@ -33,28 +31,27 @@ from shardctl.format.tables import (
     PLAN_SCHEMA,
     Reject,
     ShardEntry,
-    ShardSpool,
     is_written,
     open_checked_table,
     read_rejects,
     taken,
 )
-from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState, writing_update
+from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState
 from shardctl.making.commit import open_target
 from shardctl.making.commit.commit import (
     NewGeneration,
     making_generation,
     now,
-    splits_of,
     sweep,
     upgrade,
 )
+from shardctl.making.commit.tables import writing_tables
 from shardctl.making.convert.previous import refuse_damaged_tables, without_planned
 from shardctl.making.paths import destination_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.making.plan.plan import job_table, plan_table
+from shardctl.making.plan.plan import job_table
 from shardctl.making.write.writer import digest_of_shards
-from shardctl.system.files import copy_file, naming_the_path, replacing, write_atomically
+from shardctl.system.files import copy_file, naming_the_path, write_atomically
 from shardctl.system.folders import FolderHere
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
@@ -96,6 +93,13 @@ class SourceDataset:
     def counts(self, shard: int) -> ShardCounts:
         """Return what was counted in a shard; nothing, if that is lost."""
         return NO_COUNTS if self.state is None else self.state.counts(shard)
+
+    def shard(self, number: int) -> NewShard:
+        """Return a shard as it is."""
+        entry = self.table[number]
+        units = self.stored.plan.slice(entry.first_unit, entry.units)
+        lines = (reject.line() for of_unit in self.rejects[number] for reject in of_unit)
+        return NewShard(entry, units, lines, self.counts(number), self.plain(number))
 
     def plain(self, shard: int) -> Bools | None:
         """Return which images of a shard are plain JPEG, (rows,); None where that is not
@@ -164,8 +168,8 @@ def copies(
     shards: Sequence[Rewritten],
     progress: Report,
 ) -> Iterator[Copied]:
-    """Write shards into the dataset, and yield what is in each. `progress` is called with shards
-    done and shards."""
+    """Write shards beside those of the dataset, and yield what is in each: the caller puts it into
+    the dataset. `progress` is called with shards done and shards."""
 
     def copy(shard: Rewritten) -> Copied:
         # there may be thousands of runs of one
@@ -181,7 +185,6 @@ def copies(
         for done, copied in enumerate(pool.map(copy, shards), 1):
             progress(done, len(shards))
             yield copied
-            new.put(copied.path)
 
 
 def with_columns(units: pa.Table, changed: Json) -> pa.Table:
@@ -224,54 +227,36 @@ def commit(
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
         settings = without_planned(settings)
         making = replace(making, settings=without_planned(making.settings))
-    entries = [shard.entry for shard in shards]
-    there = {*old.table.paths, *new.shards}
-    for path in (entry.path for entry in entries if entry.path not in there):
-        new.put(path)
     parts = old.manifest.fingerprint_parts
     if is_written(old.manifest.settings):
-        parts = {WRITTEN_PART: digest_of_shards(entries)}
+        parts = {WRITTEN_PART: digest_of_shards(shard.entry for shard in shards)}
         making = replace(making, parts=parts)
     with job_table(tables / FILES, files.schema) as table:
         table.write_table(files)
     for name in old.manifest.own_files:
         with naming_the_path(tables / name):
             copy_file(old.folder.path(name), tables / name)
-    update = None
-    with ShardSpool(new.folder) as spool:
-        _write_plan_and_rejects(tables, shards, spool)
-        if old.state is not None:
-            with writing_update(tables, {**dict.fromkeys(pruned), **old.state.pruned}) as (
-                record,
-                file,
-            ):
-                record.write_files(old.state.files, old.state.digest_beside)
-                for shard in shards:
-                    record.add(shard.counts)
-            update = file.facts
-        plain = [shard.plain for shard in shards if shard.plain is not None]
+    state = old.state
+    known = {**dict.fromkeys(pruned), **state.pruned} if state is not None else {}
+    update = (state.files, state.digest_beside, known) if state is not None else None
+    with writing_tables(tables, new.folder, update) as writer:
+        for shard in shards:
+            writer.add(shard.entry, shard.units, shard.lines, shard.counts)
         jpegs = None
         if old.table.records_jpegs and totals["jpeg"] is not None:
+            plain = [shard.plain for shard in shards if shard.plain is not None]
             bits = np.concatenate([np.empty(0, bool), *plain])
             jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
-        spool.write_table(tables / SHARDS, making, jpegs)
-        facts = sum_up(tables, spool.sums(), old.manifest.own_files)
-    splits = splits_of(entries, (split.name for split in old.manifest.splits))
+        splits = (split.name for split in old.manifest.splits)
+        facts = writer.finish(splits, making, jpegs, old.manifest.own_files)
     changed = replace(
         old.manifest,
         created=now(),
-        samples=sum(split.samples for split in splits),
-        shards=len(entries),
-        bytes=sum(split.bytes for split in splits),
-        inputs=sum(entry.inputs for entry in entries),
-        rejected=sum(entry.rejected for entry in entries),
-        splits=splits,
         settings=settings,
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
-        files=facts,
-        update=update,
         job=new.id,
+        **facts,
         **totals,
     )
     manifest = changed.with_generation(old.manifest, command, 0, removed, 0)
@@ -279,14 +264,3 @@ def commit(
         manifest = replace(manifest.keeping(0), keep=manifest.keep)
     write_atomically(tables / MANIFEST, manifest.to_json().encode())
     return new.commit()
-
-
-def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:
-    with replacing(new / REJECTS) as rejects, plan_table(new, PLAN_SCHEMA) as add_units:
-        for number, shard in enumerate(shards):
-            numbers = pa.array(np.full(shard.units.num_rows, number, np.int32))
-            place = PLAN_SCHEMA.get_field_index("shard")
-            add_units(shard.units.set_column(place, PLAN_SCHEMA.field(place), numbers))
-            for line in shard.lines:
-                rejects.write(line)
-            spool.add(shard.entry)

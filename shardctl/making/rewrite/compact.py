@@ -220,15 +220,13 @@ def _written(
     rejects = dict(zip(rejected, chain.from_iterable(old.rejects), strict=True))
     copied = copies(old, new, [shard for shard in plan if shard.kept is None], progress)
     for shard in plan:
+        if shard.kept is not None:
+            found = old.shard(shard.kept)
+            yield replace(found, counts=replace(found.counts, steps=()))
+            continue
         of_units = (rejects.get(unit, ()) for unit in shard.units.tolist())
         lines = [reject.line() for reject in chain.from_iterable(of_units)]
-        if shard.kept is None:
-            yield _new_shard(old, new, shard, next(copied), inputs, lines)
-            continue
-        entry = old.table[shard.kept]
-        units = old.stored.plan.slice(entry.first_unit, entry.units)
-        counts = replace(old.counts(shard.kept), steps=())
-        yield NewShard(entry, units, lines, counts, old.plain(shard.kept))
+        yield _new_shard(old, new, shard, next(copied), inputs, lines)
 
 
 def _new_shard(
@@ -249,6 +247,7 @@ def _new_shard(
     cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
     counts = ShardCounts({}, tuple(shapes[:2]), 0, cut_off, _jpegs(old, new, copied), ())
     read = int(inputs[shard.units].sum()) if len(shard.units) else rows
+    new.put(copied.path)
     return shard.recorded(old, copied, units, read, lines, counts)
 
 

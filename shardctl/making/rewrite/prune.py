@@ -268,16 +268,14 @@ def _written(
     for shard, entry in enumerate(old.table):
         if shard in without:
             found, jpegs = next(copied), Counter[str]()
+            new.put(found.path)
             _count_gone(old, entry, chosen.rows[shard], labels, jpegs)
             objects += max(0, old.counts(shard).objects - found.objects)
             all_jpegs.update(jpegs)
             rows = chosen.rows[shard]
             shards.append(_left(old, shard, rows, without[shard], found, jpegs, records))
         else:
-            units = old.stored.plan.slice(entry.first_unit, entry.units)
-            lines = (reject.line() for of_unit in old.rejects[shard] for reject in of_unit)
-            counts, plain = old.counts(shard), old.plain(shard)
-            shards.append(NewShard(entry, units, lines, counts, plain))
+            shards.append(old.shard(shard))
     return shards, _totals(old, labels, objects, all_jpegs), records
 
 

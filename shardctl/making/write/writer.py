@@ -21,14 +21,12 @@ import xxhash
 from shardctl.errors import InputError, ShardctlError, UsageError
 from shardctl.format.arrays import Hashes, Numbers, hash_names
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest, sum_up
+from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     DATA,
     FILES,
     MANIFEST,
-    PLAN,
-    REJECTS,
-    SHARDS,
+    Json,
     path_of_shard,
     shard_name,
 )
@@ -40,17 +38,17 @@ from shardctl.format.tables import (
     PLAN_SCHEMA,
     Making,
     ShardEntry,
-    ShardSpool,
 )
+from shardctl.format.update_state import NO_COUNTS
 from shardctl.images.codecs.image import to_rgb
-from shardctl.making.commit.commit import NewGeneration, manifest_of, splits_of
+from shardctl.making.commit.commit import NewGeneration, manifest_of
+from shardctl.making.commit.tables import writing_tables
 from shardctl.making.plan.fingerprint import WRITTEN_PART
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
 from shardctl.system.files import (
     PARTIAL,
-    FileFacts,
     StreamedFile,
     naming_the_path,
     write_atomically,
@@ -255,21 +253,17 @@ def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
     ).hexdigest()[:32]
 
 
-def write_tables(
-    folder: Path, entries: Sequence[ShardEntry], making: Making
-) -> dict[str, FileFacts]:
+def write_tables(folder: Path, entries: Sequence[ShardEntry], making: Making) -> Json:
     """Write all tables of a dataset without a source, of whose shards are the `entries`, and return
-    what they are."""
-    empty = ((FILES, pa.schema(FILE_FIELDS)), (PLAN, PLAN_SCHEMA))
-    for name, schema in empty:
-        with job_table(folder / name, schema):
-            pass
-    write_atomically(folder / REJECTS, b"")
-    with ShardSpool(folder.parent) as shards:
+    what the manifest says of them."""
+    with job_table(folder / FILES, pa.schema(FILE_FIELDS)):
+        pass
+    units = PLAN_SCHEMA.empty_table()
+    with writing_tables(folder, folder.parent, None) as tables:
         for entry in entries:
-            shards.add(entry)
-        shards.write_table(folder / SHARDS, making)
-        return sum_up(folder, shards.sums())
+            tables.add(entry, units, (), NO_COUNTS)
+        splits = dict.fromkeys(entry.split for entry in entries)
+        return tables.finish(splits, making, None, ())
 
 
 def finish(
@@ -289,18 +283,17 @@ def finish(
     }
     parts = {WRITTEN_PART: digest_of_shards(entries)}
     tables = new.tables
-    files = write_tables(
+    facts = write_tables(
         tables, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
     manifest = manifest_of(
         layout,
         recipe,
         parts,
-        splits_of(entries),
         settings=settings,
-        files=files,
         class_counts=class_counts,
         job=new.id,
+        **facts,
     ).with_generation(new.target.manifest(), MADE_BY, sum(entry.rows for entry in entries), 0, 0)
     write_atomically(tables / MANIFEST, manifest.to_json().encode())
     return new.commit()
