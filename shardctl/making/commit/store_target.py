@@ -25,6 +25,7 @@ from shardctl.errors import (
 )
 from shardctl.format.arrays import Bools
 from shardctl.format.dataset_tables import is_path_below
+from shardctl.format.generations import in_order
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
     DATA,
@@ -413,17 +414,11 @@ class StoreTarget(Target):
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the objects right in a folder, by their keys."""
-        entries = (entry for page in self._store.pages(folder) for entry in page)
-        return {
-            entry.name: entry.size
-            for entry in entries
-            if "/" not in entry.name.removeprefix(folder)
-        }
+        return {each.name: each.size for each in self._store.children(folder.rstrip("/"))[1]}
 
     def generations(self) -> list[str]:
         """Return the folders of all generations, whole or not."""
-        names = self._store.children(GENERATIONS)[0]
-        return sorted(filter(job_of_generation, (f"{GENERATIONS}/{name}/" for name in names)))
+        return in_order(self._store.children(GENERATIONS)[0])
 
     def shards_of(self, folder: str) -> dict[str, int]:
         """Return the sizes of the shards of a generation, by their paths. Raises DatasetError where
