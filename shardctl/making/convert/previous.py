@@ -235,10 +235,13 @@ def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Match
     same = rows >= 0
     known = np.flatnonzero(same)
     of = rows[known]
-    sizes, times, beside = (numbers_of(now[name]) for name in ("size", "mtime_ns", "beside"))
-    same[known] &= sizes[known] == numbers_of(before.files["size"])[of]
-    same[known] &= times[known] == before.state.mtime_ns[of]
-    same[known] &= beside[known] == before.state.beside[of]
+    facts = (
+        (numbers_of(now["size"]), numbers_of(before.files["size"])),
+        (numbers_of(now["mtime_ns"]), before.state.mtime_ns),
+        (numbers_of(now["beside"]), before.state.beside),
+    )
+    for as_now, as_then in facts:
+        same[known] &= as_now[known] == as_then[of]
     as_it_was = same.copy()
     same[known] &= _labels(now)[known] == _labels(before.files)[of]
     if "columns" in now.column_names and "columns" in before.files.column_names:
@@ -362,34 +365,35 @@ def write_reused(job: Job, before: PreviousDataset, of_old: Numbers) -> None:
         return
     rows = np.flatnonzero(of_old >= 0)
     of_old = of_old[rows]
-    shard_before = before.units("shard")[of_old]
-    made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0)
+    names = ("shard", "samples", "rejected", "first_row")
+    shard_before, samples, rejected, first_row = (before.units(name)[of_old] for name in names)
+    made = (samples > 0) & (rejected == 0)
     if before.layout.roles.objects:
         # else it is not known of which samples they were
         made &= before.state.cut_off[shard_before] == 0
-    rows, of_old = rows[made], of_old[made]
-    if len(rows):
-        from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA  # few updates
+    if not made.any():
+        return
+    from shardctl.making.shards.previous_samples import REUSED, REUSED_SCHEMA  # few updates
 
-        samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
-        shard_before = before.units("shard")[of_old]
-        shard = np.searchsorted(job.first_units, rows, side="right")
-        # runs of units that follow each other in both plans
-        steps = ((rows, 1), (of_old, 1), (shard, 0), (shard_before, 0))
-        follows = np.all([np.diff(column) == step for column, step in steps], axis=0)
-        follows &= first_row[1:] == first_row[:-1] + samples[:-1]
-        begins = np.flatnonzero(np.concatenate([[True], ~follows]))
-        columns = (
-            rows[begins],
-            np.diff(begins, append=len(rows)),
-            of_old[begins],
-            shard_before[begins],
-            np.add.reduceat(samples, begins),
-            *before.state.image_sizes[shard_before[begins]].T,
-        )
-        arrays = [column_of(column.astype(np.int64, copy=False)) for column in columns]
-        with job_table(job.folder / REUSED, REUSED_SCHEMA) as table:
-            table.write_batch(pa.record_batch(arrays, schema=REUSED_SCHEMA))
+    columns = (rows, of_old, shard_before, samples, first_row)
+    rows, of_old, shard_before, samples, first_row = (column[made] for column in columns)
+    shard = np.searchsorted(job.first_units, rows, side="right")
+    # runs of units that follow each other in both plans
+    steps = ((rows, 1), (of_old, 1), (shard, 0), (shard_before, 0))
+    follows = np.all([np.diff(column) == step for column, step in steps], axis=0)
+    follows &= first_row[1:] == first_row[:-1] + samples[:-1]
+    begins = np.flatnonzero(np.concatenate([[True], ~follows]))
+    of_runs = (
+        rows[begins],
+        np.diff(begins, append=len(rows)),
+        of_old[begins],
+        shard_before[begins],
+        np.add.reduceat(samples, begins),
+        *before.state.image_sizes[shard_before[begins]].T,
+    )
+    arrays = [column_of(column.astype(np.int64, copy=False)) for column in of_runs]
+    with job_table(job.folder / REUSED, REUSED_SCHEMA) as table:
+        table.write_batch(pa.record_batch(arrays, schema=REUSED_SCHEMA))
 
 
 # --- what a conversion does at its target: make a new dataset, update, nothing, or refuse, decided from
