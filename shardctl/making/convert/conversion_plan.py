@@ -662,22 +662,18 @@ def _refuse_other_columns(
         others = sorted(set(now.classes or ()).symmetric_difference(layout.classes or ()))
         why = f"{some(others)} came or went" if others else "their order changed"
         raise _MadeAnewError(f"the classes have other numbers, as {why}")
+    alike = now == layout
+    if recipe.sample_transforms:  # functions may leave out columns, and make others
+        alike = all(
+            now.roles.by_name.get(name) == layout.roles.by_name.get(name)
+            and now.columns.field(name).type == layout.columns.field(name).type
+            for name in {*now.columns.names}.intersection(layout.columns.names)
+        )
     known = [
         schema.field("columns").type if "columns" in schema.names else None
         for schema in (job_files_schema(listing), before.files.schema)
     ]
-    both = set(now.columns.names).intersection(layout.columns.names)
-    same = known[0] == known[1] and (
-        # functions may make other columns of those that both have
-        all(
-            now.roles.by_name.get(name) == layout.roles.by_name.get(name)
-            and now.columns.field(name).type == layout.columns.field(name).type
-            for name in both
-        )
-        if recipe.sample_transforms
-        else now == layout
-    )
-    if not same:
+    if not alike or known[0] != known[1]:
         raise _MadeAnewError("the columns, or what is known of them, are others")
 
 
