@@ -148,8 +148,7 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class Making:
-    """How a dataset was made, as far as that is the same for every copy of it: what repair needs if
-    the manifest is lost.
+    """How a dataset was made, as far as that is the same for every copy of it.
 
     `layout` is that of the shards, `fields` what the manifest says of them, `records` how files of
     many records were read (None where a file is one record). No paths, no times.

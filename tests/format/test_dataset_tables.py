@@ -24,7 +24,7 @@ from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import CHECKSUM_KEY, block_checksum
 from shardctl.inspection.content.differences import differences
 from shardctl.inspection.content.samples import samples_of_key
-from shardctl.inspection.verify.check import Provenance
+from shardctl.inspection.verify.check import ShardRecord
 from shardctl.inspection.verify.shard_checks import first_wrong_key, number_at_end
 
 FILES, LINES = 6, 40
@@ -138,10 +138,10 @@ def test_a_key_that_the_plan_does_not_give_is_found(lines, wrong):
     keys = block["key"].to_pylist()
     path, _, number = keys[-1].partition("#")
     changed = wrong and wrong.format(path=path, number=number, key=keys[-1], before=keys[-2])
-    provenance = Provenance(stored, 0)
-    assert first_wrong_key(provenance, [block]) is None
+    record = ShardRecord(stored, 0, use_plan=True)
+    assert first_wrong_key(record, [block]) is None
     others = [*keys[:-1], changed]
-    found = first_wrong_key(provenance, [pa.record_batch({"key": pa.array(others, pa.string())})])
+    found = first_wrong_key(record, [pa.record_batch({"key": pa.array(others, pa.string())})])
     assert found is not None
     assert others[found] == changed
 

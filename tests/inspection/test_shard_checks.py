@@ -15,7 +15,7 @@ from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
 
 MADE_UP = """
 import shardctl.inspection.verify.worker as shards
-from shardctl.inspection.verify.check import Fault
+from shardctl.inspection.verify.result import error
 from shardctl.inspection.verify.shard_checks import ShardCheck
 
 def last_of_block(shard, block):
@@ -24,7 +24,7 @@ def last_of_block(shard, block):
 
 def of_the_whole(shard):
     if {shard!r} in shard.reader.name:
-        yield Fault("made-up", "it is this shard")
+        yield error("made-up", "it is this shard")
 
 check = dict(in_shard=of_the_whole) if {level!r} == "quick" else dict(in_block=last_of_block)
 shards.SHARD_CHECKS = (*shards.SHARD_CHECKS, ShardCheck({level!r}, "made up", **check))

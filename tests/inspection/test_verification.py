@@ -315,7 +315,7 @@ def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(dataset,
 
 def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(dataset, in_workers):
     in_workers(
-        "import shardctl.inspection.verify.worker as s\n"
+        "import shardctl.inspection.verify.result as s\n"
         "real = s.is_regular_file\n"
         f"gone = lambda folder, name: {SHARD!r} not in name or folder.path(name).unlink() is None\n"
         "s.is_regular_file = lambda folder, name: real(folder, name) and gone(folder, name)\n"

@@ -738,6 +738,16 @@ def generations(source: Path, out: Path, count: int) -> list[int]:
     return counts
 
 
+def test_a_lost_plan_that_an_update_has_ordered_is_not_said_to_be_repaired(source, out):
+    """Shards keep their units, and a conversion would divide them otherwise."""
+    generations(source, out, 2)
+    (tables_in(out) / "plan.arrow").unlink()
+    (finding,) = shardctl.verify(out).findings
+    assert finding.message == "plan.arrow is missing; `shardctl repair` repairs it if possible"
+    (unrepaired,) = repair(out).unrepaired
+    assert "convert again with --overwrite" in unrepaired.message
+
+
 def test_a_manifest_is_brought_back_by_its_copy_and_keeps_the_generations(source, out):
     generations(source, out, 2)
     before = (out / "manifest.json").read_bytes()

@@ -1,7 +1,8 @@
-"""What a check of shards gets, a shard and its intact blocks, and what it yields: faults.
+"""What a check of shards gets: a shard and its intact blocks. It yields findings.
 
-A check knows nothing of findings, nor of whether the shard has a dataset: so one check serves both
-kinds of `verify`.
+A check need not know what the shard is called, nor whether it has a dataset: so one check serves
+both kinds of `verify`. The key of its finding is the one that the sample has, None if that is not to
+be trusted.
 """
 
 from __future__ import annotations
@@ -11,59 +12,68 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from shardctl.format.arrays import Bools
-from shardctl.format.dataset_tables import DatasetTables
-from shardctl.format.manifest import Manifest
+from shardctl.format.dataset_tables import DatasetTables, ShardUnits
 from shardctl.format.roles import Roles
 from shardctl.format.shard import ShardReader
-from shardctl.format.tables import ShardEntry
+from shardctl.inspection.verify.result import Finding, error
 from shardctl.system.folders import hash_file
 from shardctl.system.processes.worker_state import WorkerProgress
 
 
-class Provenance:
-    """Where the rows of one shard of a dataset come from. Raises DatasetError if the tables
-    contradict themselves."""
+class ShardRecord:
+    """What a dataset records of one of its shards.
 
-    def __init__(self, stored: DatasetTables, shard: int) -> None:
-        # 60 ms to import, and `quick` makes no object of this class.
-        from shardctl.transforms.table import (
-            samples_per_record,
-            splits_records,
-            user_functions,
-        )
+    `units` is what the plan says of its rows; None if it cannot be read or is not needed. `plain`
+    (rows,) tells which of the main images are recorded to be plain JPEG, None if that is not
+    recorded. Raises DatasetError if the tables contradict themselves.
+    """
 
-        self.stored, self._shard, self.units = stored, shard, stored.units(shard)
-        recipe = stored.manifest.recipe
-        self.samples_per_record = samples_per_record(recipe)
-        # These may make any number of samples of one record.
-        self.by_functions = bool(user_functions(recipe)) or splits_records(recipe)
-        self.tells_no_keys = stored.joins or stored.manifest.has_own_keys
-        """True if the tables do not know the keys: they are values of a field, or a step made one
-        sample of several records."""
+    units: ShardUnits | None = None
+    tells_no_keys = True
+    """Whether the tables do not know the keys: they are values of a field, or a step made one
+    sample of several records."""
 
-    def of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
-        """Return the key and the source of a row. Without the `key` that it has, they are None
-        where only that would tell."""
-        file = self.stored.file_of_row(self._shard, row, key)
+    def __init__(self, stored: DatasetTables, shard: int, use_plan: bool) -> None:
+        self.stored, self.manifest, self._shard = stored, stored.manifest, shard
+        self.entry, jpegs = stored.shards[shard], stored.shards.jpegs
+        self.plain = None if jpegs is None else jpegs.only(self.entry.first, self.entry.rows)
+        if use_plan:
+            # 60 ms to import, and `quick` needs none of it
+            from shardctl.transforms.table import (
+                samples_per_record,
+                splits_records,
+                user_functions,
+            )
+
+            recipe = self.manifest.recipe
+            self.units = stored.units(shard)
+            self.samples_per_record = samples_per_record(recipe)
+            # These may make any number of samples of one record.
+            self.by_functions = bool(user_functions(recipe)) or splits_records(recipe)
+            self.tells_no_keys = stored.joins or self.manifest.has_own_keys
+
+    def origin_of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
+        """Return the key and the source of a row, as far as the plan is there to tell; its `key` if
+        that is known."""
+        file = None
+        if self.units is not None:
+            file = self.stored.file_of_row(self._shard, row, key)
         if file is None:
             return key, None
         return key or self._key_of(row), self.stored.source_of(file)
 
-    def span(self, first: int, rows: int) -> str | None:
-        """Return the content of a block, for messages; None where its first or last key is not
-        known."""
+    def content_of(self, block: int, first: int) -> str:
+        """Return what a block holds, whose first sample is in the row `first`, for messages."""
+        rows = self.entry.block_rows[block]
         one, last = self._key_of(first), self._key_of(first + rows - 1)
-        return (
-            f"{rows} samples, from {one} to {last}"
-            if one is not None and last is not None and rows > 1
-            else None
-        )
+        if rows > 1 and one is not None and last is not None:
+            return f"{rows} samples, from {one} to {last}"
+        return f"rows {first} to {first + rows - 1}"
 
     def _key_of(self, row: int) -> str | None:
         """Return the key of a row, as far as the plan tells it: where no record of the unit was
         left out."""
-        if self.tells_no_keys:
+        if self.units is None or self.tells_no_keys:
             return None
         places = self.units.of_row(row)
         if len(places) != 1:
@@ -76,32 +86,6 @@ class Provenance:
             return None
         record = unit.first + (row - unit.first_row) // self.samples_per_record if unit.first else 0
         return self.stored.file(unit.file).key(record)
-
-
-@dataclass(frozen=True)
-class ShardRecord:
-    """What a dataset records of one of its shards.
-
-    `provenance` is what the plan says of its rows; None if it cannot be read or is not needed.
-    `plain` (rows,) tells which of the main images are recorded to be plain JPEG, None if that is
-    not recorded.
-    """
-
-    manifest: Manifest
-    entry: ShardEntry
-    provenance: Provenance | None
-    plain: Bools | None
-
-    def origin_of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
-        """Return the key and the source of a row, as far as the plan is there to tell; its `key` if
-        that is known."""
-        return (key, None) if self.provenance is None else self.provenance.of(row, key)
-
-    def content_of(self, block: int, first: int) -> str:
-        """Return what a block holds, whose first sample is in the row `first`, for messages."""
-        rows = self.entry.block_rows[block]
-        span = None if self.provenance is None else self.provenance.span(first, rows)
-        return span or f"rows {first} to {first + rows - 1}"
 
 
 @dataclass(frozen=True)
@@ -145,25 +129,8 @@ class Block:
     first: int
     data: pa.RecordBatch
 
-    def fault(self, row: int, kind: str, message: str) -> Fault:
+    def fault(self, row: int, kind: str, message: str) -> Finding:
         """Return what is wrong with the sample in a row of this block."""
         key = self.data.column("key")[row].as_py()
-        return Fault(
-            kind, message, self.number, self.first + row, key if isinstance(key, str) else None
-        )
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What a check finds. `row` is that in the shard; None, as `block`, where the shard as a whole
-    is meant.
-
-    `kind` and `message` are those of the finding. `key` is the one that the sample has, None if
-    that is not to be trusted.
-    """
-
-    kind: str
-    message: str
-    block: int | None = None
-    row: int | None = None
-    key: str | None = None
+        own = key if isinstance(key, str) else None
+        return error(kind, message, None, self.number, self.first + row, own)

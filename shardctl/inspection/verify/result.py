@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from shardctl.system.folders import Folder, is_regular_file
 from shardctl.system.report import (
     BAD,
     GOOD,
@@ -91,16 +92,21 @@ def unreadable(name: str, fault: OSError, remedy: str, shard: str | None = None)
 
 
 def reading(
-    missing: Finding, name: str, remedy: str, check: Callable[[], Iterable[Finding]]
+    folder: Folder,
+    name: str,
+    called: str,
+    missing: Finding,
+    remedy: str,
+    check: Callable[[], Iterable[Finding]],
 ) -> list[Finding]:
-    """Return the findings of a check that reads the file `name`. One that cannot be read, or is
-    gone by now, is a finding."""
+    """Return the findings of a check that reads the file `name`, which messages call so. One that
+    cannot be read, or is `missing`, is a finding."""
     try:
-        return list(check())
+        return list(check()) if is_regular_file(folder, name) else [missing]
     except FileNotFoundError:
         return [missing]
     except OSError as fault:
-        return [unreadable(name, fault, remedy, missing.shard)]
+        return [unreadable(called, fault, remedy, missing.shard)]
 
 
 LEVELS = ("quick", "full", "deep")

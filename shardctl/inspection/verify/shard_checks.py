@@ -26,43 +26,42 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard
-from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD
+from shardctl.inspection.verify.check import Block, Shard, ShardRecord
+from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD, Finding, error
 from shardctl.system.text import counted
 
 
-def wrong_keys(shard: Shard) -> Iterator[Fault]:
+def wrong_keys(shard: Shard) -> Iterator[Finding]:
     """Yield the first key of a shard that is not the one of the plan."""
-    provenance = None if shard.record is None else shard.record.provenance
-    if provenance is None:
+    if shard.record is None:
         return
-    wrong = first_wrong_key(provenance, [block.data for block in shard.keys])
+    wrong = first_wrong_key(shard.record, [block.data for block in shard.keys])
     if wrong is not None:
         block = next(each for each in shard.keys if wrong < each.first + each.data.num_rows)
         key = block.data.column("key")[wrong - block.first].as_py()
         what = f"its row {wrong} has the key {key!r}, and {PLAN} another one"
-        yield Fault("keys-differ", f"{what}; {REBUILD}", block.number, wrong)
+        yield error("keys-differ", f"{what}; {REBUILD}", None, block.number, wrong)
 
 
-def first_wrong_key(provenance: Provenance, blocks: Sequence[pa.RecordBatch]) -> int | None:
+def first_wrong_key(recorded: ShardRecord, blocks: Sequence[pa.RecordBatch]) -> int | None:
     """Return the first row of a shard that is not of a record that the plan gives it; None if there
     is none.
 
     `blocks` are all blocks of the shard, with the columns `key` and, if there are variants,
     `variant`.
     """
-    units = provenance.units
-    if not len(units) or provenance.tells_no_keys:
+    units = recorded.units
+    if not units or recorded.tells_no_keys:
         return None  # samples that shardctl.write wrote are of no unit
     first, parts = 0, [np.empty((3, 0), np.int64)]
     for block in blocks:
         if block.column("key").type != pa.string():
             return first
-        place, record, right = _records_of(provenance, first, block)
-        variant = _variant(provenance, block)
+        place, record, right = _records_of(recorded, units, first, block)
+        variant = _variant(recorded, block)
         right = right & (variant >= 0)
-        if not provenance.by_functions:
-            right &= variant < provenance.samples_per_record
+        if not recorded.by_functions:
+            right &= variant < recorded.samples_per_record
         if not right.all():
             return first + int(np.argmin(right))
         parts.append(np.stack([place, record, variant]))
@@ -71,19 +70,22 @@ def first_wrong_key(provenance: Provenance, blocks: Sequence[pa.RecordBatch]) ->
 
 
 def _records_of(
-    provenance: Provenance, first: int, block: pa.RecordBatch
+    recorded: ShardRecord, units: ShardUnits, first: int, block: pa.RecordBatch
 ) -> tuple[Numbers, Numbers, Bools]:
     """Return the units (their places) and the records that the rows of a block are of, and whether
     their keys say so, (n,) each. `first` is the row of the first one."""
     import pyarrow.compute as pc  # 30 ms, and `quick` reads no keys
 
-    units, keys = provenance.units, block.column("key")
+    keys = block.column("key")
     rows, numbers = first + np.arange(len(keys)), number_at_end(keys)
-    places = units.places_in_order(rows) if units.in_order else _named(provenance, keys, numbers)
+    paths_of = recorded.stored.paths_of
+    places = (
+        units.places_in_order(rows) if units.in_order else _named(units, paths_of, keys, numbers)
+    )
     begins, (starts, stops) = units.first[places], units.bounds
     whole = begins == 0
     record = np.where(whole, 0, numbers)
-    paths = provenance.stored.paths_of(units.file[places])
+    paths = paths_of(units.file[places])
     of_many = pc.binary_join_element_wise(paths, pa.array(record).cast(pa.string()), "#")
     same = pc.equal(keys, pc.if_else(pa.array(whole), paths, of_many)).fill_null(False)
     right = whole | ((begins <= record) & (record < begins + units.records[places]))
@@ -91,18 +93,19 @@ def _records_of(
     return places, record, right & same.to_numpy(zero_copy_only=False)
 
 
-def _named(provenance: Provenance, keys: pa.Array, numbers: Numbers) -> Numbers:
+def _named(
+    units: ShardUnits, paths_of: Callable[[Numbers], pa.Array], keys: pa.Array, numbers: Numbers
+) -> Numbers:
     """Return the units that keys of files of many records name, by their places, (n,); any others
     where there are none."""
     import pyarrow.compute as pc
 
-    units = provenance.units
     files = np.unique(units.file)
     span = int((units.first + units.records).max()) + 1
     if span * len(files) >= MOST:
         return np.zeros(len(keys), np.int64)
     paths = pc.replace_substring_regex(keys, pattern="#[0-9]+$", replacement="")
-    found = pc.index_in(paths, value_set=provenance.stored.paths_of(files)).fill_null(0)
+    found = pc.index_in(paths, value_set=paths_of(files)).fill_null(0)
     order = np.lexsort((units.first, units.file))
     starts = np.searchsorted(files, units.file[order]) * span + units.first[order]
     wanted = np.asarray(found).astype(np.int64) * span + np.minimum(numbers, span - 1)
@@ -129,10 +132,10 @@ def _first_repeated(units: ShardUnits, rows: Numbers) -> int | None:
     return int(order[more[unit]].min()) if len(unit) and more.any() else None
 
 
-def _variant(provenance: Provenance, block: pa.RecordBatch) -> Numbers:
+def _variant(recorded: ShardRecord, block: pa.RecordBatch) -> Numbers:
     """Return the variants of rows, (n,): 0 where there are none, -1 where they are missing."""
     names = block.schema.names
-    if "variant" not in dict(provenance.stored.manifest.schema):
+    if "variant" not in dict(recorded.stored.manifest.schema):
         return np.zeros(block.num_rows, np.int64)
     if "variant" not in names or not pa.types.is_integer(block.schema.field("variant").type):
         return np.full(block.num_rows, -1)
@@ -166,7 +169,7 @@ MOST_PIXELS = 2**40
 UNDECODABLE = "does-not-decode"
 
 
-def undecodable(shard: Shard, block: Block) -> Iterator[Fault]:
+def undecodable(shard: Shard, block: Block) -> Iterator[Finding]:
     """Yield every encoded image and every RLE of a block that does not decode.
 
     Raw pixels and text have no form that could be wrong. Without its dataset nothing says that a
@@ -237,7 +240,7 @@ def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str 
 BAD_TOKENS, BAD_DOCUMENTS, BAD_LOSS_MASK = "bad-tokens", "bad-documents", "bad-loss-mask"
 
 
-def wrong_tokens(shard: Shard, block: Block) -> Iterator[Fault]:
+def wrong_tokens(shard: Shard, block: Block) -> Iterator[Finding]:
     """Yield the first fault of each kind and row of a block whose tokens are not as docs/format.md
     describes them."""
     found: dict[tuple[int, str], str] = {}
@@ -344,7 +347,7 @@ def _first_of_each_row(rows: Rows, wrong: Bools) -> list[tuple[int, int]]:
     return list(zip(found.tolist(), places[first].tolist(), strict=True))
 
 
-def other_facts(shard: Shard) -> Iterator[Fault]:
+def other_facts(shard: Shard) -> Iterator[Finding]:
     """Yield what the footer of a shard says otherwise than its dataset."""
     if shard.record is None:
         return
@@ -353,23 +356,23 @@ def other_facts(shard: Shard) -> Iterator[Fault]:
         what = (
             f"it has {counted(len(reader), 'block')} where {len(entry.block_rows):,} were written"
         )
-        yield Fault("blocks-differ", f"{what}; {REBUILD}")
+        yield error("blocks-differ", f"{what}; {REBUILD}")
     if tuple((f.name, str(f.type)) for f in reader.schema) != shard.record.manifest.schema:
-        yield Fault("schema-differs", f"its columns are not those of the dataset; {REBUILD}")
+        yield error("schema-differs", f"its columns are not those of the dataset; {REBUILD}")
     own = shard_name(reader.info["split"], reader.info["shard"])
     if own != entry.name:
-        yield Fault("wrong-shard", f"this was written as {own}; {REBUILD}")
+        yield error("wrong-shard", f"this was written as {own}; {REBUILD}")
 
 
-def other_bytes(shard: Shard) -> Iterator[Fault]:
+def other_bytes(shard: Shard) -> Iterator[Finding]:
     """Yield that the file does not have the bytes that were written. Raises OSError if it cannot be
     read."""
     if shard.record is not None and shard.sha256 != shard.record.entry.sha256:
         what = "its SHA-256 differs, outside the blocks: in the file's own metadata"
-        yield Fault("wrong-checksum", f"{what}; {REBUILD}")
+        yield error("wrong-checksum", f"{what}; {REBUILD}")
 
 
-def not_plain(shard: Shard, block: Block) -> Iterator[Fault]:
+def not_plain(shard: Shard, block: Block) -> Iterator[Finding]:
     """Yield the images of a block that the loader takes for plain JPEG, and are not.
 
     Of the main images those that are recorded to be plain, and all images of a field that is stored
@@ -407,7 +410,7 @@ def _said_plain(shard: Shard) -> dict[str, Bools | None]:
 NO_SUCH_CLASS = "no-such-class"
 
 
-def wrong_labels(shard: Shard, block: Block) -> Iterator[Fault]:
+def wrong_labels(shard: Shard, block: Block) -> Iterator[Finding]:
     """Yield every label of a block that is not the number of a class, where classes have names."""
     for name, classes in shard.roles.names.items():
         if name not in block.data.schema.names:
@@ -427,7 +430,7 @@ def wrong_labels(shard: Shard, block: Block) -> Iterator[Fault]:
             yield block.fault(row, NO_SUCH_CLASS, f"{what}; {CONVERT_AGAIN}")
 
 
-def wrong_objects(shard: Shard, block: Block) -> Iterator[Fault]:
+def wrong_objects(shard: Shard, block: Block) -> Iterator[Finding]:
     """Yield the samples of a block whose objects are not as docs/annotations.md describes them,
     each with its first fault."""
     if shard.roles.objects:
@@ -445,8 +448,8 @@ class ShardCheck(NamedTuple):
 
     level: str
     name: str
-    in_block: Callable[[Shard, Block], Iterable[Fault]] = lambda shard, block: ()
-    in_shard: Callable[[Shard], Iterable[Fault]] = lambda shard: ()
+    in_block: Callable[[Shard, Block], Iterable[Finding]] = lambda shard, block: ()
+    in_shard: Callable[[Shard], Iterable[Finding]] = lambda shard: ()
 
 
 SHARD_CHECKS = (

@@ -39,7 +39,7 @@ from shardctl.format.tables import (
 )
 from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.system.files import exists, write_atomically
-from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
+from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
 from shardctl.system.job_folder import JOB
 from shardctl.system.text import printable
 
@@ -145,9 +145,7 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> lis
         elif hash_file(folder, name) != facts.sha256:
             yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
 
-    if not is_regular_file(folder, name):
-        return [missing]
-    return reading(missing, name, remedy, compare)
+    return reading(folder, name, name, missing, remedy, compare)
 
 
 def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:

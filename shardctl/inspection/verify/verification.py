@@ -56,7 +56,7 @@ from shardctl.inspection.verify.result import (
 )
 from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
 from shardctl.system.files import PARTIAL
-from shardctl.system.folders import hash_file, is_regular_file
+from shardctl.system.folders import hash_file
 from shardctl.system.permutation import LazySequence
 from shardctl.system.processes.pool import Limits, Pool, Task
 from shardctl.system.processes.worker_state import FATAL_KILLS, Death, Deaths
@@ -345,15 +345,13 @@ class _Verification:
         missing = error(
             MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard
         )
-        if not is_regular_file(self.folder, name):
-            return [missing]
 
         def compare() -> Iterator[Finding]:
             if self.level != "quick" and hash_file(self.folder, name) != sha256:
                 what = f"{name}: its SHA-256 differs from {CHECKSUMS}"
                 yield error("wrong-checksum", f"{what}; {remedy}", shard)
 
-        return reading(missing, name, remedy, compare)
+        return reading(self.folder, name, name, missing, remedy, compare)
 
     def _look_for_extra_files(self, listed: set[str], kept: Iterable[Generation] = ()) -> None:
         """Find files that do not belong to the dataset, beside those `listed` and those of the

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.format.dataset_location import AnyDataset, from_json
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import ShardReader
-from shardctl.inspection.verify.check import Block, Fault, Provenance, Shard, ShardRecord
+from shardctl.inspection.verify.check import Block, Shard, ShardRecord
 from shardctl.inspection.verify.result import LEVELS, REBUILD, Finding, error, reading, unreadable
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
 from shardctl.inspection.verify.tables import TABLE_CHECKS, check_file
-from shardctl.system.folders import Folder, hash_file, is_regular_file
+from shardctl.system.folders import Folder, hash_file
 from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.worker_state import WorkerProgress
 
@@ -40,14 +40,13 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
             remedy = "nothing else is known of a shard without its dataset"
             findings = [unreadable(name, fault, remedy, name)]
     elif what == "shard":
-        record = _record(_stored(folder), task["shard"], task["plan"])
+        record = ShardRecord(_stored(folder), task["shard"], task["plan"])
         name = record.entry.path
         missing = error("missing-shard", f"the shard is missing; {REBUILD}", record.entry.name)
-        findings = [missing]
-        # what a store sends is asked for once more
-        for _ in range(2) if is_regular_file(folder, name) else ():
-            findings = reading(missing, "the shard", REBUILD, lambda: shard(name, record))
-            if not findings or not folder.forget(name):
+        check = partial(shard, name, record)
+        for _ in range(2):  # what a store sends is asked for once more
+            findings = reading(folder, name, "the shard", missing, REBUILD, check)
+            if findings in ([], [missing]) or not folder.forget(name):
                 break
     elif what == "file":
         findings = check_file(folder, _stored(folder).manifest, task["name"], level)
@@ -59,15 +58,6 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
 @lru_cache(maxsize=1)
 def _stored(folder: AnyDataset) -> DatasetTables:
     return DatasetTables(folder)
-
-
-def _record(stored: DatasetTables, shard: int, use_plan: bool) -> ShardRecord:
-    """Return what a dataset records of a shard; of its rows, if the plan can be read and is
-    needed."""
-    provenance = Provenance(stored, shard) if use_plan else None
-    entry, jpegs = stored.shards[shard], stored.shards.jpegs
-    plain = jpegs.only(entry.first, entry.rows) if jpegs is not None else None
-    return ShardRecord(stored.manifest, entry, provenance, plain)
 
 
 # --- the verification of one shard, with or without its dataset ---
@@ -87,9 +77,9 @@ def check_shard(
     Without its dataset there is no table to tell how many samples it should have, so that every
     block is read, at `quick` too. Raises OSError if the file cannot be read.
     """
-    called, found = name if record is None else record.entry.name, folder.stat(name)
-    if record is not None and found is not None and found.size != record.entry.bytes:
-        what = f"it has {found.size} bytes where {record.entry.bytes} were written"
+    called, there = name if record is None else record.entry.name, folder.stat(name)
+    if record is not None and there is not None and there.size != record.entry.bytes:
+        what = f"it has {there.size} bytes where {record.entry.bytes} were written"
         return [error("wrong-size", f"{what}; {REBUILD}", called)], 0
     try:
         shard = Shard(ShardReader(folder, name), record, progress, fatal)
@@ -101,16 +91,15 @@ def check_shard(
     # the faults of the lowest level that finds any
     each_level = (_faults_of(shard, each) for each in LEVELS[: LEVELS.index(last) + 1])
     findings = []
-    for fault in next(filter(None, each_level), ()):
-        key, source = fault.key, None
-        if record is not None and fault.row is not None:
-            key, source = record.origin_of(fault.row, key)
-        of = (called, fault.block, fault.row, key, source)
-        findings.append(error(fault.kind, fault.message, *of))
+    for found in next(filter(None, each_level), ()):
+        key, source = found.key, None
+        if record is not None and found.row is not None:
+            key, source = record.origin_of(found.row, key)
+        findings.append(replace(found, shard=called, key=key, source=source))
     return findings, sum(block.data.num_rows for block in shard.keys)
 
 
-def _faults_of(shard: Shard, level: str) -> list[Fault]:
+def _faults_of(shard: Shard, level: str) -> list[Finding]:
     """Return the faults of one level alone, in the order of the table. Damaged blocks hide all
     others: the checks need every sample. Raises OSError if the file cannot be read."""
     if level == "full" and shard.record is not None:
@@ -118,10 +107,10 @@ def _faults_of(shard: Shard, level: str) -> list[Fault]:
         # which are in the page cache then. A cold dataset of 2.6 GiB took 3.5 s the other way
         # round, and takes 2.7 s (2026-11-27).
         _ = shard.sha256
-    checks = [(row, list[Fault]()) for row in SHARD_CHECKS if row.level == level]
+    checks = [(row, list[Finding]()) for row in SHARD_CHECKS if row.level == level]
     damaged = []
     for block in _blocks(shard, level) if level != "quick" else ():
-        if isinstance(block, Fault):
+        if isinstance(block, Finding):
             damaged.append(block)
             continue
         for row, faults in checks:
@@ -136,7 +125,7 @@ def _faults_of(shard: Shard, level: str) -> list[Fault]:
     return found
 
 
-def _blocks(shard: Shard, level: str) -> Iterator[Block | Fault]:
+def _blocks(shard: Shard, level: str) -> Iterator[Block | Finding]:
     """Yield the blocks of a shard, with the fault of each damaged one in its place. At `deep` they
     are not compared: `full` has done that."""
     record, first = shard.record, 0
@@ -167,8 +156,8 @@ def _blocks(shard: Shard, level: str) -> Iterator[Block | Fault]:
                 shard.keys.append(replace(block, data=data.select(names)))
             yield block
         elif record is None:  # earlier damage may hide which row is its first
-            yield Fault(kind, what, number)
+            yield error(kind, what, None, number)
         else:
             what = f"{what}; it holds {record.content_of(number, first)}; {REBUILD}"
-            yield Fault(kind, what, number, first)
+            yield error(kind, what, None, number, first)
         first += held if rows is None else rows

@@ -191,9 +191,25 @@ class Target:
         return True
 
     def refuse_lost_files(self, manifest: Manifest) -> None:
-        """Raise DatasetError if a file of the dataset that is there is gone or of another size, if
-        that is known at once."""
-        refuse_lost_files(self, manifest)
+        """Raise DatasetError unless each shard, table and other file of a dataset is an ordinary
+        file of the recorded size, if that is known at once.
+
+        update.arrows may be lost: nothing but an update needs it, and that says so. Raises
+        StorageError if a folder cannot be listed.
+        """
+        places, folder = manifest.places, dataset_of(manifest, self.folder)
+        there, files = self.sizes(places.tables), manifest.files.items()
+        lost = [name for name, facts in files if there.get(places.of(name)) != facts.bytes]
+        if SHARDS not in lost:
+            table = ShardTable(folder)
+            shards = dict(zip(map(places.of, table.paths), table.sizes.tolist(), strict=True))
+            lost += lost_shards(shards, files_beside(self, shards))
+        if lost:
+            shown, more = self.folder.shown(), f" ({len(lost):,} files in all)" * (len(lost) > 1)
+            raise DatasetError(
+                f"{shown}: {printable(lost[0])} is missing or damaged{more}; run "
+                f"`shardctl repair {shown}`"
+            )
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files right in a folder, by their paths."""
@@ -274,30 +290,6 @@ class Target:
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # it has a file
         folder.rmdir()
-
-
-def refuse_lost_files(target: Target, manifest: Manifest) -> None:
-    """Raise DatasetError unless each shard, table and other file of a dataset is an ordinary file
-    of the recorded size.
-
-    update.arrows may be lost: nothing but an update needs it, and that says so. Raises StorageError
-    if a folder cannot be listed.
-    """
-    places, folder = manifest.places, dataset_of(manifest, target.folder)
-    there = target.sizes(places.tables)
-    lost = [
-        name for name, facts in manifest.files.items() if there.get(places.of(name)) != facts.bytes
-    ]
-    if SHARDS not in lost:
-        table = ShardTable(folder)
-        shards = dict(zip(map(places.of, table.paths), table.sizes.tolist(), strict=True))
-        lost += lost_shards(shards, files_beside(target, shards))
-    if lost:
-        shown, more = target.folder.shown(), f" ({len(lost):,} files in all)" * (len(lost) > 1)
-        raise DatasetError(
-            f"{shown}: {printable(lost[0])} is missing or damaged{more}; run "
-            f"`shardctl repair {shown}`"
-        )
 
 
 def files_beside(target: Target, shards: Iterable[str]) -> dict[str, int]:

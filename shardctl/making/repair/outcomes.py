@@ -395,6 +395,11 @@ class Made:
         """The folders that paths of files are relative to."""
         return tuple(map(SourceBase.anywhere, map(folder_of, self.sources)))
 
+    def discovery(self, listing: Listing, engine: Engine) -> Discovery:
+        """Return what finds the units of the sources."""
+        mixed = self.manifest.settings["shuffle"] is not None
+        return Discovery(listing, self.recipe.record_reading, mixed, engine)
+
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
         """Return the job in a folder that has its tables."""
         job = self.planned_job(folder, splits, recorded)
@@ -531,9 +536,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     """Find the duplicates among the texts of the sources as they are now. Raises InputError,
     SourceGoneError."""
     listing, labelling, _ = list_again(folder, made)
-    discovery = Discovery(
-        listing, made.recipe.record_reading, made.manifest.settings["shuffle"] is not None, engine
-    )
+    discovery = made.discovery(listing, engine)
     job = made.planned_job(folder, (), recorded=False)
     return compare_texts(job, listing, labelling, discovery.find_units(), engine)
 
@@ -545,10 +548,9 @@ def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> 
     What it says of duplicates is right: those of the sources are the same.
     """
     listing, labelling, splitting = list_again(folder, made)
-    shuffle = made.manifest.settings["shuffle"]
-    discovery = Discovery(listing, made.recipe.record_reading, shuffle is not None, engine)
+    discovery = made.discovery(listing, engine)
     units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
-    planner = Planner(units, splitting, shuffle)
+    planner = Planner(units, splitting, made.manifest.settings["shuffle"])
     shards = made.manifest.settings.get(PLANNED) or {
         split.name: split.shards for split in made.manifest.splits
     }

@@ -19,7 +19,6 @@ from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
 from shardctl.format.update_state import ShardCounts
-from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.making.commit.commit import NewGeneration
 from shardctl.making.convert.conversion_plan import shards_of
 from shardctl.making.options import Options
@@ -29,10 +28,10 @@ from shardctl.making.rewrite.commit import (
     SourceDataset,
     commit,
     copies,
+    jpegs_in,
     rewriting,
     with_columns,
 )
-from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import Permutation
 from shardctl.system.progress import Report, counting
@@ -260,12 +259,8 @@ def _jpegs(old: SourceDataset, new: NewGeneration, copied: Copied) -> tuple[int,
         return None
     if all(counts[name] in (0, old.manifest.samples) for name in COUNTS):
         return tuple(rows if counts[name] else 0 for name in COUNTS)
-    data = (
-        each.as_py()
-        for block in ShardReader(LocalFolder(new.root), copied.path).blocks()
-        for each in block.column(image).field("bytes")
-    )
-    return tuple(record_of_jpegs([jpeg_facts(each) for each in data]).counts().values())
+    blocks = ShardReader(LocalFolder(new.root), copied.path).blocks()
+    return tuple(jpegs_in(blocks, image).counts().values())
 
 
 def _inputs_of_units(old: SourceDataset) -> Numbers:

@@ -32,7 +32,6 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
 from shardctl.format.tables import ShardEntry, pruned_reject
 from shardctl.format.update_state import BY_KEY
-from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.filtering import matching
 from shardctl.loader.remote.open import remote_shards
@@ -47,10 +46,10 @@ from shardctl.making.rewrite.commit import (
     SourceDataset,
     commit,
     copies,
+    jpegs_in,
     rewriting,
     with_columns,
 )
-from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.system.files import is_file, is_folder
 from shardctl.system.folders import LocalFolder
@@ -313,8 +312,7 @@ def _count_gone(
             values = batch.column(label).drop_null().to_pylist()
             labels.update((entry.split, value) for value in values)
         if old.table.records_jpegs and image is not None:
-            data = batch.column(image).field("bytes").to_pylist()
-            jpegs.update(record_of_jpegs([jpeg_facts(each) for each in data]).counts())
+            jpegs.update(jpegs_in([batch], image).counts())
 
 
 def _left(
