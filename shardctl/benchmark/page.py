@@ -7,7 +7,6 @@ import math
 import shlex
 import statistics
 from collections.abc import Iterator
-from typing import Any
 
 from shardctl.benchmark.measure.result import (
     ENOUGH,
@@ -218,7 +217,7 @@ def _sweep(result: BenchResult) -> Html:
 
 
 def _environment(result: BenchResult) -> Html:
-    environment = result.environment
+    environment, recipe = result.environment, result.dataset["recipe"]
     rows = [
         (
             "processor",
@@ -247,13 +246,10 @@ def _environment(result: BenchResult) -> Html:
             if (found := result.dataset["fingerprint"])
             else []
         ),
-        *_recipe(result.dataset["recipe"]),
+        *(
+            [("recipe", recipe_in_words(recipe)), ("settings", settings_in_words(recipe))]
+            if recipe
+            else []
+        ),
     ]
     return section("What it was measured on", table(rows))
-
-
-def _recipe(recipe: Any) -> list[tuple[str, str]]:
-    """Return the recipe in words; shards of other tools have none."""
-    if not recipe:
-        return []
-    return [("recipe", recipe_in_words(recipe)), ("settings", settings_in_words(recipe))]

@@ -219,6 +219,7 @@ def _measure(
 ) -> int:
     from shardctl.benchmark.measure import Listener
     from shardctl.benchmark.measure.comparison import compare_records, load_record
+    from shardctl.benchmark.measure.result import bench_report
     from shardctl.system.progress import progress_of
 
     shows_page = given.pop("open")
@@ -241,7 +242,7 @@ def _measure(
             result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN)
         )
         html = write_page(content, html, "bench")
-    record, sections = result.record(), [*result.report(printable(dataset))]
+    record, sections = result.record(), [*bench_report(result, printable(dataset))]
     if comparison is not None:
         record["comparison"] = asdict(comparison)
         sections.append(_compared(comparison))

@@ -177,12 +177,9 @@ def steps(name: str | None, output: Output) -> None:
 def list_ready(output: Output) -> None:
     """List the recipes that are ready: `--recipe @NAME` uses one, `shardctl recipe show @NAME`
     prints it."""
-    if output.as_json:
-        print_json({"recipes": ready_recipes()})
-        return
     lines = click.HelpFormatter()
     lines.write_dl(list(ready_recipes().items()))
-    click.echo(lines.getvalue(), nl=False)
+    output.show({"recipes": ready_recipes()}, lines.getvalue().splitlines())
 
 
 @recipe.command(short_help="print the JSON schema of recipe files, for editors")

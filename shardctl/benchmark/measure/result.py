@@ -422,32 +422,7 @@ class BenchResult:
 
     def _repr_html_(self) -> str:
         """Return what `shardctl bench` prints, for a notebook."""
-        return in_a_notebook(self.report(printable(self.dataset["path"])))
-
-    def report(self, shown: str) -> Iterator[Section]:
-        """Yield what is told of it; `shown` names the shards."""
-        notes = self.reader.notes if self.reader is not None else ()
-        yield Section(f"{shown}: {self.reading}", (Figures(self.figures()), *notes))
-        if self.against is not None:
-            yield self.against.report(self.bytes_per_sample)
-        if self.consumer is not None:
-            yield self.consumer.report()
-        if self.baseline is not None:
-            yield self.baseline.report()
-        if self.sweep:
-            rows = [
-                (p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in self.sweep
-            ]
-            best = best_of(self.sweep)
-            options = f"{best.as_options(self.processes)}, {best.samples_per_s:,.0f} samples/s"
-            yield Section(
-                "sweep:",
-                (
-                    Table(rows, ("order", "threads", "batch size", "samples/s")),
-                    f"best random order: {options}",
-                    f"in Python: dataset.{best.as_python(self.processes)}",
-                ),
-            )
+        return in_a_notebook(bench_report(self, printable(self.dataset["path"])))
 
     def record(self) -> dict[str, Any]:
         """Return all fields as plain data, the consumer's figures beside the loader's."""
@@ -461,6 +436,30 @@ class BenchResult:
             if not record[name]:
                 record.pop(name)
         return record
+
+
+def bench_report(found: BenchResult, shown: str) -> Iterator[Section]:
+    """Yield what is told of a measurement; `shown` names the shards."""
+    notes = found.reader.notes if found.reader is not None else ()
+    yield Section(f"{shown}: {found.reading}", (Figures(found.figures()), *notes))
+    if found.against is not None:
+        yield found.against.report(found.bytes_per_sample)
+    if found.consumer is not None:
+        yield found.consumer.report()
+    if found.baseline is not None:
+        yield found.baseline.report()
+    if found.sweep:
+        rows = [(p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in found.sweep]
+        best = best_of(found.sweep)
+        options = f"{best.as_options(found.processes)}, {best.samples_per_s:,.0f} samples/s"
+        yield Section(
+            "sweep:",
+            (
+                Table(rows, ("order", "threads", "batch size", "samples/s")),
+                f"best random order: {options}",
+                f"in Python: dataset.{best.as_python(found.processes)}",
+            ),
+        )
 
 
 def _shares(shares: dict[str, float]) -> str:
