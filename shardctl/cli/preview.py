@@ -37,30 +37,37 @@ if TYPE_CHECKING:
 INPUTS = 8
 """How many inputs are shown where no number is given."""
 
-_OTHERS = frozenset(
-    (
-        "variants",
-        "compression",
-        "shard_size",
-        "samples_per_shard",
-        "shuffle",
-        "max_rejects",
-        "copy_rejects",
-    )
-    + ("engine", "overwrite", "if_running", "dry_run")
-)
+_OTHERS = {
+    "variants",
+    "compression",
+    "shard_size",
+    "samples_per_shard",
+    "shuffle",
+    "max_rejects",
+    "copy_rejects",
+    "engine",
+    "overwrite",
+    "if_running",
+    "dry_run",
+}
 """Options of convert that preview has in another way, or not at all."""
 
-_WITHOUT_EFFECT = frozenset(
-    ("update", "append", "moved_from", "keep_generations", "explain", "metrics", "part")
-)
+_WITHOUT_EFFECT = {
+    "update",
+    "append",
+    "moved_from",
+    "keep_generations",
+    "explain",
+    "metrics",
+    "part",
+}
 """Options that are accepted, so that a line of convert can become one of preview. They are about
 the dataset."""
 
-_OF_PREVIEW = frozenset(
-    ("html", "images", "open", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress")
-    + tuple(_WITHOUT_EFFECT)
-)
+_OF_PREVIEW = {
+    *("html", "images", "open", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress"),
+    *_WITHOUT_EFFECT,
+}
 """Options that convert does not have, or has no use for."""
 
 BORROWED = {name: each for name, each in convert_options().items() if name not in _OTHERS}

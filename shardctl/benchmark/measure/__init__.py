@@ -442,23 +442,14 @@ def _measure(
     report: Report,
 ) -> tuple[SweepPoint, ...]:
     rates: dict[_Setting, float] = dict.fromkeys(settings, 0.0)
-    for _ in range(ROUNDS):
-        for setting in settings:
-            rates[setting] = max(rates[setting], _rate(place, options, setting, report))
+    repeat = 1 if options.cold else None
+    for order, threads, size in ROUNDS * settings:
+        shuffle = False if order == IN_ORDER else order
+        chosen = replace(options, shuffle=shuffle, threads=threads, batch_size=size)
+        if options.cold:
+            OwnDataset(place, chosen).evict()
+        loader, run = open_loader(place, chosen, repeat), Throughput()
+        run.run(loader, SETTING_SECONDS, report)
+        loader.close()
+        rates[order, threads, size] = max(rates[order, threads, size], run.rate)
     return tuple(SweepPoint(*setting, round(rate, 1)) for setting, rate in rates.items())
-
-
-def _rate(place: str | Path, options: BenchOptions, setting: _Setting, report: Report) -> float:
-    order, threads, batch_size = setting
-    chosen = replace(
-        options,
-        shuffle=False if order == IN_ORDER else order,
-        threads=threads,
-        batch_size=batch_size,
-    )
-    if options.cold:
-        OwnDataset(place, chosen).evict()
-    loader, run = open_loader(place, chosen, 1 if options.cold else None), Throughput()
-    run.run(loader, SETTING_SECONDS, report)
-    loader.close()
-    return run.rate

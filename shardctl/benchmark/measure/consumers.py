@@ -49,10 +49,10 @@ class Fed:
     """The run of a consumer, after its first step: `steps` and `samples` in `seconds`, of which
     `busy` seconds were work."""
 
-    steps: int
-    samples: int
-    seconds: float
-    busy: float
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    busy: float = 0.0
 
     @property
     def utilization(self) -> float:
@@ -83,7 +83,7 @@ def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, report: Re
     """
     first = next(batches, None)
     if first is None:
-        return Fed(0, 0, 0.0, 0.0)
+        return Fed()
     due = time.perf_counter() + count_of(first) / rate
     _sleep_until(due)
     began, steps, samples = due, 0, 0
@@ -178,7 +178,7 @@ def feed_step(
     """
     first = next(batches, None)
     if first is None:
-        return Fed(0, 0, 0.0, 0.0)
+        return Fed()
     pulse.beat("step 1")
     step(first)
     step.finish()
@@ -245,9 +245,7 @@ class PacedConsumer:
             fed = feed_paced(batches, total, self.options.consumer_seconds, report)
         time = ThreadTime()
         time.add(opened)
-        return _consumer_result(
-            self.name, self.rate, self.options.gpus, fed, found, time, self.notes
-        )
+        return _consumer_result(self, self.rate, fed, found, time, self.notes)
 
 
 @dataclass(frozen=True)
@@ -282,7 +280,7 @@ class FunctionConsumer:
 
         rate, fed = watched(self.name, run, self.options.consumer_timeout)
         note = "this rate is of the function alone, called with the same batch again and again"
-        return _consumer_result(self.name, rate, 1, fed, found, time, (note,))
+        return _consumer_result(self, rate, fed, found, time, (note,))
 
 
 def find_consumer(
@@ -326,9 +324,8 @@ def _open_for_training(subject: Subject, options: BenchOptions) -> Batches:
 
 
 def _consumer_result(
-    name: str,
+    consumer: PacedConsumer | FunctionConsumer,
     rate: float,
-    gpus: int,
     fed: Fed,
     found: Throughput,
     time: ThreadTime,
@@ -337,9 +334,9 @@ def _consumer_result(
     if not fed.steps:
         raise UsageError("an epoch has too few batches for a consumer; give a smaller --batch-size")
     return ConsumerResult(
-        consumer=name,
+        consumer=consumer.name,
         consumer_rate=round(rate, 3),
-        gpus=gpus,
+        gpus=consumer.options.gpus,
         accelerator_utilization=round(fed.utilization, 4),
         stall_fraction=round(1 - fed.utilization, 4),
         steps=fed.steps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -468,12 +467,6 @@ def _shares(shares: dict[str, float]) -> str:
         ((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True
     )
     return ", ".join(f"{WAITS.get(name, name)} {share:.0%}" for share, name in there)
-
-
-def spread_of(values: Sequence[float]) -> float:
-    """Return the relative spread of values: (largest - smallest) / median; 0 for fewer than two."""
-    middle = statistics.median(values) if values else 0.0
-    return (max(values) - min(values)) / middle if middle else 0.0
 
 
 def best_of(points: Sequence[SweepPoint]) -> SweepPoint:

@@ -19,7 +19,6 @@ from shardctl.benchmark.measure.result import (
     AgainstResult,
     BenchResult,
     NetworkResult,
-    spread_of,
 )
 from shardctl.benchmark.measure.subjects import Batches, Report, Subject
 from shardctl.benchmark.options import BenchOptions
@@ -328,7 +327,7 @@ def summarize(
         cold=options.cold,
         decode=options.decode,
         runs=tuple(by_run["samples_per_s"]),
-        spread=round(spread_of(rates), 4),
+        spread=round((max(rates) - min(rates)) / (found.rate or 1.0), 4),
         by_run=by_run,
         cores_used=cpu.cores,
         core_busy=tuple(cpu.busy),
