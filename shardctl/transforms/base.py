@@ -378,7 +378,22 @@ Decoded = Callable[[], Image]
 enough for what is measured."""
 
 
-class Filter(Transform):
+class Limited(Settings):
+    """Has limits, min… and max…, which are settings of a number or None."""
+
+    def __post_init__(self) -> None:
+        """Raise SettingError if it has none of its limits, or one is below the other."""
+        names = [name for name in declared_in(type(self)) if name[:3] in ("min", "max")]
+        if all(getattr(self, name) is None for name in names):
+            raise SettingError(f"needs at least one of {', '.join(names)}")
+        for name in names:
+            most, low = getattr(self, name), f"min{name[3:]}"
+            least = getattr(self, low) if name.startswith("max") else None
+            if least is not None and most is not None and least > most:
+                raise SettingError(f"{name} {most:g} is under {low} {least:g}", name)
+
+
+class Filter(Limited, Transform):
     """Rejects images that do not keep to a rule."""
 
     @abstractmethod
@@ -397,22 +412,6 @@ class Filter(Transform):
             raise self._reject(f"{what} {shown_beside(value, least)} is under {least:.15g}")
         if most is not None and value > most:
             raise self._reject(f"{what} {shown_beside(value, most)} is over {most:.15g}")
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-
-
-def check_limits(step: Settings) -> None:
-    """Raise SettingError if a step has none of its limits, min… and max…, or one is below the
-    other."""
-    names = [name for name in declared_in(type(step)) if name[:3] in ("min", "max")]
-    if all(getattr(step, name) is None for name in names):
-        raise SettingError(f"needs at least one of {', '.join(names)}")
-    for name in names:
-        most, low = getattr(step, name), f"min{name[3:]}"
-        least = getattr(step, low) if name.startswith("max") else None
-        if least is not None and most is not None and least > most:
-            raise SettingError(f"{name} {most:g} is under {low} {least:g}", name)
 
 
 def judge(filters: Sequence[Filter], opened: Opened) -> None:

@@ -72,10 +72,10 @@ class Runs:
             while len(rows := np.fromfile(file, self.dtype, most)):
                 yield rows
 
-    def chunks_of(self, part: int) -> int:
-        """Return in how many chunks a part is read. Raises OSError."""
-        path, most = self._path(part), CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
-        return -(-path.stat().st_size // most) if path.exists() else 0
+    def is_large(self, part: int) -> bool:
+        """Return whether a part is read in several chunks. Raises OSError."""
+        path = self._path(part)
+        return path.exists() and path.stat().st_size > CHUNK_BYTES
 
     def parts(self) -> Iterator[Rows]:
         """Yield the rows of each part, which is used up. Raises OSError."""
@@ -120,7 +120,7 @@ def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
     for part in range(PARTS):
         first = np.zeros(0, HASHED)
         # one line may be there a hundred million times: only its first place is kept in memory
-        if runs.chunks_of(part) > 1:
+        if runs.is_large(part):
             for chunk in runs.chunks(part):
                 joined = np.concatenate([first, chunk])
                 first = joined[np.unique(firsts(joined))]

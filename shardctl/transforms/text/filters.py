@@ -15,9 +15,9 @@ from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import (
     BatchTransform,
     Counts,
+    Limited,
     Records,
     RejectRow,
-    check_limits,
 )
 from shardctl.transforms.settings import NAMES, PROBABILITY, NumberList
 from shardctl.transforms.text.base import (
@@ -47,7 +47,7 @@ def whole_numbers(values: pa.Array) -> Numbers:
 COUNT = Whole(0, 2**40)
 
 
-class FilterLength(BatchTransform, step="filter_length"):
+class FilterLength(Limited, BatchTransform, step="filter_length"):
     """Keeps texts whose number of characters, words or tokens is within limits. A missing text has
     none."""
 
@@ -57,9 +57,6 @@ class FilterLength(BatchTransform, step="filter_length"):
     max_words: int | None = setting(COUNT, None, "Most words.")
     min_tokens: int | None = setting(COUNT, None, "Fewest tokens, after the step tokenize.")
     max_tokens: int | None = setting(COUNT, None, "Most tokens.")
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""

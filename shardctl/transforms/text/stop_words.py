@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from shardctl.format.arrays import Bools, Numbers, bytes_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
-from shardctl.transforms.base import check_limits
+from shardctl.transforms.base import Limited
 from shardctl.transforms.settings import NAMES, PROBABILITY, SettingError
 from shardctl.transforms.text.base import Rule, TextFilter, TextStep, TextTransform, where
 from shardctl.transforms.text.words import (
@@ -73,7 +73,7 @@ class StopWords(_Listed, TextTransform, step="stop_words"):
         return texts_of_kept(data, keep, offsets)
 
 
-class FilterStopWords(_Listed, TextFilter, step="filter_stop_words"):
+class FilterStopWords(Limited, _Listed, TextFilter, step="filter_stop_words"):
     """Rejects texts by the share of their words that are stop words of a language: little of it, or
     lists of keywords."""
 
@@ -81,9 +81,6 @@ class FilterStopWords(_Listed, TextFilter, step="filter_stop_words"):
     min_share: float | None = setting(PROBABILITY, None, "Least share of the words.")
     max_share: float | None = setting(PROBABILITY, None, "Largest share of the words.")
     also: tuple[str, ...] = ALSO
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
     def rules(self, texts: pa.Array) -> Iterator[Rule]:
         """Yield the rule with the shares. A text without words has the share 0."""
