@@ -286,15 +286,13 @@ class Delimited(TextFormat):
         if (headers := _are_headers(rows.batch)) is not None:
             rejects += [(index, _REPEATED) for index in rows.numbers[headers].tolist()]
             keep = ~headers if keep is None else keep & ~headers
+        if numbers is None:
+            numbers = part.first + np.arange(len(rows.numbers) + len(rows.rejects))
+        rejects = sorted(((int(numbers[i]), why) for i, why in rejects), key=itemgetter(0))
         places, batch = rows.numbers, rows.batch
         if keep is not None:
             places, batch = places[keep], batch.filter(pa.array(keep))
-        if numbers is None:
-            rejects = [(part.first + index, why) for index, why in rejects]
-        else:
-            rejects = [(int(numbers[index]), why) for index, why in rejects]
-        rejects.sort(key=itemgetter(0))
-        return Parsed(part.first + places if numbers is None else numbers[places], batch, rejects)
+        return Parsed(numbers[places], batch, rejects)
 
 
 def tab_delimited() -> Delimited:
