@@ -130,14 +130,11 @@ def parse_value(line: bytes) -> Any:
             "lone-surrogate",
             f"holds {half}, half of a pair that is one character; fix the line",
         ) from None
-    except json.JSONDecodeError as error:
-        raise Rejection(
-            "decode",
-            "not-json",
-            f"not a line of JSON ({error.msg}, at character {error.pos + 1} of the line)",
-        ) from None
     except ValueError as error:
-        raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
+        why = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg}, at character {error.pos + 1} of the line"
+        raise Rejection("decode", "not-json", f"not a line of JSON ({why})") from None
     except RecursionError:
         raise _too_deep() from None
     # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but

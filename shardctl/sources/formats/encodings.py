@@ -98,18 +98,18 @@ def resolve(encoding: str, start: bytes) -> tuple[str, int]:
     boms = [
         pair for pair in BOMS if not named.startswith("utf-16") or not pair[1].startswith("utf-32")
     ]
-    found = next(((own, len(mark)) for mark, own in boms if start.startswith(mark)), None)
-    if named == "utf-8":
-        if found and found[0] != "utf-8":
-            family = found[0][:6].upper()
-            raise Rejection(
-                "decode",
-                "not-utf8",
-                f"not UTF-8: it has the byte order mark of {family}; use --encoding {family.lower()}",
-            )
+    own, size = next(((own, len(mark)) for mark, own in boms if start.startswith(mark)), ("", 0))
+    if (own or named) == "utf-8":
         return "utf-8", 0
-    if found:
-        return ("utf-8", 0) if found[0] == "utf-8" else found
+    if named == "utf-8":
+        family = own[:6].upper()
+        raise Rejection(
+            "decode",
+            "not-utf8",
+            f"not UTF-8: it has the byte order mark of {family}; use --encoding {family.lower()}",
+        )
+    if own:
+        return own, size
     if named in ("utf-16", "utf-32"):
         raise Rejection(
             "decode",
