@@ -99,6 +99,17 @@ def table_rows(table: pa.Table, rows: Numbers) -> pa.Table:
     return pa.Table.from_batches(found, table.schema)
 
 
+def edges_of(lengths: Array) -> Numbers:
+    """Return where parts of these lengths (n,) begin, one behind the other, and the end: (n + 1,)."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def owners_of(counts: Array) -> Numbers:
+    """Return for each of some items, one behind the other, whose it is: the first `counts[0]` are of
+    0, and so on."""
+    return np.repeat(np.arange(len(counts)), counts)
+
+
 def is_number(type_: pa.DataType) -> bool:
     """Return whether a type is one of whole numbers or of floats."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.format.arrays import Bools, Floats
+from shardctl.format.arrays import Bools, Floats, owners_of
 from shardctl.format.roles import Objects
 from shardctl.images.defaults import CENTRE
 from shardctl.images.geometry import (
@@ -472,8 +472,7 @@ def moved_together(given: Sequence[Moving], role: Objects, rule: Keep) -> list[d
     several = list(compress(given, plain))
     made: Iterator[dict[str, Any]] = iter(())
     if several:
-        counts = [len(objects["bbox"]) for objects, _ in several]
-        of_objects = np.repeat(np.arange(len(several)), counts)
+        of_objects = owners_of(np.array([len(objects["bbox"]) for objects, _ in several]))
         moves = Moves.of([motion for _, motion in several]).at(of_objects)
         boxes = list(chain.from_iterable(objects["bbox"] for objects, _ in several))
         polygons = _all_polygons([objects for objects, _ in several])

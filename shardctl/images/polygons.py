@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.format.arrays import Bools, Floats
+from shardctl.format.arrays import Bools, Floats, edges_of, owners_of
 from shardctl.images.geometry import Counts
 
 _FEWEST = 3
@@ -46,12 +46,12 @@ class Polygons:
     @cached_property
     def owners(self) -> Counts:
         """The object that each polygon is of."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
+        return owners_of(self.counts)
 
     @cached_property
     def of_points(self) -> Counts:
         """The polygon that each point is of."""
-        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return owners_of(self.lengths)
 
     def at(self, points: Floats) -> Polygons:
         """Return the same polygons with their points in other places."""
@@ -186,7 +186,7 @@ class Polygons:
 
 def stretches(lengths: Counts) -> list[slice]:
     """Return the stretches of these lengths, one behind the other."""
-    return [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
+    return [slice(begin, end) for begin, end in pairwise(edges_of(lengths).tolist())]
 
 
 def _following(lengths: Counts) -> Counts:
@@ -204,7 +204,7 @@ def _half(
 ) -> tuple[Floats, Counts]:
     """Return what of polygons is where `axis` is at least (sign 1) or at most (sign -1) the limit
     of each."""
-    owners = np.repeat(np.arange(len(lengths)), lengths)
+    owners = owners_of(lengths)
     limit = limits[owners]
     distance = sign * (points[:, axis] - limit)
     inside = distance >= 0

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.arrays import Bools, Numbers, edges_of
 from shardctl.loader.blocks.column import Spec
 from shardctl.loader.blocks.memory import BatchMemory, lend_free_memory
 from shardctl.loader.blocks.stages import STAGE
@@ -586,7 +586,7 @@ class Loader:
         if self.options.repeated:
             batch[REPEATED] = task.repeated[there]
         edges = np.cumsum([0, *task.sizes])
-        cuts = np.concatenate([[0], np.cumsum(there)])[edges]
+        cuts = edges_of(there)[edges]
         made = []
         for (begin, end), consumed, (left, right) in zip(
             pairwise(cuts.tolist()), task.ends, pairwise(edges.tolist()), strict=True

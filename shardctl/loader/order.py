@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, edges_of
 from shardctl.system.arguments import whole_number
 from shardctl.system.permutation import Orders, key_of, mix64, permute
 
@@ -180,7 +180,7 @@ class WindowOrder(EpochOrder):
         self._lanes = lanes
         order = _scattered(lanes.lane, key_of(seed, epoch, _PIECES))
         self._first = lanes.first[order]
-        self._begins = np.concatenate([[0], np.cumsum(lanes.sizes[order])])
+        self._begins = edges_of(lanes.sizes[order])
         # Windows are cut from each lane's own beginning: the first piece of a lane begins one.
         in_lane = np.arange(len(order)) - np.searchsorted(lanes.lane, lanes.lane)
         self._windows = np.concatenate(

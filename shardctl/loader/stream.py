@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Floats, Numbers, hash_names
+from shardctl.format.arrays import Bools, Floats, Numbers, hash_names, owners_of
 from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.locate import GatherOptions
@@ -363,7 +363,7 @@ class Mixture:
         self._size = sum(map(len, streams)) if samples is None else samples
         self._weights = [float(weight) for weight in weights]
         self._counts = _apportion(np.asarray(weights, np.float64), _ROUND)
-        self._turns = np.repeat(np.arange(len(streams)), self._counts)
+        self._turns = owners_of(self._counts)
         self._specs = _common([stream.specs() for stream in streams])
 
     def __len__(self) -> int:

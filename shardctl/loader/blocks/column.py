@@ -22,6 +22,7 @@ from shardctl.format.arrays import (
     Numbers,
     Shape,
     dtype_of,
+    edges_of,
     is_list,
     is_number,
     is_text,
@@ -330,7 +331,7 @@ class Lists:
     def _edges(self) -> list[list[int]]:
         """Where each list of a depth begins among the items of the next, and where the last one
         ends."""
-        return [[0, *np.cumsum(lengths).tolist()] for lengths in self.lengths]
+        return [edges_of(lengths).tolist() for lengths in self.lengths]
 
     def arrays(self) -> list[Any]:
         """Return one array for each sample. Where the lists in it are not of one length, it is a

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bytes, Numbers
+from shardctl.format.arrays import Array, Bytes, Numbers, edges_of
 
 _VIEW = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("start", "<i4")])
 """A view of more than _INLINE bytes.
@@ -202,7 +202,7 @@ def _stretches(buffer: pa.Buffer) -> list[pa.Buffer]:
 
 def _one_by_one(located: Located) -> pa.Array:
     """Do as `gather` for values of any length."""
-    offsets = np.concatenate([[0], np.cumsum(located.length)]).astype(np.int64)
+    offsets = edges_of(located.length).astype(np.int64)
     data = np.concatenate([np.empty(0, np.uint8), *located.rows()])
     return pa.Array.from_buffers(
         pa.large_binary(), len(located), [None, pa.py_buffer(offsets), pa.py_buffer(data)]

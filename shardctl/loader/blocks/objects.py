@@ -12,7 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.format.arrays import Array, Bools, Bytes, DType, Numbers, Shape, is_number, leaf_of
+from shardctl.format.arrays import (
+    Array,
+    Bools,
+    Bytes,
+    DType,
+    Numbers,
+    Shape,
+    is_number,
+    leaf_of,
+    owners_of,
+)
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.images.codecs.image import open_image
@@ -139,7 +149,7 @@ class Marked:
     @property
     def owners(self) -> Numbers:
         """The sample that each object is of, (T,)."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
+        return owners_of(self.counts)
 
     def with_categories(self, table: Numbers) -> Marked:
         """Return the same objects with table[n] for the category n. Raises Misfit for one that
@@ -255,7 +265,7 @@ def _polygons(values: pa.Array, counts: Numbers) -> Polygons:
     lengths = _lengths(lists)
     wrong = np.flatnonzero(lengths % 2)
     if len(wrong):
-        owner = np.repeat(np.arange(len(of_object)), of_object)[wrong[0]]
+        owner = owners_of(of_object)[wrong[0]]
         raise Misfit(
             _owner(counts, int(owner)),
             f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …",

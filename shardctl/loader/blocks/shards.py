@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, UsageError
-from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.arrays import Bools, Numbers, edges_of
 from shardctl.format.dataset_folder import DatasetFolder, dataset_in
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Generation, Manifest, places_of
@@ -115,7 +115,7 @@ class Shards:
     def _take(self, table: ShardTable, chosen: range) -> None:
         """Begin with these of the shards of a table."""
         self._table = table
-        first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
+        first_block = edges_of(table.block_counts)
         blocks = slice(first_block[chosen.start], first_block[chosen.stop])
         rows = table.block_rows[blocks]
         self.starts: Numbers = np.zeros(len(rows) + 1, np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.format.arrays import Array, DType, Numbers, Shape
+from shardctl.format.arrays import Array, DType, Numbers, Shape, edges_of
 from shardctl.format.shard import VERIFY_ADVICE
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
@@ -59,7 +59,7 @@ class BlockLayout:
     @cached_property
     def filled(self) -> Numbers:
         """How many places of each row have a token, (n,)."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])[np.cumsum(self.counts)]
+        ends = edges_of(self.lengths)[np.cumsum(self.counts)]
         return np.diff(ends, prepend=0)
 
     @cached_property
@@ -97,7 +97,7 @@ class BlockLayout:
     def cu_seqlens(self) -> npt.NDArray[np.int32]:
         """Return where each document, and the padding of each row, begins in all rows one behind
         the other, and the end."""
-        return np.concatenate([[0], np.cumsum(self.segments)]).astype(np.int32)
+        return edges_of(self.segments).astype(np.int32)
 
     def labels(self, tokens: Array, mask: Array | None, found: Numbers) -> None:
         """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same
