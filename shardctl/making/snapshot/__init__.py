@@ -214,7 +214,8 @@ class _Snapshot:
         raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; {remedy}")
 
     def _make(self, before: Manifest | None, how: dict[str, Any]) -> bool:
-        """Make the dataset, or bring it up to date by these options, and return whether this process has done so.
+        """Make the dataset, or bring it up to date by these options, and return whether this
+        process has done so.
 
         If not, another one has done something while this one waited: what is to be done now must be
         seen anew, as inputs may have changed after that one has looked at them.
