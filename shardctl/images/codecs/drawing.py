@@ -8,7 +8,6 @@ smooth and a pixel on which nothing was drawn stays exactly as it was.
 from __future__ import annotations
 
 import colorsys
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from PIL.PngImagePlugin import PngInfo
 from shardctl.format.arrays import Bools, Floats
 from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
-from shardctl.images.codecs.image import Pixels, nearest, open_image, render
+from shardctl.images.codecs.image import Pixels, encoded, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Colour, Size, Values, View, fit
 from shardctl.system.files import OutputFileType
@@ -84,11 +83,8 @@ def within(size: Size, side: int) -> Size:
 def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:
     """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it
     larger."""
-    target = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(
-        target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2
-    )
-    return target.getvalue()
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    return encoded(picture, "JPEG", quality=quality, subsampling=0 if fine_colours else 2)
 
 
 def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, bytes]:
@@ -98,14 +94,12 @@ def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, 
     Of four channels the last says how much they hide. `exact` keeps every pixel as it is, and so do
     four channels.
     """
-    picture, target = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
     exact = exact or picture.mode != "RGB"
     if features.check("webp"):
-        picture.save(target, "WEBP", lossless=exact, quality=quality, method=4)
-        return "webp", target.getvalue()
+        return "webp", encoded(picture, "WEBP", lossless=exact, quality=quality, method=4)
     if exact:
-        picture.save(target, "PNG")
-        return "png", target.getvalue()
+        return "png", encoded(picture, "PNG")
     return "jpeg", jpeg(pixels, quality)
 
 
@@ -135,11 +129,9 @@ def contact_sheet(
                 # of a key the end is shown: keys begin alike
                 shown = shown[1:] if line == len(caption) - 1 else shown[:-1]
             draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
-    target = io.BytesIO()
     made_by = PngInfo()
     made_by.add_text("Software", "shardctl")
-    sheet.save(target, "PNG", pnginfo=made_by)
-    return target.getvalue()
+    return encoded(sheet, "PNG", pnginfo=made_by)
 
 
 Marked = Mapping[str, Any]

@@ -404,10 +404,9 @@ def frames_of(data: bytes, wanted: Sequence[int], max_pixels: int) -> Iterator[b
                     image.seek(number)
                     if math.prod(image.size) > max_pixels:
                         raise TooManyPixels(image.size, max_pixels)
-                    frame, target = turned(image.copy(), opened.orientation), io.BytesIO()
+                    frame = turned(image.copy(), opened.orientation)
                     frame.info = {name: image.info[name] for name in _KEPT if name in image.info}
-                    frame.save(target, "PNG" if frame.mode in _MODES_OF_PNG else "TIFF")
-                    made = target.getvalue()
+                    made = encoded(frame, "PNG" if frame.mode in _MODES_OF_PNG else "TIFF")
         except Rejection as rejection:
             made = rejection
         yield made
@@ -429,7 +428,7 @@ def without_turn(data: bytes) -> bytes | None:
         return None
     with _decoding(opened.format):
         pixels = opened.load()  # a TIFF is upright then
-        target, form = io.BytesIO(), "JPEG" if opened.format in _JPEG else opened.format
+        form = "JPEG" if opened.format in _JPEG else opened.format
         kept: dict[str, Any] = {
             name: image.info[name] for name in ("icc_profile", *_KEPT) if name in image.info
         }
@@ -450,8 +449,7 @@ def without_turn(data: bytes) -> bytes | None:
             kept |= {"lossless": data[12:16] != b"VP8 " and b"VP8L" in data[:4096], "quality": 95}
         upright = turned(pixels.copy(), opened.orientation)
         upright.info = {}
-        upright.save(target, form, **kept)
-    return target.getvalue()
+        return encoded(upright, form, **kept)
 
 
 def mask_png(values: Values, like: bytes) -> bytes:
@@ -461,13 +459,19 @@ def mask_png(values: Values, like: bytes) -> bytes:
     Pillow gives a pixel as many bits as the palette's length asks for, and cuts numbers beyond
     them: so it has all of them.
     """
-    image, target = Image.fromarray(np.ascontiguousarray(values)), io.BytesIO()
+    image = Image.fromarray(np.ascontiguousarray(values))
     with _open(like) as before:
         palette = before.getpalette() if before.mode == "P" and values.dtype == np.uint8 else None
     if palette:
         beyond = values.max() >= len(palette) // 3
         image.putpalette(palette + [0] * (3 * 256 - len(palette)) if beyond else palette)
-    image.save(target, "PNG")
+    return encoded(image, "PNG")
+
+
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
+    """Return an image as a file of a format, by its name at Pillow."""
+    target = io.BytesIO()
+    image.save(target, form, **options)
     return target.getvalue()
 
 
@@ -616,14 +620,13 @@ class ImageEncoding:
     def encode(self, pixels: Pixels | Image.Image) -> bytes:
         """Encode pixels. Raises Rejection (stage `encode`)."""
         image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
-        target, options = io.BytesIO(), {"quality": self.quality} if self.quality else {}
+        options = {"quality": self.quality} if self.quality else {}
         try:
-            image.save(target, self.name.upper(), **options)
+            return encoded(image, self.name.upper(), **options)
         except (OSError, ValueError, KeyError) as error:
             raise Rejection(
                 "encode", "not-encoded", f"cannot be stored as {self}: {error}"
             ) from error
-        return target.getvalue()
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -204,9 +203,8 @@ def mask_value(
                 f"{who}: its mask is {describe(value)}, not a uint8 or uint16 array (height, "
                 "width) or the bytes of an image"
             )
-        values, target = value, io.BytesIO()
-        PilImage.fromarray(np.ascontiguousarray(values)).save(target, "PNG")
-        data = target.getvalue()
+        values = value
+        data = image.encoded(PilImage.fromarray(np.ascontiguousarray(values)), "PNG")
     if values.dtype.itemsize * 8 > role.bits:
         raise InputError(
             f"{who}: its mask has 16 bits; give roles={{…: {{'role': 'mask', 'bits': 16}}}}"
