@@ -44,7 +44,7 @@ BESIDE_SHARDS = frozenset((MANIFEST, *TABLES, CHECKSUMS, UPDATE))
 """All files of a dataset that are neither shards nor files that its recipe depends on."""
 
 REBUILT_FROM = (PLAN, SHARDS, CHECKSUMS)
-"""The files without which `repair` cannot make the manifest."""
+"""The tables by which a dataset on a store is known that has lost its manifest."""
 
 
 def shard_name(split: str, number: int) -> str:
