@@ -99,7 +99,7 @@ class ConsumerResult:
         if self.time:
             figures.append((TIME_OF_THREADS, _shares(self.time)))
         verdict = Verdict(self.verdict_in_words, self.verdict == KEEPS_UP, self.feeds)
-        return Section(f"consumer: {self.demand}", (verdict, Figures(figures), *self.notes))
+        return Section(f"consumer: {self.demand}", (*self.notes, Figures(figures), verdict))
 
     def utilization_of(self, gpus: int) -> float:
         """Return the utilisation of this number of GPUs at the loader's rate."""
