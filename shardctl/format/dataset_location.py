@@ -19,11 +19,9 @@ from shardctl.format.generations import in_order
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import (
     BESIDE_SHARDS,
-    CHECKSUMS,
     GENERATIONS,
     MANIFEST,
     MANIFEST_LIMIT,
-    REBUILT_FROM,
     STAGING,
     TABLES,
     Json,
@@ -202,16 +200,16 @@ def open_on_store(
     at = "" if generation else version  # an earlier one never changes
     dataset = DatasetOnStore(store.url, places, form, str(folder), limit, at, kept, listed)
     dataset.work.mkdir()
-    if data is None:
-        _check_that_it_was_one(store, places)
-    else:
+    if data is not None:
         write_atomically(dataset.work / MANIFEST, data)
+    elif generation or not places.tables:
+        _refuse_unfinished(store)
+        raise missing_dataset(store.url)
     if listed:
         write_listing(folder, store)
-    wanted = list(REBUILT_FROM) if data is None else []
     with contextlib.ExitStack() as stack:
         stack.callback(dataset.close)
-        for each in [*wanted, *own] if form != "ends" else wanted:
+        for each in own if form != "ends" else ():
             with contextlib.suppress(FileNotFoundError):
                 dataset.path(each)
         stack.pop_all()
@@ -263,29 +261,25 @@ def _own_files(record: Json) -> list[str]:
 
 def _places_of(store: Store, record: Json) -> Places:
     """Return where the files of a dataset lie. Where its manifest is damaged or lost, those of the
-    last generation that is whole."""
+    last generation that has a copy of its own, which is put last."""
     with contextlib.suppress(KeyError, TypeError, IndexError):
         path = record["history"][-1]["path"]
         if job_of_generation(path):
             return Places(path)
     if not record:
         folders = in_order(store.children(GENERATIONS)[0])
-        whole = (each for each in reversed(folders) if store.stat(f"{each}{CHECKSUMS}") is not None)
+        whole = (each for each in reversed(folders) if store.stat(f"{each}{MANIFEST}") is not None)
         return Places(next(whole, ""))
     base = record.get("base", "")  # of format 2
     is_folder = isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1])
     return Places(base, base) if is_folder else Places()
 
 
-def _check_that_it_was_one(store: Store, places: Places) -> None:
-    """Raise DatasetError unless the tables of a dataset that lost its manifest are there."""
-    folders, objects = store.children(places.tables.rstrip("/"))
-    if {f"{places.tables}{name}" for name in REBUILT_FROM} <= {found.name for found in objects}:
-        return
-    if STAGING in (folders if not places.tables else store.children()[0]):
+def _refuse_unfinished(store: Store) -> None:
+    """Raise DatasetError if a dataset is being made."""
+    if STAGING in store.children()[0]:
         shown = printable(store.url)
         raise DatasetError(f"{shown}: an unfinished conversion; run the same command again")
-    raise missing_dataset(store.url)
 
 
 def read_manifest(store: Store, generation: str = "") -> tuple[bytes, str] | None:

@@ -43,9 +43,6 @@ nor update.arrows."""
 BESIDE_SHARDS = frozenset((MANIFEST, *TABLES, CHECKSUMS, UPDATE))
 """All files of a dataset that are neither shards nor files that its recipe depends on."""
 
-REBUILT_FROM = (PLAN, SHARDS, CHECKSUMS)
-"""The tables by which a dataset on a store is known that has lost its manifest."""
-
 
 def shard_name(split: str, number: int) -> str:
     """Return what a shard is called, by its number within its split: train-00000."""
