@@ -479,7 +479,7 @@ def _make_room(descriptors: bool) -> None:
     every = [shards.files if descriptors else shards.mapped for shards in alive]
     count = sum(map(len, every))
     if count < MAPPED_AT_A_TIME and (
-        not descriptors or (count < FILES_AT_A_TIME and _take_descriptor())
+        not descriptors or (count < FILES_AT_A_TIME and _DESCRIPTORS.take())
     ):
         return
     opened = [
@@ -489,20 +489,29 @@ def _make_room(descriptors: bool) -> None:
         there.pop(wanted, None)
 
 
-def _take_descriptor() -> bool:
-    """Return whether this process may open another file, and leaves some to the rest of the
-    program."""
-    if not _ALLOWED and allow_open_files(SPARE_FILES):
-        _ALLOWED.extend(range(SPARE_FILES // 3))
-    with contextlib.suppress(IndexError):
-        _ALLOWED.pop()
-        return True
-    return False
+class _Descriptors:
+    """The descriptors that shards may take: `allowed` more before the next look, as to count them
+    takes long."""
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.renew()
+        keep_renewed(self)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Return whether this process may open another file, and leaves some to the rest of the
+        program."""
+        with self.lock:
+            if not self.allowed and allow_open_files(SPARE_FILES):
+                self.allowed = SPARE_FILES // 3
+            self.allowed -= (there := self.allowed > 0)
+            return there
 
 
-_ALLOWED: list[int] = []
-"""One for each file that shards may open before the next look, as to count descriptors takes long.
-Threads may take some at the same time."""
+_DESCRIPTORS = _Descriptors()
 
 _ALIVE: set[weakref.ref[Shards]] = set()
 """Not a WeakSet: threads may add to this one while others look through it."""
