@@ -19,6 +19,7 @@ from shardctl.format.generations import in_order
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import (
     BESIDE_SHARDS,
+    CHECKSUMS,
     GENERATIONS,
     MANIFEST,
     MANIFEST_LIMIT,
@@ -202,7 +203,7 @@ def open_on_store(
     dataset.work.mkdir()
     if data is not None:
         write_atomically(dataset.work / MANIFEST, data)
-    elif generation or not places.tables:
+    elif generation or not job_of_generation(places.tables):
         _refuse_unfinished(store)
         raise missing_dataset(store.url)
     if listed:
@@ -261,16 +262,18 @@ def _own_files(record: Json) -> list[str]:
 
 def _places_of(store: Store, record: Json) -> Places:
     """Return where the files of a dataset lie. Where its manifest is damaged or lost, those of the
-    last generation that has a copy of its own, which is put last."""
+    last generation that has a copy of its own, which is put last; or those of format 2."""
     with contextlib.suppress(KeyError, TypeError, IndexError):
         path = record["history"][-1]["path"]
         if job_of_generation(path):
             return Places(path)
-    if not record:
-        folders = in_order(store.children(GENERATIONS)[0])
-        whole = (each for each in reversed(folders) if store.stat(f"{each}{MANIFEST}") is not None)
-        return Places(next(whole, ""))
     base = record.get("base", "")  # of format 2
+    if not record:
+        for folder in reversed(in_order(store.children(GENERATIONS)[0])):
+            if store.stat(f"{folder}{MANIFEST}") is not None:
+                return Places(folder)
+        folders = (f"{name}/" for name in store.children()[0])
+        base = next((each for each in folders if store.stat(f"{each}{CHECKSUMS}")), "")
     is_folder = isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1])
     return Places(base, base) if is_folder else Places()
 
