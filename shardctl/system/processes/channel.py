@@ -11,6 +11,7 @@ import pickle
 import socket
 import struct
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 _SIZE = struct.Struct("<Q")
@@ -40,6 +41,15 @@ def receive_pickle(channel: socket.socket) -> bytearray:
     """Return the pickle of what was sent. Raises Ended."""
     (size,) = _SIZE.unpack(_receive_bytes(channel, _SIZE.size))
     return _receive_bytes(channel, size)
+
+
+def take_whole(data: bytearray) -> Iterator[Any]:
+    """Yield the objects that are there whole, and take them out of the bytes that have arrived: for
+    who cannot wait for the rest of one. Raises what unpickling raises."""
+    while len(data) >= _SIZE.size and len(data) >= (end := _SIZE.size + _SIZE.unpack_from(data)[0]):
+        message = pickle.loads(data[_SIZE.size : end])
+        del data[:end]
+        yield message
 
 
 def _receive_bytes(channel: socket.socket, size: int) -> bytearray:

@@ -16,7 +16,7 @@ import socket
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from shardctl.errors import WorkerError
 from shardctl.system.files import naming_the_path
 from shardctl.system.machine import allow_open_files, open_files_left, usable_cores
 from shardctl.system.processes import worker_state
-from shardctl.system.processes.channel import Ended, receive, send
+from shardctl.system.processes.channel import send, take_whole
 from shardctl.system.processes.forkserver import ForkServer, start_server, take_early
 from shardctl.system.processes.worker_state import TAIL_BYTES, Death, WorkerProgress
 from shardctl.system.stores.base import ENDING_SECONDS
@@ -189,12 +189,11 @@ class Pool:
         free."""
         assert worker.task is not None, "only busy workers are listened to"
         task = worker.task
-        message = worker.message()
-        if message:
+        for message in worker.messages():
             raise_faults(message)
             on_message(task, message)
-        if "done" in message:
-            worker.task = None
+            if "done" in message:
+                worker.task = None
         if worker.gone:
             if worker.output in selector.get_map():
                 selector.unregister(worker.output)
@@ -307,7 +306,7 @@ class _Worker:
             theirs.close()
             os.close(printing)
         os.set_blocking(self.output, False)
-        self._line, self._last_line = b"", ""
+        self._arrived, self._line, self._last_line = bytearray(), b"", ""
         self._overtime = self._delivers = False
         self._seen = ((worker_state.NOWHERE, worker_state.WHOLE), 0.0)
         self.task: Task | None = None
@@ -319,14 +318,16 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             send(self.channel, task)
 
-    def message(self) -> dict[str, Any]:
-        """Return the answer that arrives; an empty one at the end of the socket, where `gone` is
-        set."""
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the messages that have arrived; `gone` is set at the end of the socket. A worker that
+        stands still in the middle of one holds up no other."""
         try:
-            answer: dict[str, Any] = receive(self.channel)
-        except Ended:
-            self.gone, answer = True, {}
-        return answer
+            data = self.channel.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        self.gone = not data
+        self._arrived += data
+        yield from take_whole(self._arrived)
 
     def listen(self) -> bool:
         """Pass on the lines that were printed; False where no more will come. One read empties the
