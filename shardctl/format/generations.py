@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shardctl.format.names import (
     BESIDE_SHARDS,
+    DATA,
     GENERATIONS,
     MANIFEST,
     STAGING,
@@ -64,6 +65,11 @@ def instead_of_manifest(tables: str) -> str:
     )
 
 
+def is_part(path: Path) -> bool:
+    """Return whether a path is that of a folder in a dataset."""
+    return path.name in (DATA, GENERATIONS) and exists(path.parent / MANIFEST)
+
+
 def why_no_manifest(folder: Folder) -> str:
     """Return why a folder is no dataset, and what to do."""
     shown, here = folder.shown(), folder.local
@@ -72,8 +78,9 @@ def why_no_manifest(folder: Folder) -> str:
         return nothing
     if not exists(here):
         refuse_half_url(str(here))
-        if exists(here.parent / MANIFEST):
-            return f"{shown}: no such dataset or shard; {printable(here.parent)} is a dataset"
+    if is_part(here) or (not exists(here) and exists(here.parent / MANIFEST)):
+        return f"{shown}: no such dataset or shard; {printable(here.parent)} is a dataset"
+    if not exists(here):
         return f"{shown}: no such dataset{near_path(here)}"
     if exists(here / MANIFEST):  # of another generation than the one that is read
         return f"{shown}: {WAS_REPLACED}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
+from shardctl.format.generations import is_part
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
 from shardctl.format.stretches import MAGIC
@@ -40,8 +41,10 @@ def is_foreign(path: Path) -> bool:
     try:
         if path.is_file():
             return not (path.parent / MANIFEST).exists() and _is_of_others(path.name, str(path))
-        if not path.is_dir() or any(
-            (path / name).exists() for name in (MANIFEST, FILES, PLAN, SHARDS, STAGING)
+        if (
+            not path.is_dir()
+            or is_part(path)
+            or any((path / name).exists() for name in (MANIFEST, FILES, PLAN, SHARDS, STAGING))
         ):
             return False
         # 100 ms, for what is no dataset

@@ -145,3 +145,11 @@ def test_a_repair_does_not_name_generations_that_are_gone(grown, tmp_path):
     assert shardctl.repair(copy).ok
     manifest = shardctl.open(copy).manifest
     assert (manifest.keep, manifest.kept) == (0, ())
+
+
+@pytest.mark.parametrize("name", ["data", "generations"])
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_folder_of_a_dataset_is_told_from_data_of_another_tool(grown, cli, command, name):
+    ran = cli(command, grown / name)
+    assert ran.code == 3
+    assert ran.err.endswith(f"{name}: no such dataset or shard; {grown} is a dataset\n")
