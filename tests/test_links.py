@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from conftest import examples
 from damage import file_of
-from dataset_files import shard_in
+from dataset_files import shard_in, tables_in
 from forged_datasets import write_manifest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +33,7 @@ from places import place_of
 import shardctl
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.format.dataset_folder import dataset_in
+from shardctl.format.tables import ShardTable
 from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
 from shardctl.inspection.content.samples import head
@@ -421,14 +422,14 @@ def test_a_cache_follows_no_link(here):
     before, cache = state(here / "precious"), Cache(here / "cache")
     about = About("s3://bucket/out", "1", "0" * 64)
 
-    def bring(folder: Path) -> tuple[int, int]:
+    def bring(folder: Path) -> None:
         (folder / "manifest.json").write_text("{}")
-        return 1, 1
+        shutil.copy(tables_in(here / "out") / "shards.arrow", folder)
 
     found = cache.make(about, 100, bring)
     assert found is not None
     folder = found.folder
-    found.attach(1, 1)
+    found.attach(ShardTable(dataset_in(here / "out")))
     found.path("a.arrow").symlink_to(here / "precious" / "a.txt")
     with pytest.raises(StorageError, match=r"a\.arrow: cannot write here"):
         found.keep(0, "a.arrow", 100, None, 1, lambda: pa.py_buffer(b"tail"))

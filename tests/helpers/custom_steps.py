@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 HELD = """
-import glob, os, threading
+import glob, threading
 
 def held(sample):
-    while os.path.exists("hold") and begun_and_held(int(sample["key"][:2])):
+    while begun_and_held(int(sample["key"][:2])):
         threading.Event().wait(0.005)
     return sample
 
 def begun_and_held(number):
-    with open("hold") as file:
-        begun = (*glob.glob("out/.shardctl/*/job.json"), *glob.glob("tmp/*/files/out/.shardctl/*/job.json"))
-        return number >= int(file.read()) and begun != ()
+    try:
+        with open("hold") as file:
+            first = int(file.read())
+    except FileNotFoundError:
+        return False
+    begun = (*glob.glob("out/.shardctl/*/job.json"), *glob.glob("tmp/*/files/out/.shardctl/*/job.json"))
+    return number >= first and begun != ()
 """
 """A function that lets the inputs before the number in the file `hold` through, and the others when
 that file is gone. The job of a conversion to a store lies in a scratch folder below tmp/."""
