@@ -166,8 +166,9 @@ class Lease:
 
 
 def is_leased(staging: Path) -> bool:
-    """Return whether a process holds the lease, or one that was killed has left it."""
-    return (staging / LEASE).exists()
+    """Return whether a process holds the lease, or one that was killed has left it, or its empty
+    folder."""
+    return (staging / LEASE).exists() or (staging.exists() and not any(staging.iterdir()))
 
 
 Waiting = Callable[[str], None]

@@ -71,6 +71,14 @@ def test_the_same_again_is_up_to_date_and_writes_nothing(photos, out):
     assert times(out) == before
 
 
+def test_what_the_last_moment_of_a_killed_conversion_leaves_goes(photos, out):
+    """Its lease was taken away already, and the folder of that was not."""
+    convert(photos, out)
+    (out / ".shardctl").mkdir()
+    assert convert(photos, out).status == "up-to-date"
+    assert not (out / ".shardctl").exists()
+
+
 def times(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
