@@ -73,23 +73,23 @@ def dataset_of(manifest: Manifest, dataset: LocalFolder) -> DatasetFolder:
     return DatasetFolder(dataset.root, dataset.url, manifest.places)
 
 
-def dataset_in(path: Path, url: str = "") -> DatasetFolder:
+def dataset_in(path: Path) -> DatasetFolder:
     """Return the dataset at a path as its manifest says it now; of a path of a generation, that one.
 
     Where the manifest cannot be read, the last generation that is there; else the files are those in
     the folder. Raises nothing: who reads the manifest says what is wrong.
     """
-    here = LocalFolder(path, url)
+    here = LocalFolder(path)
     with contextlib.suppress(DatasetError):
         manifest = Manifest.load(here)
         if manifest.job and path.absolute().parent.name == GENERATIONS:
-            return DatasetFolder(path.absolute().parents[1], url, manifest.places)
+            return DatasetFolder(path.absolute().parents[1], "", manifest.places)
         return dataset_of(manifest, here)
     folders = generation_folders(path)
     jobs = (path / STAGING).glob("*") if folders else ()
     begun = {JobFolder(job).id or job.name.rpartition("-")[2] for job in jobs}  # not committed
     there = [each for each in folders if job_of_generation(each) not in begun]
-    return DatasetFolder(path, url, Places(there[-1]), True) if there else DatasetFolder(path, url)
+    return DatasetFolder(path, "", Places(there[-1]), True) if there else DatasetFolder(path)
 
 
 def generation_in(root: Path, number: int) -> DatasetFolder:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError, NoSuchKeyError
 from shardctl.format.dataset_folder import DatasetFolder, dataset_in, generation_in
-from shardctl.format.generations import in_order
+from shardctl.format.generations import in_order, instead_of_manifest
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -203,8 +203,11 @@ def open_on_store(
     dataset.work.mkdir()
     if data is not None:
         write_atomically(dataset.work / MANIFEST, data)
-    elif generation or not job_of_generation(places.tables):
+    elif generation or store.stat(f"{places.tables}{MANIFEST}") is None:
         _refuse_unfinished(store)
+        if places.tables and not generation:
+            lost = f"{printable(store.url)}: lacks {MANIFEST}"
+            raise DatasetError(f"{lost}; {instead_of_manifest(places.tables)}")
         raise missing_dataset(store.url)
     if listed:
         write_listing(folder, store)
@@ -262,16 +265,15 @@ def _own_files(record: Json) -> list[str]:
 
 def _places_of(store: Store, record: Json) -> Places:
     """Return where the files of a dataset lie. Where its manifest is damaged or lost, those of the
-    last generation that has a copy of its own, which is put last; or those of format 2."""
+    last generation, or of format 2."""
     with contextlib.suppress(KeyError, TypeError, IndexError):
         path = record["history"][-1]["path"]
         if job_of_generation(path):
             return Places(path)
     base = record.get("base", "")  # of format 2
     if not record:
-        for folder in reversed(in_order(store.children(GENERATIONS)[0])):
-            if store.stat(f"{folder}{MANIFEST}") is not None:
-                return Places(folder)
+        if generations := in_order(store.children(GENERATIONS)[0]):
+            return Places(generations[-1])
         folders = (f"{name}/" for name in store.children()[0])
         base = next((each for each in folders if store.stat(f"{each}{CHECKSUMS}")), "")
     is_folder = isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1])

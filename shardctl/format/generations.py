@@ -57,8 +57,8 @@ def instead_of_manifest(tables: str) -> str:
     tables, in the folder `tables`."""
     if job_of_generation(tables):
         return (
-            f"its copy in {tables} cannot be used either; convert the sources again with "
-            "--overwrite"
+            f"its copy in {tables} cannot be used either; convert the sources again, into another "
+            "folder"
         )
     return (
         "the dataset is of format 2; shardctl 1.0.0rc1 can rebuild its manifest (`shardctl repair`)"

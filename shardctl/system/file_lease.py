@@ -166,9 +166,8 @@ class Lease:
 
 
 def is_leased(staging: Path) -> bool:
-    """Return whether a process holds the lease, or one that was killed has left it, or its empty
-    folder."""
-    return (staging / LEASE).exists() or (staging.exists() and not any(staging.iterdir()))
+    """Return whether a process holds the lease, or one that was killed has left it."""
+    return (staging / LEASE).exists()
 
 
 Waiting = Callable[[str], None]

@@ -143,8 +143,29 @@ def test_a_repair_does_not_name_generations_that_are_gone(grown, tmp_path):
     convert(grown.parent / "in", copy, update=True, keep_generations=0, **options)
     (copy / "manifest.json").unlink()
     assert shardctl.repair(copy).ok
-    manifest = shardctl.open(copy).manifest
-    assert (manifest.keep, manifest.kept) == (0, ())
+    assert shardctl.open(copy).manifest.kept == ()
+
+
+@pytest.mark.parametrize("lost", ["all of it", "shards.arrow"])
+def test_a_repair_leaves_other_generations_and_the_setting_as_they_are(photos, tmp_path, lost):
+    """Also those that are older than one that a person has deleted."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(photos, source)
+    convert(source, out, samples_per_shard=10, keep_generations=3)
+    for _ in range(3):
+        min(source.rglob("*.jpg")).unlink()
+        convert(source, out, update=True, samples_per_shard=10, keep_generations=3)
+    shards = {path.name for path in (out / "data").iterdir()}
+    second = sorted((out / "generations").iterdir())[1]
+    shutil.rmtree(second) if lost == "all of it" else (second / lost).unlink()
+    (out / "manifest.json").unlink()
+    assert shardctl.repair(out).ok
+    manifest = shardctl.open(out).manifest
+    there = [1, 3] if lost == "all of it" else [1, 2, 3]
+    assert (manifest.keep, [each.number for each in manifest.kept]) == (3, there)
+    assert len(shardctl.open(out, generation=1)) == len(shardctl.open(out)) + 3
+    if lost != "all of it":  # which shards it has is not known: none goes
+        assert {path.name for path in (out / "data").iterdir()} == shards
 
 
 @pytest.mark.parametrize("name", ["data", "generations"])

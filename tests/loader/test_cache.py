@@ -3,8 +3,10 @@ limit, never a wrong byte."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -119,6 +121,54 @@ def test_of_the_next_generation_only_new_shards_come(
     assert disk_usage(folder) <= limit
     if in_use:
         assert all_same(first.loader(8), before)
+
+
+@pytest.mark.thorough
+def test_the_limit_holds_where_generations_share_shards(tmp_path, bucket, folder):
+    """Whoever fetches the blocks of a shared shard, and whoever ends first."""
+    source, out = tmp_path / "texts", tmp_path / "out"
+    source.mkdir()
+    for number in range(160):
+        text = base64.b64encode(random.Random(number).randbytes(60_000))
+        (source / f"{number:03d}.txt").write_bytes(text)
+    shardctl.convert(source, out, samples_per_shard=40, progress=False)
+    total = sum(path.stat().st_size for path in (out / "data").iterdir())
+    url, other = upload(out, f"{bucket}/out"), upload(out, f"{bucket}/other")
+    (source / "000.txt").write_text("another")
+    for share in (1.4, 2.4):
+        limit = int(total * share)
+        first = shardctl.open(url, generation=1, cache=folder, cache_limit=limit)
+        for number in range(0, 160, 40):
+            assert first[number]["key"] == f"{number:03d}.txt"
+        shardctl.convert(source, out, samples_per_shard=40, update=True, progress=False)
+        upload(out, url)
+        second = shardctl.open(url, cache=folder, cache_limit=limit)
+        list(first.loader(8))
+        assert disk_usage(folder) <= limit
+        del first
+        read(other, cache=folder, cache_limit=limit)
+        assert disk_usage(folder) <= limit
+        del second
+        Cache(folder).clear()
+
+
+def test_generations_that_are_read_in_turn_both_stay(tmp_path, bucket, folder, object_server):
+    source, out = tmp_path / "texts", tmp_path / "out"
+    source.mkdir()
+    for number in range(40):
+        (source / f"{number:02d}.txt").write_text(f"text {number} " * 2000)
+    shardctl.convert(source, out, samples_per_shard=10, progress=False)
+    first = upload(out, f"{bucket}/out")
+    (source / "00.txt").write_text("another text")
+    shardctl.convert(source, out, samples_per_shard=10, update=True, progress=False)
+    upload(out, first)
+    kept = min(path.name for path in (out / "generations").iterdir())
+    for url in (f"{first}/generations/{kept}", first):
+        read(url, cache=folder)
+    object_server.clear()
+    for url in (f"{first}/generations/{kept}", first):
+        read(url, cache=folder)
+    assert not any(is_shard(request["key"]) for request in object_server.log())
 
 
 PROCESS = """

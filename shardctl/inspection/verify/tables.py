@@ -244,7 +244,7 @@ def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
             )
             return
     roots, sizes = (pc.min_max(files[name]).as_py() for name in ("root", "size"))
-    most_roots = len(manifest.sources) or MOST  # repair may have lost the paths of the sources
+    most_roots = len(manifest.sources) or MOST  # an older shardctl may have lost them in a repair
     if files.num_rows and (
         roots["min"] < 0
         or roots["max"] >= most_roots

@@ -39,7 +39,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, StorageError
-from shardctl.format.arrays import Array, Bools, Hashes, Numbers
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers, edges_of
 from shardctl.format.names import MANIFEST, content_digits
 from shardctl.format.tables import ShardTable
 from shardctl.system import file_locks
@@ -184,11 +184,13 @@ class Cache:
                 for name in _OWN_FOLDERS:
                     (folder / name).mkdir(exist_ok=True)
                 fetch(folder / TABLES_FOLDER)
-                write_atomically(folder / BLOCKS, bytes(_bytes_of_blocks(_table_of(folder))))
-                others = set(self.folder.glob(f"{_hash_of(about.url)}-*")) - {folder}
+                table = _table_of(folder)
+                held = np.zeros(_bytes_of_blocks(table), np.uint8)
+                others = self.folder.glob(f"{_hash_of(about.url)}-*")
                 for other in sorted(filter(_has_dataset, others), key=opened_at, reverse=True):
                     with suppress(OSError, DatasetError):
-                        self._take_over(other, folder)
+                        self._take_over(other, folder, table, held)
+                write_atomically(folder / BLOCKS, held.tobytes())
                 write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
                 return CachedDataset(self, folder)
             except BaseException as error:
@@ -198,22 +200,22 @@ class Cache:
                 self.note_full()
                 return None
 
-    def _take_over(self, old: Path, new: Path) -> None:
-        """Have in one folder the shards that are here in another: one name means the same bytes.
-        The other one is removed unless it is used; then what both have counts twice.
+    def _take_over(self, old: Path, new: Path, now: ShardTable, held: Array) -> None:
+        """Have in one folder, of the shards `now`, those that are here in another: one name means
+        the same bytes. What is here then is noted in `held`, the new list of blocks.
 
-        Raises OSError, DatasetError for one of which the tables or the list are damaged.
+        Both count all blocks of such a shard from then on, whichever fetches them and whichever
+        stays: so there is room for them. Raises OSError, DatasetError if the tables or the list of
+        the other folder are damaged.
         """
-        was, now = _table_of(old), _table_of(new)
+        was, data = _table_of(old), np.memmap(old / BLOCKS, np.uint8, "r+")
         numbers = {path: shard for shard, path in enumerate(was.paths) if content_digits(path)}
-        data = [np.fromfile(folder / BLOCKS, np.uint8) for folder in (old, new)]
-        if len(data[0]) != _bytes_of_blocks(was):
+        if len(data) != _bytes_of_blocks(was):
             raise DatasetError(f"{printable(old / BLOCKS)}: not of this dataset")
-        (digests_there, there), (digests, state) = map(_parts, data, (len(was), len(now)))
-        first_there, first = (
-            len(t) + np.cumsum(t.block_counts) - t.block_counts for t in (was, now)
-        )
-        taken, size = list[Path](), 0
+        (digests_there, there), mine = _parts(data, len(was)), held.copy()
+        digests, state = _parts(mine, len(now))
+        first_there, first = (len(each) + edges_of(each.block_counts) for each in (was, now))
+        taken, added, size = list[tuple[Path, Array]](), 0, 0
         for shard, path in enumerate(now.paths):
             number = numbers.get(path, -1)
             if number < 0 or there[number] != THERE or state[shard] != ABSENT:
@@ -221,18 +223,22 @@ class Cache:
             file, count = new / SHARDS_FOLDER / Path(path).name, int(now.block_counts[shard])
             with suppress(OSError):  # not every file system has links
                 file.hardlink_to(old / SHARDS_FOLDER / file.name)
-                size += file.stat().st_blocks * 512 + self.beside(count)
+                status, blocks = file.stat(), there[first_there[number] :][:count]
+                whole = self.pages(0, status.st_size) + self.beside(count)
+                size, added = size + whole, added + max(0, whole - status.st_blocks * 512)
                 digests[shard], state[shard] = digests_there[number], THERE
-                state[first[shard] :][:count] = there[first_there[number] :][:count]
-                taken.append(file)
-        if not taken:
-            return
+                state[first[shard] :][:count] = np.maximum(blocks, RESERVED)
+                taken.append((file, blocks))
         with locked(self.folder / LOCK):
-            if _remove_unused(old) or self._make_room(size, new):
+            if taken and self._make_room(size + added, new):  # which may remove the other folder
                 _count(new, size)
-                write_atomically(new / BLOCKS, data[1].tobytes())
+                if (old / USED).exists():
+                    _count(old, added)
+                for _, blocks in taken:
+                    blocks[blocks == ABSENT] = RESERVED
+                held[:] = mine
                 return
-        for file in taken:
+        for file, _ in taken:
             file.unlink(missing_ok=True)
 
     def beside(self, blocks: int) -> int:

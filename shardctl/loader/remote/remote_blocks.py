@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, ObjectChangedError
-from shardctl.format.arrays import Numbers
+from shardctl.errors import DamageError, DatasetError, NoSuchKeyError, WrongAnswerError
+from shardctl.format.arrays import Numbers, edges_of
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.names import Places
 from shardctl.format.shard import (
@@ -107,13 +107,12 @@ class RemoteDataset:
         self.url = about.url
         self.counts = dict.fromkeys(NETWORK_COUNTS, 0)
         self.table = table = ShardTable(DatasetFolder(tables))
-        self.first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
+        self.first_block = edges_of(table.block_counts)
         blocks = int(self.first_block[-1])
         if cached is not None:
             cached.attach(table)
         self._checked = np.zeros(blocks, bool)
         self._fetched = np.zeros(blocks, bool)  # over the network, by this process
-        self._versions: dict[int, str] = {}
         self._open: dict[int, _OpenShard] = {}
         self._tail_bytes = TAIL
         there = weakref.proxy(self)  # the fetcher goes with it
@@ -200,6 +199,7 @@ class RemoteDataset:
         return self.cached is not None and self.cached.has(len(self.table) + block)
 
     def _forget(self, block: int) -> None:
+        self._look(self._place_of(block)[0])
         self._checked[block] = False
         if self.cached is not None:
             self.cached.forget(len(self.table) + block)
@@ -256,39 +256,35 @@ class RemoteDataset:
         return self.cached.keep(len(self.table) + block, name, size, start, 0, get)
 
     def _get(self, shard: int, start: int, length: int) -> pa.Buffer:
-        """Return some bytes of a shard. Raises DatasetError if it is not the one that was looked at
-        first."""
-        name, shown = self._key_of(shard), self.name_of(shard)
-        version = self._versions.get(shard) or self._look(shard)
+        """Return some bytes of a shard. Raises DatasetError, StoreError."""
         try:
-            data = client_of(self.url).exactly(Entry(name, 0, version), start, length)
+            data = client_of(self.url).exactly(Entry(self._key_of(shard), 0), start, length)
+        except WrongAnswerError:
+            self._look(shard)
+            raise
         except NoSuchKeyError:
-            raise DatasetError(f"{shown}: no such shard") from None
-        except ObjectChangedError:
-            raise DatasetError(
-                f"{shown}: replaced in the store while it was read; open the dataset again"
-            ) from None
+            raise self._gone(shard) from None
         with self._lock:
             self.counts["requests"] += 1
             self.counts["network_bytes"] += data.size
         return data
 
-    def _look(self, shard: int) -> str:
-        """Note which version of a shard's object is read from now on."""
-        shown, size = self.name_of(shard), int(self.table.sizes[shard])
-        found = client_of(self.url).stat(self._key_of(shard))
+    def _look(self, shard: int) -> None:
+        """Raise DatasetError if a shard, of which something is wrong, is not there or not whole."""
+        client, key, size = client_of(self.url), self._key_of(shard), int(self.table.sizes[shard])
+        found = client.stat(key)
         if found is None or found.size != size:  # perhaps a proxy's answer
-            found = client_of(self.url).stat(self._key_of(shard))
-        with self._lock:
-            self.counts["requests"] += 1
+            found = client.stat(key)
         if found is None:
-            raise DatasetError(f"{shown}: no such shard")
+            raise self._gone(shard)
         if found.size != size:
             raise DatasetError(
-                f"{shown}: {found.size} bytes where the dataset has {size}; {VERIFY_ADVICE}"
+                f"{self.name_of(shard)}: {found.size} bytes where the dataset has {size}; "
+                f"{VERIFY_ADVICE}"
             )
-        with self._lock:
-            return self._versions.setdefault(shard, found.version)
+
+    def _gone(self, shard: int) -> DatasetError:
+        return DatasetError(f"{self.name_of(shard)}: no such shard")
 
     def _key_of(self, shard: int) -> str:
         return self.places.of(self.table.paths[shard])
@@ -333,6 +329,7 @@ class RemoteDataset:
             return _OpenShard(shown, self._extents(shard, found), held, path)
 
         def forget() -> None:
+            self._look(shard)
             if cached is not None:
                 cached.forget(shard)
 

@@ -174,11 +174,11 @@ def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool)
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job that is decided on, by this call or by an earlier one: `status` is that of the result.
+    """A job that this call has planned, or an earlier one. `status` is that of the result.
 
-    `before` is the dataset that the job brings up to date, None for none. `matching` has what an
-    update changes in its inputs; None where an earlier call has planned it. `write` makes the
-    tables of a new job in its folder, and returns further warnings.
+    `before` is the dataset that the job updates, None for a new one. `matching` compares the inputs
+    with those of that dataset. It is None if an earlier call has planned the update. `write` writes
+    the tables of a new job, and returns further warnings.
     """
 
     job: DatasetJob
@@ -221,7 +221,8 @@ def plan_job(
         draft = make(True) if all_types else with_types(make)
         if options.max_rejects is None:
             refuse_failing(draft.probe, draft.listing)
-        write_files_table(files, draft.listing, draft.labelling)
+        if before is not None:
+            write_files_table(files, draft.listing, draft.labelling)
     job, parts = job_of(conversion, inputs, folder, draft)
     matching = draft.matching
     if before is not None:
@@ -253,7 +254,10 @@ def _write(
     """Write the tables of a job, with what is known of records of the dataset `before`, and return
     warnings."""
     folder, stays = job.folder, draft.stays
-    copy_file(files, folder / FILES)
+    if before is None:
+        write_files_table(folder / FILES, draft.listing, draft.labelling)
+    else:
+        copy_file(files, folder / FILES)
     draft.planner.write_parts(folder, parts, stays.rows)
     for each in draft.compared:
         copy_file(each.table, folder / each.table.name)
@@ -271,13 +275,16 @@ def _write(
 
 @dataclass(frozen=True)
 class Stays:
-    """What stays of the dataset before, with its files as they are listed now.
+    """What an update keeps of the dataset that is there.
 
-    `rows` are those rows of its plan whose units stay in their shards (JOB_PLAN_SCHEMA), in its
-    order. `of_old` has the row that each has there, -1 where its content has changed: (rows,). Of
-    each of its shards: the number that its split has now, -1 if there is no such split any more;
-    its number in that; where its rows end; how many records they are; and whether it has lost some,
-    or some have changed: (shards,) each.
+    `rows` are the rows of the old plan whose units stay in their shards (JOB_PLAN_SCHEMA), with the
+    numbers of files as they are listed now. `of_old` has the old row of each, -1 if its content has
+    changed: (rows,).
+
+    The others have a value for each old shard, (shards,). `split_of` is the number of its split
+    now, -1 if that split has gone. `number` is its number in the split. `end` is where its rows
+    end. `records` is how many records these rows have. `is_touched` says whether it has lost units,
+    or some of them have changed.
     """
 
     rows: pa.Table

@@ -505,7 +505,9 @@ def _refuse_to_follow(new: NewDataset, there: Manifest, moved: Sequence[str]) ->
     refuse_written(new.shown, there)
     cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
     if not all(before.get(name, "lost") for name in new.parts):
-        raise DatasetError(f"{cannot} repair has lost its fingerprint; use --overwrite")
+        raise DatasetError(
+            f"{cannot} a repair by an older shardctl has lost its fingerprint; use --overwrite"
+        )
     names = [name for name in differing_parts(before, new.parts) if name not in FOLLOWED]
     if names:
         raise DatasetError(

@@ -202,8 +202,8 @@ def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
         target = conversion.target
         # this user may not read what another one has left there, either
         with contextlib.suppress(BusyError, StorageError, DatasetError):
-            committed = any(has_made(job, manifest) for job in target.jobs())
-            if conversion.held is None and (committed or target.is_leased()):
+            left = any(has_made(job, manifest) for job in target.jobs()) or target.is_leased()
+            if conversion.held is None and (left or target.is_abandoned()):
                 with target.lease(None) as held:
                     sweep(target, held)
         return manifest

@@ -141,9 +141,9 @@ NOT_KEPT = -1
 
 
 class ShardParts(NamedTuple):
-    """What a shard of a plan consists of, with so many `records`: those from `start` to `end` of a
-    planner's units in its `split`, and before them the rows `begin` to `stop` of the plan before
-    that stay. `kept` is the number of the shard before that it is, NOT_KEPT where it is built."""
+    """The parts of a planned shard, which has so many `records`. First come the rows `begin` to
+    `stop` that stay of the old plan, then the records `start` to `end` of the planner's units in
+    its `split`. `kept` is the number of the old shard that it is, NOT_KEPT if it is built."""
 
     split: int
     number: int

@@ -17,7 +17,16 @@ from shardctl.format.dataset_location import AnyDataset
 from shardctl.format.generations import instead_of_manifest
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST, PLAN, REJECTS, SHARDS, Json, is_duplicates_table
+from shardctl.format.names import (
+    CHECKSUMS,
+    FILES,
+    MANIFEST,
+    PLAN,
+    REJECTS,
+    SHARDS,
+    Json,
+    is_duplicates_table,
+)
 from shardctl.format.tables import (
     BRING_BACK,
     Making,
@@ -250,12 +259,20 @@ class Repair:
         refuse_folders(self.dataset, (MANIFEST, *manifest.files))
         if findings:
             # its copy does not know which generations went since
-            kept = [self.dataset.stat(f"{each.path}{SHARDS}") for each in manifest.kept]
-            if None in kept:
-                manifest = manifest.keeping(len(kept) - kept.count(None))
+            gone = [each.path for each in manifest.kept if not self._is_there(each.path)]
+            history = (
+                dataclasses.replace(each, path="") if each.path in gone else each
+                for each in manifest.history
+            )
+            manifest = dataclasses.replace(manifest, history=tuple(history))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
         return manifest
+
+    def _is_there(self, folder: str) -> bool:
+        """Return whether anything is left of the generation in a folder."""
+        names = (MANIFEST, SHARDS, CHECKSUMS)
+        return any(self.dataset.stat(f"{folder}{name}") is not None for name in names)
 
     def _write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the
