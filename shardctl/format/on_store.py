@@ -6,16 +6,13 @@ import contextlib
 import errno
 import os
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, DiskFullError, NoSuchKeyError
@@ -27,7 +24,6 @@ from shardctl.format.names import (
     DATA,
     MANIFEST,
     SHARDS,
-    STAGING,
     Places,
     are_paths_inside,
 )
@@ -38,6 +34,7 @@ from shardctl.system.folders import LocalFolder, Note, StoreFolder
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores.base import Entry, Store
+from shardctl.system.stores.listing import Keys, list_keys
 from shardctl.system.text import printable
 
 Form = Literal["whole", "ends", "blocks"]
@@ -259,7 +256,6 @@ class _State:
 
     def __init__(self, dataset: DatasetOnStore) -> None:
         self._dataset, self.store = dataset, StoreFolder(dataset.url)
-        self._listing: Listing | None = None
         self._open: dict[str, RemoteFile] = {}
         self._forgotten = set[str]()
         self._tail = TAIL
@@ -269,42 +265,31 @@ class _State:
         limits = Limits(dataset.limit, MOST_FILES, HELD, 0, HELD)
         self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
 
-    @property
-    def listing(self) -> Listing:
+    @cached_property
+    def listing(self) -> Keys:
         """All that there is. Raises OSError if no list was made."""
-        with self._lock:
-            if self._listing is None:
-                self._listing = Listing(Path(self._dataset.folder))
-            return self._listing
+        return Keys((Path(self._dataset.folder) / LISTED).iterdir())
 
     def names(self) -> list[str]:
-        """Return the names of what is right below the URL, among the shards, and beside the tables.
-        Raises StoreError."""
-        places, names = self._dataset.places, set[str]()
-        if self._dataset.listed:
-            keys: Iterable[str] = self.listing
-        else:
-            folders = {"", places.tables, f"{DATA}/"}
-            keys = chain.from_iterable(map(self._keys_in, sorted(folders)))
-        for key in keys:
-            if places.tables and key.startswith(places.tables):
-                names.add(key[len(places.tables) :].partition("/")[0])
+        """Return the names of what is right below the URL, among the shards, and beside the
+        tables, as they were listed."""
+        tables, names = self._dataset.places.tables, set[str]()
+        for key in self.listing:
+            if not are_paths_inside([key]):
+                continue
+            if tables and key.startswith(tables):
+                names.add(key[len(tables) :].partition("/")[0])
             else:
                 folder, _, name = key.partition("/")
                 is_beside = folder == DATA and name
                 names.add(f"{DATA}/{name.partition('/')[0]}" if is_beside else folder)
         return sorted(names)
 
-    def _keys_in(self, folder: str) -> Iterator[str]:
-        folders, objects = self.store.store.children(folder.rstrip("/"))
-        yield from (f"{folder}{name}" for name in folders)
-        yield from (found.name for found in objects)
-
     def find(self, name: str) -> Entry | None:
         """Return what the store has under a name, None for nothing. Its name is that below the
         URL."""
         key = self._dataset.key_of(name)
-        return self.listing.find(key) if self._dataset.listed else self.store.stat(key)
+        return self.listing.get(key) if self._dataset.listed else self.store.stat(key)
 
     def found(self, name: str) -> Entry:
         """Return what the store has under a name, as `find` does. Raises FileNotFoundError for
@@ -358,8 +343,9 @@ class _State:
         """Fetch files with `fetch` before they are read."""
         room = AT_ONCE
         if self._dataset.form == "whole":
-            mean = self.listing.mean_size if self._dataset.listed else 1 << 40
-            room = min(AT_ONCE, min(PREFETCH_BYTES, self._dataset.limit // 4) // mean)
+            room = 0  # how large they are is not known
+            if self._dataset.listed:
+                room = min(PREFETCH_BYTES, self._dataset.limit // 4) // self.listing.mean_size
         several = max(PREFETCH, room // usable_cores())
         at_once = min(AT_ONCE, several * usable_cores())
         self.cache.hold_at_least(at_once + HELD)
@@ -417,54 +403,11 @@ LEAVE_SECONDS = 2.0
 """How long the end waits for requests that are on their way: after Ctrl-C one may be for a minute."""
 
 
-LISTING = "listing.arrow"
-
-_SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("version", pa.string())])
+LISTED = "listed"
+"""The folder of the list of all objects."""
 
 
 def write_listing(files: Path, store: Store) -> None:
-    """List the objects of a dataset into a file, but for those of jobs. Raises StoreError."""
-    with pa.OSFile(str(files / LISTING), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
-        for page in store.pages():
-            rows = [
-                {"name": found.name, "size": found.size, "version": found.version}
-                for found in page
-                if are_paths_inside([found.name]) and not found.name.startswith(f"{STAGING}/")
-            ]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
-
-
-class Listing:
-    """The list in a file."""
-
-    def __init__(self, files: Path) -> None:
-        table = (
-            pa.ipc.open_file(pa.memory_map(str(files / LISTING)))
-            .read_all()
-            .sort_by("name")
-            .combine_chunks()
-        )
-        self._names, self._sizes, self._versions = (
-            table[name].combine_chunks() for name in _SCHEMA.names
-        )
-
-    @property
-    def mean_size(self) -> int:
-        """The bytes of an object, on average; 1 at least."""
-        return max(1, int(np.from_dlpack(self._sizes).sum()) // max(1, len(self._sizes)))
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield all names."""
-        return iter(self._names.to_pylist())
-
-    def find(self, name: str) -> Entry | None:
-        """Return the size and version of an object, None if there is none."""
-        place = bisect_left(
-            range(len(self._names)), name, key=lambda number: self._names[number].as_py()
-        )
-        if place == len(self._names):
-            return None
-        found, size, version = (
-            column[place].as_py() for column in (self._names, self._sizes, self._versions)
-        )
-        return Entry(name, size, version) if found == name else None
+    """List the objects of a dataset into a folder in `files`. Raises StoreError."""
+    (files / LISTED).mkdir()
+    list_keys(store, "", files / LISTED)

@@ -14,7 +14,7 @@ from shardctl.errors import UsageError
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import from_json, to_json
 from shardctl.format.names import Places
-from shardctl.format.on_store import DatasetOnStore, Form
+from shardctl.format.on_store import DatasetOnStore, Form, write_listing
 from shardctl.system.folders import (
     Folder,
     LocalFolder,
@@ -58,8 +58,9 @@ def on_store(url: str, scratch: Path, form: Form) -> DatasetOnStore:
     """Return the files below a URL as those of a dataset, with copies in a folder."""
     files = scratch / "scratch" / "files"
     files.mkdir(parents=True)
-    dataset = DatasetOnStore(url, Places(), form, str(files), 1 << 30, "", (), listed=False)
+    dataset = DatasetOnStore(url, Places(), form, str(files), 1 << 30, "", (), listed=True)
     dataset.work.mkdir()
+    write_listing(files, client_of(url))
     return dataset
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.system.files import naming_the_path
@@ -50,14 +51,16 @@ class Keys:
     """The keys below a prefix in the order of their bytes, each with its size and version; in
     files, and mapped into memory."""
 
-    def __init__(self, parts: list[Path]) -> None:
-        self._batches: list[pa.RecordBatch] = []
-        for part in parts:
-            reader = pa.ipc.open_file(pa.memory_map(os.fspath(part)))
-            self._batches += [
-                reader.get_batch(number) for number in range(reader.num_record_batches)
-            ]
-        self._firsts = [batch.column(0)[0].as_py() for batch in self._batches]
+    def __init__(self, parts: Iterable[Path]) -> None:
+        """`parts` are the files, in any order."""
+        readers = (pa.ipc.open_file(pa.memory_map(os.fspath(part))) for part in parts)
+        batches = (
+            reader.get_batch(number)
+            for reader in readers
+            for number in range(reader.num_record_batches)
+        )
+        self._batches = sorted(batches, key=_first_key)
+        self._firsts = list(map(_first_key, self._batches))
         self._starts = [0]
         for batch in self._batches:
             self._starts.append(self._starts[-1] + batch.num_rows)
@@ -65,6 +68,17 @@ class Keys:
 
     def __len__(self) -> int:
         return self._starts[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all keys."""
+        for batch in self._batches:
+            yield from batch.column(0).to_pylist()
+
+    @property
+    def mean_size(self) -> int:
+        """The bytes of an object, on average; 1 at least."""
+        total = sum(int(np.from_dlpack(batch.column(1)).sum()) for batch in self._batches)
+        return max(1, total // max(1, len(self)))
 
     def find(self, key: str) -> int:
         """Return how many keys come before this one."""
@@ -110,6 +124,10 @@ class Keys:
         return keys, sizes, versions
 
 
+def _first_key(batch: pa.RecordBatch) -> str:
+    return str(batch.column(0)[0].as_py())
+
+
 class _Stretch(NamedTuple):
     """The keys after `after`, up to `end` and with it; None: all that follow."""
 
@@ -150,9 +168,9 @@ class _Lister:
 
     def run(self) -> Keys:
         """Return all keys."""
-        parts: list[tuple[str, Path]] = []
+        parts: list[Path] = []
         self._new.append(_Stretch("", None))
-        running: set[Future[tuple[str, Path | None]]] = set()
+        running: set[Future[Path | None]] = set()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="shardctl-list") as pool:
             try:
                 while running or self._new:
@@ -161,10 +179,7 @@ class _Lister:
                         self._busy += len(new)
                     running |= {pool.submit(self._list, stretch) for stretch in new}
                     done, running = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
-                    for each in done:
-                        after, part = each.result()
-                        if part is not None:
-                            parts.append((after, part))
+                    parts += filter(None, [each.result() for each in done])
                     with self._lock:
                         self._busy -= len(done)
                     self._found(self._count)
@@ -172,9 +187,9 @@ class _Lister:
                 self._stopped = True
                 for each in running:
                     each.cancel()
-        return Keys([part for _, part in sorted(parts)])
+        return Keys(parts)
 
-    def _list(self, stretch: _Stretch) -> tuple[str, Path | None]:
+    def _list(self, stretch: _Stretch) -> Path | None:
         after, end = stretch
         rows: list[Entry] = []
         with _Part(self._next_path) as part:
@@ -203,7 +218,7 @@ class _Lister:
                         ]
                         end = bounds[0]
             part.write(rows)
-        return after, part.path
+        return part.path
 
     def _next_path(self) -> Path:
         with self._lock:
