@@ -30,9 +30,10 @@ from shardctl.format.names import (
 from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.system.fetching import AT_ONCE, Fetcher
 from shardctl.system.files import naming_the_path, sha256_of
-from shardctl.system.folders import LocalFolder, Note, StoreFolder
+from shardctl.system.folders import LocalFolder, Note
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
+from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
 from shardctl.system.stores.listing import Keys, list_keys
 from shardctl.system.text import printable
@@ -133,14 +134,16 @@ class DatasetOnStore:
         """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are
         read where they are."""
         if self._is_read_there(name):
-            return _state_of(self).store.read_found(_state_of(self).found(name), start, length)
+            with (state := _state_of(self)).there(name) as found:
+                return state.store.get(found.name, start, length, found.version or None)
         folder, name = self._here(name)
         return folder.read(name, start, length)
 
     def chunks(self, name: str) -> Iterator[pa.Buffer]:
         """Yield the bytes of a file."""
         if self._is_read_there(name):
-            yield from _state_of(self).store.chunks_of(_state_of(self).found(name))
+            with (state := _state_of(self)).there(name) as found:
+                yield from state.store.pieces(found)
         else:
             folder, name = self._here(name)
             yield from folder.chunks(name)
@@ -217,12 +220,6 @@ class DatasetOnStore:
             and not (self.work / name).exists()
         )
 
-    def gone(self, name: str) -> FileNotFoundError:
-        """Return the error for a file that is not there."""
-        return FileNotFoundError(
-            errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{self.key_of(name)}"
-        )
-
 
 def _state_of(dataset: DatasetOnStore) -> _State:
     """Return what this process has of a dataset: from the first use on, until it is closed."""
@@ -255,7 +252,7 @@ class _State:
     """What this process has of a dataset on a store. Threads share it."""
 
     def __init__(self, dataset: DatasetOnStore) -> None:
-        self._dataset, self.store = dataset, StoreFolder(dataset.url)
+        self._dataset = dataset
         self._open: dict[str, RemoteFile] = {}
         self._forgotten = set[str]()
         self._tail = TAIL
@@ -264,6 +261,11 @@ class _State:
         folder.mkdir(exist_ok=True)
         limits = Limits(dataset.limit, MOST_FILES, HELD, 0, HELD)
         self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
+
+    @property
+    def store(self) -> Store:
+        """The client of this process."""
+        return client_of(self._dataset.url)
 
     @cached_property
     def listing(self) -> Keys:
@@ -291,13 +293,20 @@ class _State:
         key = self._dataset.key_of(name)
         return self.listing.get(key) if self._dataset.listed else self.store.stat(key)
 
-    def found(self, name: str) -> Entry:
-        """Return what the store has under a name, as `find` does. Raises FileNotFoundError for
-        nothing."""
-        found = self.find(name)
+    @contextlib.contextmanager
+    def there(self, name: str) -> Iterator[Entry]:
+        """Yield what the store has under a name, as `find` does. Raises FileNotFoundError where
+        nothing is there, or no longer."""
+        key, found = self._dataset.key_of(name), self.find(name)
+        gone = FileNotFoundError(
+            errno.ENOENT, os.strerror(errno.ENOENT), f"{self._dataset.url}/{key}"
+        )
         if found is None:
-            raise self._dataset.gone(name)
-        return found
+            raise gone
+        try:
+            yield found
+        except NoSuchKeyError as error:
+            raise gone from error
 
     def fetch(self, name: str) -> Path:
         """Return the path of a file in the cache. Of several that want it one fetches it.
@@ -307,12 +316,8 @@ class _State:
         with _on_disk(Path(self._dataset.folder).parents[1]):
             if self.cache.is_held(_copy_of(name)):
                 return Path(self.cache.folder, _copy_of(name))
-        found = self.found(name)
-        try:
-            with _on_disk(Path(self._dataset.folder).parents[1]):
-                return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name, found)))
-        except NoSuchKeyError as error:
-            raise self._dataset.gone(name) from error
+        with self.there(name) as found, _on_disk(Path(self._dataset.folder).parents[1]):
+            return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name, found)))
 
     def forget(self, name: str) -> bool:
         """Let go of a file, the first time."""
@@ -329,9 +334,9 @@ class _State:
         with self._lock:
             file = self._open.pop(name, None)
         if file is None:
-            found = self.found(name)
-            get = partial(self.store.store.exactly, found)
-            file = RemoteFile(found.size, read_tail(found.size, get), get)
+            with self.there(name) as found:
+                get = partial(self.store.exactly, found)
+                file = RemoteFile(found.size, read_tail(found.size, get), get)
         with self._lock:
             self._open[name] = file
             while len(self._open) > OPEN:
@@ -366,13 +371,13 @@ class _State:
         """Write a file, or what is needed of it."""
         if self._dataset.form != "ends" or name in _ENTIRE:
             new.expect(found.size)
-            for piece in self.store.store.pieces(found, at_once=PIECES):
+            for piece in self.store.pieces(found, at_once=PIECES):
                 new.write(piece)
             return 0
         new.expect(self._tail)
         tail = b""  # of a table, nothing
         if name not in BESIDE_SHARDS and name not in self._dataset.kept:
-            tail = read_tail(found.size, partial(self.store.store.exactly, found), self._tail)
+            tail = read_tail(found.size, partial(self.store.exactly, found), self._tail)
             self._tail = max(self._tail, min(len(tail), 1 << 20))
         new.skip(found.size - len(tail))
         new.write(tail)

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.format.arrays import Array, Numbers
-from shardctl.system.folders import PlacedFile
 
 MAGIC = b"ARROW1"
 END_BYTES = 4 + len(MAGIC)
@@ -199,13 +198,47 @@ def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:
     return room.slice(start % _ALIGNMENT)
 
 
-class OpenFile(PlacedFile):
-    """A RemoteFile with a place in it."""
+class OpenFile:
+    """A RemoteFile with a place in it, and the methods that pyarrow.PythonFile needs. Arrow locks
+    it."""
+
+    closed = False
 
     def __init__(self, file: RemoteFile) -> None:
-        super().__init__(file.size)
-        self._file = file
+        self._file, self._at = file, 0
 
-    def stretch(self, start: int, count: int) -> pa.Buffer:
-        """Return some bytes. Raises StoreError."""
-        return self._file.read(start, count)
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def writable(self) -> bool:
+        """Return False."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place that is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place, and return it."""
+        self._at = offset + (0, self._at, self._file.size)[whence]
+        return self._at
+
+    def read_buffer(self, count: int) -> pa.Buffer:
+        """Return the next bytes, without a copy of them. Raises StoreError."""
+        count = max(0, min(count, self._file.size - self._at))
+        self._at += count
+        return self._file.read(self._at - count, count)
+
+    def read(self, count: int = -1) -> bytes:
+        """Return the next bytes. Raises StoreError."""
+        left = self._file.size - self._at
+        data: bytes = self.read_buffer(left if count < 0 else count).to_pybytes()
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardctl.errors import NoSuchKeyError
 from shardctl.system.files import READ_CHUNK, open_ordinary
-from shardctl.system.stores import client_of
-from shardctl.system.stores.base import Entry, Store
+from shardctl.system.stores.base import Entry
 from shardctl.system.text import printable
 
 if TYPE_CHECKING:
@@ -113,8 +109,13 @@ def is_regular_file(folder: Folder, name: str) -> bool:
 def hash_file(folder: Folder, name: str) -> str:
     """Return the SHA-256 of a file in hex, reading it piece by piece. Raises OSError,
     StoreError."""
+    return sha256_in(folder.chunks(name))
+
+
+def sha256_in(chunks: Iterable[pa.Buffer]) -> str:
+    """Return the SHA-256 of bytes that come piece by piece, in hex."""
     digest = hashlib.sha256()
-    for chunk in folder.chunks(name):
+    for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
 
@@ -214,142 +215,3 @@ class LocalFolder:
     def prefetch(self, names: Sequence[str]) -> AbstractContextManager[Note]:
         """Do nothing: the files are here."""
         return contextlib.nullcontext(lambda number: None)
-
-
-class PlacedFile(ABC):
-    """A file of `size` bytes with a place in it, and the methods that pyarrow.PythonFile needs.
-    Arrow locks it."""
-
-    closed = False
-
-    def __init__(self, size: int) -> None:
-        self._size, self._at = size, 0
-
-    @abstractmethod
-    def stretch(self, start: int, count: int) -> pa.Buffer:
-        """Return `count` bytes from `start` on, without a copy of them."""
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def writable(self) -> bool:
-        """Return False."""
-        return False
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the place that is read next."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place, and return it."""
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def read_buffer(self, count: int) -> pa.Buffer:
-        """Return the next bytes. Raises what `stretch` raises."""
-        count = max(0, min(count, self._size - self._at))
-        self._at += count
-        return self.stretch(self._at - count, count)
-
-    def read(self, count: int = -1) -> bytes:
-        """Return the next bytes. Raises what `stretch` raises."""
-        data: bytes = self.read_buffer(self._size - self._at if count < 0 else count).to_pybytes()
-        return data
-
-    def close(self) -> None:  # noqa: B027 - Arrow calls it
-        """Nothing is open."""
-
-
-@dataclass(frozen=True)
-class StoreFolder:
-    """The objects below a URL. It is a text that any process can use: each has a client of its own
-    for it."""
-
-    url: str
-
-    @property
-    def store(self) -> Store:
-        """The client of this process: for what only a store has. Raises as `client_of`."""
-        return client_of(self.url)
-
-    @property
-    def text(self) -> str:
-        """The URL."""
-        return self.url
-
-    @property
-    def local(self) -> None:
-        """Nothing."""
-        return
-
-    def shown(self, name: str = "") -> str:
-        """Return the URL of an object, or of the folder, as it is printed."""
-        return printable(f"{self.url}/{name}" if name else self.url)
-
-    def stat(self, name: str) -> Entry | None:
-        """Return what is known of an object: one request."""
-        return self.store.stat(name)
-
-    def names(self) -> list[str]:
-        """Return the names right below the URL: one request for each 1,000."""
-        folders, objects = self.store.children()
-        return [*folders, *(found.name for found in objects)]
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return bytes of an object: one request."""
-        return self.read_found(Entry(name, 0), start, length)
-
-    def read_found(self, found: Entry, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return bytes of an object that was found: of the same version, unless that is not
-        known."""
-        try:
-            return self.store.get(found.name, start, length, found.version or None)
-        except NoSuchKeyError as error:
-            raise self._gone(found.name) from error
-
-    def chunks(self, name: str) -> Iterator[pa.Buffer]:
-        """Yield the bytes of an object."""
-        return self.chunks_of(self._found(name))
-
-    def chunks_of(self, found: Entry) -> Iterator[pa.Buffer]:
-        """Yield the bytes of an object that was found."""
-        try:
-            yield from self.store.pieces(found)
-        except NoSuchKeyError as error:
-            raise self._gone(found.name) from error
-
-    def open(self, name: str) -> pa.NativeFile:
-        """Open an object: each stretch that is read is one request."""
-        import pyarrow as pa
-
-        return pa.PythonFile(_RangedFile(self, self._found(name)), mode="r")
-
-    def forget(self, name: str) -> bool:
-        """Do nothing: each read is a request."""
-        return True
-
-    def _found(self, name: str) -> Entry:
-        found = self.stat(name)
-        if found is None:
-            raise self._gone(name)
-        return found
-
-    def _gone(self, name: str) -> FileNotFoundError:
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{name}")
-
-
-class _RangedFile(PlacedFile):
-    """An object with a place in it."""
-
-    def __init__(self, folder: StoreFolder, found: Entry) -> None:
-        super().__init__(found.size)
-        self._folder, self._found = folder, found
-
-    def stretch(self, start: int, count: int) -> pa.Buffer:
-        """Return some bytes. Raises StoreError."""
-        return self._folder.store.exactly(self._found, start, count)

@@ -18,7 +18,6 @@ from shardctl.format.on_store import DatasetOnStore, Form, write_listing
 from shardctl.system.folders import (
     Folder,
     LocalFolder,
-    StoreFolder,
     hash_file,
     is_regular_file,
 )
@@ -30,7 +29,7 @@ LARGE = os.urandom(PIECE + 1)
 FILES = {"a.bin": b"0123456789", "empty": b"", "large": LARGE, "ä ö.txt": b"text", "in/b": b"below"}
 
 
-@pytest.fixture(params=["local", "on a store", "whole", "blocks"])
+@pytest.fixture(params=["local", "whole", "blocks"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
     """A folder with FILES, of each kind."""
     kind = request.param
@@ -41,9 +40,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
         yield DatasetFolder(tmp_path)
         return
     url = put_files(request.getfixturevalue("bucket"), FILES)
-    form = "blocks" if kind == "blocks" else "whole"
-    with contextlib.closing(on_store(url, tmp_path, form)) as there:
-        yield StoreFolder(url) if kind == "on a store" else there
+    with contextlib.closing(on_store(url, tmp_path, kind)) as there:
+        yield there
     forget_clients()
 
 
@@ -108,8 +106,7 @@ def test_a_folder_is_a_value(folder, tmp_path):
         assert each.shown("a.bin") == f"{each.text}/a.bin"
         assert each.shown() == each.text
     assert (folder.local is None) == folder.text.startswith("s3://")
-    if isinstance(folder, DatasetFolder | DatasetOnStore):  # another process is told of it
-        assert from_json(to_json(folder)) == folder
+    assert from_json(to_json(folder)) == folder  # another process is told of it
     assert here_only(str(tmp_path), "prune") == tmp_path
     with pytest.raises(UsageError, match="prune works on no store"):
         here_only("s3://bucket/out", "prune")
@@ -117,8 +114,6 @@ def test_a_folder_is_a_value(folder, tmp_path):
 
 @pytest.mark.thorough
 def test_a_folder_that_can_be_changed(folder):
-    if isinstance(folder, StoreFolder):
-        pytest.skip("it is changed by the calls of its store")
     (folder.work / "new").write_bytes(b"new")
     (folder.work / "new").replace(folder.work / "a.bin")
     assert folder.read("a.bin").to_pybytes() == folder.path("a.bin").read_bytes() == b"new"

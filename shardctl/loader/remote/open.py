@@ -50,10 +50,10 @@ from shardctl.system.files import (
     sha256_of,
     write_atomically,
 )
-from shardctl.system.folders import LocalFolder, StoreFolder
+from shardctl.system.folders import LocalFolder
 from shardctl.system.scratch import scratch_folder
-from shardctl.system.stores import forget_clients
-from shardctl.system.stores.base import Entry, asked_again
+from shardctl.system.stores import client_of, forget_clients
+from shardctl.system.stores.base import Entry, Store, asked_again
 from shardctl.system.text import printable, size_of
 
 CACHE_VARIABLE, LIMIT_VARIABLE = "SHARDCTL_CACHE", "SHARDCTL_CACHE_LIMIT"
@@ -112,11 +112,11 @@ def open_remote(url: str, cache: Cache | None, generation: str = "") -> RemoteDa
     """Open the dataset below a URL as it is now, or one of its generations, by its folder. Raises
     DatasetError, StoreError, StorageError, InstallError, UsageError."""
     forget_clients()  # a program that opens it again may have other credentials now
-    folder = StoreFolder(url)
+    store = client_of(url)
     for _ in range(_TRIES - 1):
         with suppress(ObjectChangedError):
-            return _opened(folder, cache, generation)
-    return _opened(folder, cache, generation)
+            return _opened(store, cache, generation)
+    return _opened(store, cache, generation)
 
 
 def open_again(about: About, cache: Cache | None, tables: Path) -> RemoteDataset:
@@ -147,24 +147,24 @@ def _swept(about: About) -> DatasetError:
     )
 
 
-def _opened(folder: StoreFolder, cache: Cache | None, generation: str) -> RemoteDataset:
-    with nullcontext(False) if cache is None else cache.looking_up(folder.url) as mine:
+def _opened(store: Store, cache: Cache | None, generation: str) -> RemoteDataset:
+    with nullcontext(False) if cache is None else cache.looking_up(store.url) as mine:
         if cache is not None:
-            found = folder.stat(f"{generation}{MANIFEST}")
+            found = store.stat(f"{generation}{MANIFEST}")
             if found is None:
-                raise missing_dataset(folder.url)
-            about = About(folder.url, found.version, "")
-            if (opened := _from_cache(about, cache.find(folder.url, found.version))) is not None:
+                raise missing_dataset(store.url)
+            about = About(store.url, found.version, "")
+            if (opened := _from_cache(about, cache.find(store.url, found.version))) is not None:
                 return opened
-        there = read_manifest(folder.store, generation)
+        there = read_manifest(store, generation)
         if there is None:
-            raise missing_dataset(folder.url)
+            raise missing_dataset(store.url)
         data, version = there
-        manifest = Manifest.parse(pa.py_buffer(data), folder.shown(MANIFEST))
-        about = About(folder.url, version, _digest(data), manifest.generation.path)
+        manifest = Manifest.parse(pa.py_buffer(data), f"{printable(store.url)}/{MANIFEST}")
+        about = About(store.url, version, _digest(data), manifest.generation.path)
 
         def fetch(tables: Path) -> None:
-            _fetch(folder, manifest.places, tables, SHARDS, manifest.files[SHARDS])
+            _fetch(store, manifest.places, tables, SHARDS, manifest.files[SHARDS])
             write_atomically(tables / MANIFEST, data)
 
         if cache is not None and mine:
@@ -186,7 +186,7 @@ def _from_cache(about: About, kept: CachedDataset | None) -> RemoteDataset | Non
         return None
     with naming_the_path(kept.tables), suppress(FileNotFoundError, DatasetError):
         data = read_bytes(kept.tables / MANIFEST)
-        manifest = Manifest.parse(pa.py_buffer(data), StoreFolder(about.url).shown(MANIFEST))
+        manifest = Manifest.parse(pa.py_buffer(data), f"{printable(about.url)}/{MANIFEST}")
         digest = _digest(data)
         if kept.is_of(digest) and sha256_of(kept.tables / SHARDS) == manifest.files[SHARDS].sha256:
             about = About(about.url, about.version, digest, manifest.generation.path)
@@ -201,15 +201,15 @@ def _leave(process: int, stack: ExitStack) -> None:
         stack.close()
 
 
-def _fetch(folder: StoreFolder, places: Places, tables: Path, name: str, facts: FileFacts) -> None:
+def _fetch(store: Store, places: Places, tables: Path, name: str, facts: FileFacts) -> None:
     """Bring a file of the dataset: the one that the manifest says, by its digest. Raises
     DatasetError if it is another one."""
     key = places.of(name)
-    shown = folder.shown(key)
+    shown = printable(f"{store.url}/{key}")
 
     def bring() -> None:
         with replacing(tables / name) as sink:
-            for piece in folder.store.pieces(Entry(key, facts.bytes)):
+            for piece in store.pieces(Entry(key, facts.bytes)):
                 sink.write(piece)
             if sink.facts != facts:
                 raise WrongAnswerError(shown)
@@ -355,7 +355,7 @@ class RemoteShards(Shards):
         for name in names:
             facts = self.manifest.files[name]
             if not (tables / name).exists() or sha256_of(tables / name) != facts.sha256:
-                _fetch(StoreFolder(self.dataset.url), self.dataset.places, tables, name, facts)
+                _fetch(client_of(self.dataset.url), self.dataset.places, tables, name, facts)
         return tables
 
     def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:

@@ -51,7 +51,7 @@ from shardctl.making.shards.marker import (
 from shardctl.system import store_lease
 from shardctl.system.file_lease import PARTS, Waiting, file_of_part, part_of_file
 from shardctl.system.files import PARTIAL, make_folder, write_atomically
-from shardctl.system.folders import LocalFolder, StoreFolder, hash_file
+from shardctl.system.folders import LocalFolder, sha256_in
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.store_lease import PROBES, Lease, probe, probe_with
@@ -466,6 +466,7 @@ class StoreTarget(Target):
 
     def has_content(self, path: str, digits: str) -> bool:
         """Return whether the SHA-256 of an object begins so."""
-        with contextlib.suppress(NoSuchKeyError, FileNotFoundError):
-            return hash_file(StoreFolder(self.url), path).startswith(digits)
+        with contextlib.suppress(NoSuchKeyError):
+            found = self._store.stat(path)
+            return found is not None and sha256_in(self._store.pieces(found)).startswith(digits)
         return False
