@@ -33,7 +33,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.token_columns import packed_column
 from shardctl.system.files import is_file
-from shardctl.system.folders import Folder, FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.text import printable
 
 MOST = 2**62
@@ -223,7 +223,7 @@ class RecordUnit:
 class DatasetTables:
     """The dataset in a folder. Nothing is read before it is needed; tables are memory-mapped."""
 
-    def __init__(self, folder: FolderHere) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
 
     @cached_property
@@ -415,7 +415,7 @@ class DatasetTables:
         return rows
 
 
-def open_files(folder: FolderHere) -> pa.Table:
+def open_files(folder: Folder) -> pa.Table:
     """Memory-map files.arrow. Its values are not checked. Raises DatasetError."""
     table = open_table(folder, FILES)
     known = pa.schema([*FILE_FIELDS, ("label", pa.int64())])

@@ -31,7 +31,7 @@ from shardctl.format.names import (
 )
 from shardctl.format.shard import ShardFacts, field_names
 from shardctl.system.files import naming_the_path, replacing
-from shardctl.system.folders import FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.text import printable
 
 BRING_BACK = "copy the right one into the dataset's folder"
@@ -256,7 +256,7 @@ class ShardTable:
     dataset's folder.
     """
 
-    def __init__(self, folder: FolderHere, unfinished: pa.Table | None = None) -> None:
+    def __init__(self, folder: Folder, unfinished: pa.Table | None = None) -> None:
         """`unfinished` has the rows of shards of a dataset that is not complete."""
         self._table = unfinished or _shards_of(folder)
         shown = folder.shown(SHARDS)
@@ -379,7 +379,7 @@ class ShardTable:
         return None
 
 
-def _shards_of(folder: FolderHere) -> pa.Table:
+def _shards_of(folder: Folder) -> pa.Table:
     """Memory-map shards.arrow, with the columns of format 3. Raises DatasetError."""
     table = open_table(folder, SHARDS)
     if "number" not in table.column_names:
@@ -398,7 +398,7 @@ UP = "../../"
 """The way from the folder of a generation to that of its dataset, where SHA256SUMS is."""
 
 
-def _refuse_pipes(folder: FolderHere, name: str) -> None:
+def _refuse_pipes(folder: Folder, name: str) -> None:
     """Raise DatasetError if there is something else than a file: reading a pipe may never end."""
     found = folder.stat(name)
     if found is not None and found.kind not in ("file", "link"):
@@ -406,7 +406,7 @@ def _refuse_pipes(folder: FolderHere, name: str) -> None:
 
 
 def open_table(
-    folder: FolderHere,
+    folder: Folder,
     name: str,
     schema: pa.Schema | None = None,
     columns: Sequence[str] | None = None,
@@ -449,9 +449,7 @@ def _other_columns(shown: str) -> DatasetError:
     return DatasetError(f"{shown}: not the columns that `shardctl help format` gives it")
 
 
-def open_checked_table(
-    folder: FolderHere, name: str, columns: Sequence[str] | None = None
-) -> pa.Table:
+def open_checked_table(folder: Folder, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map a table, or some columns of it, and look at every value, so that none can lead
     astray. Raises DatasetError."""
     table, shown = open_table(folder, name, columns=columns), folder.shown(name)
@@ -493,7 +491,7 @@ def write_checksums(
     return sink.sha256
 
 
-def read_checksums(folder: FolderHere) -> dict[str, str]:
+def read_checksums(folder: Folder) -> dict[str, str]:
     """Read SHA256SUMS: the SHA-256 of each file, by its name or the path of a shard. Raises
     DatasetError."""
     _refuse_pipes(folder, CHECKSUMS)
@@ -540,7 +538,7 @@ def pruned_reject(source: str, record: int) -> Reject:
     return Reject(source, key, *PRUNED_BY)
 
 
-def read_rejects(folder: FolderHere, name: str = REJECTS) -> Iterator[Reject]:
+def read_rejects(folder: Folder, name: str = REJECTS) -> Iterator[Reject]:
     """Yield the lines of rejects.jsonl, or of such a list of another name, one at a time. Raises
     DatasetError."""
     _refuse_pipes(folder, name)

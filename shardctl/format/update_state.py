@@ -20,7 +20,7 @@ from shardctl.format.arrays import Hashes, Numbers, numbers_of
 from shardctl.format.counts import Counts
 from shardctl.format.names import UPDATE, Json
 from shardctl.system.files import FileFacts, HashingFile
-from shardctl.system.folders import FolderHere, hash_file
+from shardctl.system.folders import Folder, hash_file
 
 FILE_STATES_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
 """A row per row of files.arrow. `beside` stands for a file that belongs to the input, such as its
@@ -155,7 +155,7 @@ class UpdateWriter:
 class UpdateState:
     """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
 
-    def __init__(self, folder: FolderHere, facts: FileFacts | None) -> None:
+    def __init__(self, folder: Folder, facts: FileFacts | None) -> None:
         self._why = f"{folder.shown()}: its update.arrows"
         found = folder.stat(UPDATE)
         if facts is None or found is None or found.kind not in ("file", "link"):
@@ -180,7 +180,7 @@ class UpdateState:
         """What stands for the files that decide what is read of others."""
 
     @classmethod
-    def find(cls, folder: FolderHere, facts: FileFacts | None) -> UpdateState | None:
+    def find(cls, folder: Folder, facts: FileFacts | None) -> UpdateState | None:
         """Return the same; None if it is not as the manifest records it."""
         with suppress(DatasetError):
             return cls(folder, facts)

@@ -25,8 +25,8 @@ Note = Callable[[int], None]
 
 
 class Folder(Protocol):
-    """Files that lie together, here or on a store. It never changes, can be hashed and pickled;
-    threads may share it.
+    """Files that lie together, and can be had as files of this machine: they are here, or on a
+    store behind a local cache. It never changes, can be hashed and pickled; threads may share it.
 
     Names are relative to it, with / between their parts. All methods raise FileNotFoundError where
     the file is not there, OSError for what this system refuses, and StoreError for what a store
@@ -77,11 +77,6 @@ class Folder(Protocol):
         """Let go of what is known of a file that is not as it was written. Return whether it may
         come otherwise now."""
         ...
-
-
-class FolderHere(Folder, Protocol):
-    """A folder whose files can be had as files of this machine: a local one, or one behind a local
-    cache."""
 
     @property
     def work(self) -> Path:

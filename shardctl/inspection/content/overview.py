@@ -21,7 +21,7 @@ from shardctl.format.names import shard_name
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
 from shardctl.inspection.content.blocks import shards_of
-from shardctl.system.folders import Folder, FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.report import Section, Table, in_a_notebook
 from shardctl.system.text import counted, format_bytes
 
@@ -114,7 +114,7 @@ def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverv
     )
 
 
-def find_shard(folder: FolderHere, name: str) -> ShardEntry:
+def find_shard(folder: Folder, name: str) -> ShardEntry:
     """Return the shard of a dataset by what it is called, its path or its number. Raises UsageError if there is
     none."""
     table = ShardTable(folder)
@@ -127,7 +127,7 @@ def find_shard(folder: FolderHere, name: str) -> ShardEntry:
     return table[number]
 
 
-def column_bytes(folder: FolderHere, split: str | None = None) -> dict[str, int]:
+def column_bytes(folder: Folder, split: str | None = None) -> dict[str, int]:
     """Add up the bytes of every column before compression, reading every shard of a dataset, or of
     one split."""
     total: Counter[str] = Counter()
@@ -275,7 +275,7 @@ def settings_in_words(settings: dict[str, Any]) -> str:
     )
 
 
-def overview(folder: FolderHere, split: str | None = None) -> Overview:
+def overview(folder: Folder, split: str | None = None) -> Overview:
     """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an
     unknown split."""
     manifest = Manifest.load(folder)
@@ -292,7 +292,7 @@ def overview(folder: FolderHere, split: str | None = None) -> Overview:
     )
 
 
-def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]] | None:
+def _classes(folder: Folder, manifest: Manifest) -> dict[str, dict[str, int]] | None:
     """Return the samples of each class by split: as the manifest has them, else counted in the
     shards."""
     names, label = manifest.roles.classes, str(manifest.roles.main_label)
@@ -315,7 +315,7 @@ def _classes(folder: FolderHere, manifest: Manifest) -> dict[str, dict[str, int]
     return classes
 
 
-def count_labels(folder: FolderHere, label: str, names: int) -> dict[str, list[int]]:
+def count_labels(folder: Folder, label: str, names: int) -> dict[str, list[int]]:
     """Count the samples of each class in all shards, by split; only this column is read. Raises
     DatasetError."""
     counts: dict[str, np.ndarray[Any, Any]] = {}

@@ -35,7 +35,7 @@ from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.pictures import askable_headers, headers_of
 from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
-from shardctl.system.folders import Folder, FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.text import counted, printable, similar
 
 DERIVED = {
@@ -49,7 +49,7 @@ name takes precedence."""
 
 
 def sample_at(
-    folder: FolderHere, name: str, block: int | None, row: int, entry: ShardEntry | None = None
+    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None = None
 ) -> StoredSample:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises
     UsageError, DatasetError.
@@ -91,7 +91,7 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
     raise UsageError(f"{reader.name}: no row {row:,}; it has {counted(row - left, 'row')}")
 
 
-def _source(folder: FolderHere, entry: ShardEntry, found: StoredSample) -> str | None:
+def _source(folder: Folder, entry: ShardEntry, found: StoredSample) -> str | None:
     """Return the path of the file that a record of a shard was made from; None if the tables do not
     say."""
     stored = DatasetTables(folder)
@@ -107,7 +107,7 @@ MOST_BLOCKS = 256
 """Blocks of tokens of one document that are shown: a document of 1 GB is in a hundred thousand."""
 
 
-def samples_of_key(folder: FolderHere, key: str) -> list[StoredSample]:
+def samples_of_key(folder: Folder, key: str) -> list[StoredSample]:
     """Return the samples made of one record (several with variants).
 
     Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that

@@ -42,7 +42,7 @@ from shardctl.inspection.content.blocks import (
     some_blocks,
 )
 from shardctl.inspection.content.statistics import Distribution, add_numbers, spread_of_counts
-from shardctl.system.folders import Folder, FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.permutation import evenly_spaced
 from shardctl.transforms.tokenizers.base import Tokenizer
 from shardctl.transforms.tokenizers.table import stored_tokenizer
@@ -61,7 +61,7 @@ class Decoder:
     """
 
     def __init__(
-        self, folder: FolderHere, most: int | None = None, columns: Sequence[str] | None = None
+        self, folder: Folder, most: int | None = None, columns: Sequence[str] | None = None
     ) -> None:
         self._folder, self._most, self._columns = folder, most, columns
         self._opened: dict[Tokens, Tokenizer | None] = {}

@@ -16,7 +16,7 @@ from typing import Any
 from shardctl.format.tables import Reject, read_rejects
 from shardctl.inspection.content.overview import Overview
 from shardctl.system.files import OutputFileType
-from shardctl.system.folders import FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.locations import is_url
 from shardctl.system.messages import entry_for
 from shardctl.system.report import Figures, Html, Section, Table, Verdict, table, text
@@ -232,7 +232,7 @@ MOST = 200
 """Rejected inputs that are listed one by one."""
 
 
-def rejects(folder: FolderHere, found: Overview) -> Iterator[Html]:
+def rejects(folder: Folder, found: Overview) -> Iterator[Html]:
     """Yield the part of the page, if there are rejects. Raises DatasetError."""
     if not found.manifest.rejected:
         return

@@ -39,7 +39,7 @@ from shardctl.format.tables import (
 )
 from shardctl.inspection.verify.result import MEND, MISSING, Finding, error, reading, unreadable
 from shardctl.system.files import exists, write_atomically
-from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file
+from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.system.job_folder import JOB
 from shardctl.system.text import printable
 
@@ -148,7 +148,7 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> lis
     return reading(folder, name, name, missing, remedy, compare)
 
 
-def check_shard_table(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
+def check_shard_table(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Compare shards.arrow with the manifest. Raises DatasetError, as the other checks do."""
     table = ShardTable(folder)
     entries = list(table)
@@ -195,7 +195,7 @@ def _compare_jpegs(manifest: Manifest, table: ShardTable) -> Iterator[Finding]:
         )
 
 
-def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
+def check_checksums(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Compare SHA256SUMS with the table of shards."""
     try:
         sums, table = read_checksums(folder), ShardTable(folder)
@@ -215,7 +215,7 @@ def check_checksums(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]
         )
 
 
-def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
+def check_rejects(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Read every line of rejects.jsonl."""
     count = sum(reject.records for reject in read_rejects(folder))
     if count != manifest.rejected:
@@ -225,7 +225,7 @@ def check_rejects(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
         )
 
 
-def check_files(folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
+def check_files(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
     """Look at every value of the table of files: paths, each of them once, below sources that there
     are."""
     import pyarrow.compute as pc  # 30 ms to import, and `quick` does not look at them
@@ -273,7 +273,7 @@ def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
     return None
 
 
-def check_plan(folder: FolderHere, _manifest: Manifest) -> Iterator[Finding]:
+def check_plan(folder: Folder, _manifest: Manifest) -> Iterator[Finding]:
     """Compare the plan with the tables of shards and files: what units there are, and what became
     of them."""
     stored = DatasetTables(folder)
@@ -308,11 +308,11 @@ class TableCheck(NamedTuple):
     and the kind of the finding that they cannot be used, which ends the check."""
 
     level: str
-    check: Callable[[FolderHere, Manifest], Iterable[Finding]]
+    check: Callable[[Folder, Manifest], Iterable[Finding]]
     reads: frozenset[str]
     unusable: str
 
-    def findings(self, folder: FolderHere, manifest: Manifest) -> Iterator[Finding]:
+    def findings(self, folder: Folder, manifest: Manifest) -> Iterator[Finding]:
         """Yield what the check finds."""
         try:
             yield from self.check(folder, manifest)

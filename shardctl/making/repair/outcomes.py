@@ -71,7 +71,7 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
 from shardctl.system.files import copy_file, make_folder, naming_the_path
-from shardctl.system.folders import Folder, FolderHere, hash_file
+from shardctl.system.folders import Folder, hash_file
 from shardctl.system.locations import normal
 from shardctl.system.progress import Phase, Progress
 from shardctl.system.report import (
@@ -218,7 +218,7 @@ class Outcomes:
 
     def __init__(
         self,
-        dataset: FolderHere,
+        dataset: Folder,
         job: Job,
         shards: Sequence[NamedShard],
         intact: set[str],
@@ -428,7 +428,7 @@ class Made:
         )
 
 
-def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> Layout:
+def find_layout(dataset: Folder, manifest: Manifest, intact: set[str]) -> Layout:
     """Return the layout that the shards were written with, from whatever is intact and knows it.
     Raises DatasetError."""
     if SHARDS in intact:
@@ -445,14 +445,14 @@ def find_layout(dataset: FolderHere, manifest: Manifest, intact: set[str]) -> La
 # --- by the dataset's own plan ---
 
 
-def _copy(dataset: FolderHere, folder: Path, names: Iterable[str]) -> None:
+def _copy(dataset: Folder, folder: Path, names: Iterable[str]) -> None:
     """Have a job find tables of the dataset in its own folder."""
     for name in names:
         with naming_the_path(folder):
             copy_file(dataset.path(name), folder / name)
 
 
-def recorded_job(dataset: FolderHere, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
+def recorded_job(dataset: Folder, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
     """Return the job that makes the same shards from the dataset's own plan, proving every unit by
     its digest.
 
@@ -541,7 +541,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     return compare_texts(job, listing, labelling, discovery.find_units(), engine)
 
 
-def fresh_job(dataset: FolderHere, folder: Path, made: Made, engine: Engine) -> DatasetJob:
+def fresh_job(dataset: Folder, folder: Path, made: Made, engine: Engine) -> DatasetJob:
     """Return the job that makes the dataset from its sources as they are now. Raises DatasetError,
     InputError.
 

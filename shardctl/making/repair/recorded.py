@@ -30,12 +30,12 @@ from shardctl.format.names import (
 from shardctl.format.stretches import MAGIC
 from shardctl.format.tables import ShardTable, read_checksums
 from shardctl.system.files import FileFacts, replacing
-from shardctl.system.folders import Folder, FolderHere, LocalFolder, hash_file, is_regular_file
+from shardctl.system.folders import Folder, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
 
 
-def refuse_not_ours(folder: FolderHere) -> None:
+def refuse_not_ours(folder: Folder) -> None:
     """Raise DatasetError if the manifest is a whole one that this version does not know, or has the
     bytes of an Arrow file: a shard of which they may be the only copy."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -50,7 +50,7 @@ def refuse_not_ours(folder: FolderHere) -> None:
             Manifest.from_record(record, folder.shown(MANIFEST))
 
 
-def refuse_other_manifest(folder: FolderHere, manifest: Manifest) -> None:
+def refuse_other_manifest(folder: Folder, manifest: Manifest) -> None:
     """Raise DatasetError for an undamaged manifest of another dataset than all other files in the
     folder.
 
@@ -84,7 +84,7 @@ def refuse_folders(folder: Folder, names: Iterable[str]) -> None:
             )
 
 
-def hash_files(folder: FolderHere, progress: Report) -> tuple[dict[str, str], dict[str, OSError]]:
+def hash_files(folder: Folder, progress: Report) -> tuple[dict[str, str], dict[str, OSError]]:
     """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others
     cannot be read.
 

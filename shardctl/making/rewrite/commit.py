@@ -54,7 +54,7 @@ from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.making.write.writer import digest_of_shards
 from shardctl.system.files import copy_file, naming_the_path, write_atomically
-from shardctl.system.folders import FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
 
@@ -63,7 +63,7 @@ class SourceDataset:
     """The dataset whose shards are written again. Raises DatasetError if a table of it is
     damaged."""
 
-    def __init__(self, folder: FolderHere) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.manifest = Manifest.load(folder)
         refuse_damaged_tables(self.folder, self.manifest)

@@ -13,7 +13,7 @@ from shardctl.format.roles import Roles
 from shardctl.format.tables import BRING_BACK
 from shardctl.format.token_columns import main_tokens
 from shardctl.system.files import read_named
-from shardctl.system.folders import FolderHere
+from shardctl.system.folders import Folder
 from shardctl.system.text import printable
 from shardctl.transforms.tokenizers import huggingface, plain, sentencepiece, tiktoken
 from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Tokenizer, WithOffsets
@@ -158,7 +158,7 @@ def describe(spec: str) -> Description:
     )
 
 
-def stored_tokenizer(folder: FolderHere, roles: Roles) -> Tokenizer:
+def stored_tokenizer(folder: Folder, roles: Roles) -> Tokenizer:
     """Open the copy of the tokenizer that lies in the folder of a dataset, as the role of its
     tokens says.
 
