@@ -178,23 +178,13 @@ Waiting = Callable[[str], None]
 def hold(
     staging: Path, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
 ) -> Iterator[Lease]:
-    """Be the only writer of the dataset with this `staging` folder.
+    """Be the only writer of the dataset with this `staging` folder, but for the parts of a
+    conversion that are being built: none can begin meanwhile.
 
     If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise
     BusyError at once. While this process waits, `looking` is called some times in a second.
     """
-    with hold_beside_parts(staging, waiting, looking) as held:
-        await_parts(staging, waiting, looking)
-        yield held
-
-
-@contextlib.contextmanager
-def hold_beside_parts(
-    staging: Path, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
-) -> Iterator[Lease]:
-    """Be the only writer of the dataset but for the parts of a conversion that are being built:
-    none can begin meanwhile."""
-    with _holding(staging, _Wait(_shown(staging), waiting, looking)) as held:
+    with _holding(staging, Wait(_shown(staging), waiting, looking)) as held:
         yield held
 
 
@@ -207,7 +197,7 @@ def hold_part(job: Path, part: str) -> Iterator[Lease]:
     builds it.
     """
     with _holding(
-        job / PARTS / file_of_part(part), _Wait(f"{_shown(job.parent)}: part {part}", None)
+        job / PARTS / file_of_part(part), Wait(f"{_shown(job.parent)}: part {part}", None)
     ) as held:
         yield held
 
@@ -228,44 +218,41 @@ def await_parts(
 ) -> None:
     """Wait until no part of a conversion is being built, as `hold` waits. The caller holds the
     lease of the dataset."""
-    wait = _Wait(_shown(staging), waiting, looking)
+    wait = Wait(_shown(staging), waiting, looking)
     while parts := parts_being_built(staging):
         part, owner = next(iter(parts.items()))
-        wait.some_more(f"part {part}: {owner}")
+        wait.tell(f"part {part}: {owner}")
+        wait.pause(LOOK_SECONDS)
 
 
-class _Wait:
-    """Waits for another writer of the dataset that is `shown` so; without `waiting`, which it
-    tells, it raises BusyError."""
+class Wait:
+    """Waits for another writer of the dataset that is `shown` so, and tells `waiting` who it is.
+    Meanwhile `looking` is called some times in a second."""
 
     def __init__(
         self, shown: str, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
     ) -> None:
         self.shown = shown
         self._waiting, self._looking, self._announced = waiting, looking, ""
-        self._seen = time.monotonic()
 
-    def some_more(self, other: str) -> None:
-        """Wait a moment for this writer. Raises StorageError where it is none, and only the lease
-        cannot be made."""
+    def tell(self, other: str) -> None:
+        """Tell of this writer, once. Raises BusyError where nobody is told."""
         if self._waiting is None:
             raise BusyError(f"{self.shown}: another shardctl is writing it ({other})", other)
-        if other != _ENDING:
-            self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > ENDING_SECONDS:
-            raise StorageError(
-                f"{self.shown}: cannot write here: its lease could not be made for "
-                f"{ENDING_SECONDS:.0f} seconds, though no other shardctl writes it"
-            )
         if other != self._announced:
             self._waiting(other)
             self._announced = other
-        self._looking()
-        time.sleep(LOOK_SECONDS)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._looking()
+            time.sleep(min(left, LOOK_SECONDS))
 
 
 @contextlib.contextmanager
-def _holding(staging: Path, wait: _Wait) -> Iterator[Lease]:
+def _holding(staging: Path, wait: Wait) -> Iterator[Lease]:
     """Hold the lease in a folder, which is made for it, and taken away with it if nothing else is
     in it."""
     me = Owner.me()
@@ -290,13 +277,23 @@ def _holding(staging: Path, wait: _Wait) -> Iterator[Lease]:
                 folder.rmdir()
 
 
-def _acquire(staging: Path, me: Owner, wait: _Wait) -> int:
-    """Return the descriptor of the lease, once it belongs to `me`."""
+def _acquire(staging: Path, me: Owner, wait: Wait) -> int:
+    """Return the descriptor of the lease, once it belongs to `me`. Raises StorageError where there
+    is no other writer, and only the lease cannot be made."""
+    seen = time.monotonic()
     while True:
         descriptor, other = _try(staging, me)
         if other is None:
             return descriptor
-        wait.some_more(other)
+        wait.tell(other)
+        if other != _ENDING:
+            seen = time.monotonic()
+        elif time.monotonic() - seen > ENDING_SECONDS:
+            raise StorageError(
+                f"{wait.shown}: cannot write here: its lease could not be made for "
+                f"{ENDING_SECONDS:.0f} seconds, though no other shardctl writes it"
+            )
+        wait.pause(LOOK_SECONDS)
 
 
 def _try(staging: Path, me: Owner) -> tuple[int, str | None]:

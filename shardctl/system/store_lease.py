@@ -27,9 +27,9 @@ from shardctl.errors import (
 )
 from shardctl.system.file_lease import (
     HEARTBEAT_SECONDS,
-    LOOK_SECONDS,
     STALE_SECONDS,
     Owner,
+    Wait,
     overtaken,
 )
 from shardctl.system.stores.base import Store
@@ -131,7 +131,7 @@ class Lease:
             return None
         return found.version if written == self._owner else None
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Delete the lease if it is still this one's, and end the heartbeat.
 
         It is deleted without a condition, and the store may take long to do so: the heart beats
@@ -174,7 +174,8 @@ def hold(
     the way for ever. While this process waits, `looking` is called some times in a second.
     """
     me = Owner.me()
-    with _held(store, key, me, _acquire(store, key, me, waiting, looking, pace), pace) as lease:
+    version = _acquire(store, key, me, waiting, looking, pace)
+    with contextlib.closing(Lease(store, key, me, version, pace)) as lease:
         yield lease
 
 
@@ -189,18 +190,13 @@ def hold_if_free(store: Store, key: str, watch: Watch) -> Iterator[Lease]:
     version = _try(store, key, _record(me, 0), watch)
     if version is None:
         owner = owner_of(store, key)
-        raise (BusyError if watch.beats(key) else PerhapsBusyError)(_busy(store, owner), owner)
-    with _held(store, key, me, version, watch.pace) as lease:
+        raise (BusyError if watch.beats(key) else PerhapsBusyError)(
+            f"{printable(store.url)}: another shardctl is writing it "
+            f"({owner or 'one that is just ending'})",
+            owner,
+        )
+    with contextlib.closing(Lease(store, key, me, version, watch.pace)) as lease:
         yield lease
-
-
-@contextlib.contextmanager
-def _held(store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming) -> Iterator[Lease]:
-    lease = Lease(store, key, owner, version, pace)
-    try:
-        yield lease
-    finally:
-        lease.release()
 
 
 class Watch:
@@ -228,10 +224,6 @@ class Watch:
         there."""
         return key in self._beating
 
-    def wait(self) -> None:
-        """Wait until it is worth a look again."""
-        time.sleep(self.pace.ask)
-
 
 def _acquire(
     store: Store,
@@ -242,18 +234,14 @@ def _acquire(
     pace: LeaseTiming,
 ) -> str:
     """Return the version of the lease, once it belongs to `me`."""
-    mine, watch, announced = _record(me, 0), Watch(pace), ""
-    while True:
-        version = _try(store, key, mine, watch)
-        if version is not None:
-            return version
+    mine, watch = _record(me, 0), Watch(pace)
+    wait = Wait(printable(store.url), waiting, looking)
+    while (version := _try(store, key, mine, watch)) is None:
         owner = owner_of(store, key)
-        if waiting is None and owner and watch.beats(key):
-            raise BusyError(_busy(store, owner), owner)
-        if waiting is not None and owner and owner != announced:
-            waiting(owner)
-            announced = owner
-        _pause(pace.ask, looking)
+        if owner and (waiting is not None or watch.beats(key)):
+            wait.tell(owner)
+        wait.pause(pace.ask)
+    return version
 
 
 def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
@@ -265,20 +253,6 @@ def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
     if watch.is_left(key, there.version):
         return store.replace(key, mine, there.version)
     return None
-
-
-def _busy(store: Store, owner: str) -> str:
-    return (
-        f"{printable(store.url)}: another shardctl is writing it "
-        f"({owner or 'one that is just ending'})"
-    )
-
-
-def _pause(seconds: float, looking: Callable[[], None]) -> None:
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        looking()
-        time.sleep(min(left, LOOK_SECONDS))
 
 
 def _record(owner: Owner, beats: int) -> bytes:

@@ -142,7 +142,7 @@ def test_an_owner_that_stands_still_is_taken_over_and_finds_out(store):
             assert len(told) == 1
             with pytest.raises(BusyError, match=f"process {os.getpid()} .* took over"):
                 first.check()
-            first.release()
+            first.close()
             second.check()
             assert store.stat(LEASE) is not None, "the first one leaves what is not its own"
     assert store.stat(LEASE) is None
@@ -294,4 +294,4 @@ def test_the_dates_of_owners_do_not_count(year):
 
     with hold(store, LEASE, lambda _: None, looking, HASTY):
         assert len(looks) > 5
-    lease.release()
+    lease.close()

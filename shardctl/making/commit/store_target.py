@@ -49,7 +49,7 @@ from shardctl.making.shards.marker import (
     write_sign,
 )
 from shardctl.system import store_lease
-from shardctl.system.file_lease import PARTS, Waiting, file_of_part, part_of_file
+from shardctl.system.file_lease import PARTS, Wait, Waiting, file_of_part, part_of_file
 from shardctl.system.files import PARTIAL, make_folder, write_atomically
 from shardctl.system.folders import LocalFolder, sha256_in
 from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
@@ -210,16 +210,6 @@ class StoreTarget(Target):
         return None
 
     @contextmanager
-    def lease(
-        self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
-    ) -> Iterator[Lease]:
-        """Hold the lease, once no part is being built. While this process waits for it, `looking`
-        is called now and then."""
-        with self.lease_beside_parts(waiting, looking) as held:
-            self.await_parts(waiting)
-            yield held
-
-    @contextmanager
     def lease_beside_parts(
         self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
     ) -> Iterator[Lease]:
@@ -263,22 +253,19 @@ class StoreTarget(Target):
         found = ((key, store_lease.owner_of(self._store, key)) for key in self._leases_of_parts())
         return {part_of_file(Path(key).stem): owner for key, owner in found if owner}
 
-    def await_parts(self, waiting: Waiting | None) -> None:
+    def await_parts(
+        self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait until the leases of all parts are gone, or stand still. These are deleted."""
-        watch, announced = store_lease.Watch(PACE), ""
+        watch, wait = store_lease.Watch(PACE), Wait(printable(self.url), waiting, looking)
         while leases := self._leases_of_parts():
             self._store.delete(
                 [key for key, version in leases.items() if watch.is_left(key, version)]
             )
             part, owner = next(iter(self.parts_being_built().items()), ("", ""))
-            if owner and waiting is None and any(map(watch.beats, leases)):
-                raise BusyError(
-                    f"{printable(self.url)}: another shardctl is writing it (part {part}: {owner})"
-                )
-            if owner and waiting is not None and owner != announced:
-                waiting(f"part {part}: {owner}")
-                announced = owner
-            watch.wait()
+            if owner and (waiting is not None or any(map(watch.beats, leases))):
+                wait.tell(f"part {part}: {owner}")
+            wait.pause(PACE.ask)
 
     def _leases_of_parts(self) -> dict[str, str]:
         """Return the keys of the leases of parts, and their versions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -118,19 +118,23 @@ class Target:
 
     # --- who writes ---
 
+    @contextlib.contextmanager
     def lease(
         self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
-    ) -> AbstractContextManager[WriteLease]:
+    ) -> Iterator[WriteLease]:
         """Be the only writer. `waiting` is told of another one, for which this process waits; None:
         raise BusyError. Meanwhile `looking` is called now and then."""
-        self.check_writable()
-        return file_lease.hold(self._staging, waiting, looking)
+        with self.lease_beside_parts(waiting, looking) as held:
+            self.await_parts(waiting, looking)
+            yield held
 
-    def lease_beside_parts(self, waiting: Waiting | None) -> AbstractContextManager[WriteLease]:
+    def lease_beside_parts(
+        self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[WriteLease]:
         """Be the only writer but for the parts of a conversion that are being built: none can begin
         meanwhile."""
         self.check_writable()
-        return file_lease.hold_beside_parts(self._staging, waiting)
+        return file_lease.hold(self._staging, waiting, looking)
 
     def part_lease(self, job: Path, part: str) -> AbstractContextManager[WriteLease]:
         """Be the only one that builds a part of the job in a folder. The caller holds the lease
@@ -145,9 +149,11 @@ class Target:
         """Return who builds which part. The caller holds the lease beside parts."""
         return file_lease.parts_being_built(self._staging)
 
-    def await_parts(self, waiting: Waiting | None) -> None:
+    def await_parts(
+        self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait until no part is being built. The caller holds the lease beside parts."""
-        file_lease.await_parts(self._staging, waiting)
+        file_lease.await_parts(self._staging, waiting, looking)
 
     # --- the jobs ---
 
