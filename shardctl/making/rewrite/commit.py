@@ -59,17 +59,14 @@ from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
 
 
-class SourceDataset:
+class SourceDataset(DatasetTables):
     """The dataset whose shards are written again. Raises DatasetError if a table of it is
     damaged."""
 
     def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.manifest = Manifest.load(folder)
-        refuse_damaged_tables(self.folder, self.manifest)
-        self.stored = DatasetTables(self.folder)
-        self.table = self.stored.shards
-        self.layout = Layout.loads(self.table.making.layout)
+        super().__init__(folder)
+        refuse_damaged_tables(folder, self.manifest)
+        self.layout = Layout.loads(self.shards.making.layout)
         self.compression = Compression.parse(str(self.manifest.recipe["compression"]))
 
     @cached_property
@@ -81,8 +78,8 @@ class SourceDataset:
     def rejects(self) -> list[list[list[Reject]]]:
         """Its rejects: of every unit that has some, in order, of every shard."""
         found, reasons = [], read_rejects(self.folder)
-        rejected = self.stored.plan["rejected"].to_numpy()
-        for entry in self.table:
+        rejected = self.plan["rejected"].to_numpy()
+        for entry in self.shards:
             counts = rejected[entry.first_unit : entry.first_unit + entry.units]
             found.append([list(taken(reasons, count)) for count in counts[counts > 0].tolist()])
         return found
@@ -98,15 +95,15 @@ class SourceDataset:
 
     def shard(self, number: int) -> NewShard:
         """Return a shard as it is."""
-        entry = self.table[number]
-        units = self.stored.plan.slice(entry.first_unit, entry.units)
+        entry = self.shards[number]
+        units = self.plan.slice(entry.first_unit, entry.units)
         lines = (reject.line() for of_unit in self.rejects[number] for reject in of_unit)
         return NewShard(entry, units, lines, self.counts(number), self.plain(number))
 
     def plain(self, shard: int) -> Bools | None:
         """Return which images of a shard are plain JPEG, (rows,); None where that is not
         recorded."""
-        record, entry = self.table.jpegs, self.table[shard]
+        record, entry = self.shards.jpegs, self.shards[shard]
         return None if record is None else record.only(entry.first, entry.rows)
 
 
@@ -156,7 +153,7 @@ class Rewritten:
             rejected=int(units["rejected"].to_numpy().sum()),
             **vars(copied.facts),
         )
-        plain, jpegs, begins = None, old.table.jpegs, old.table.first
+        plain, jpegs, begins = None, old.shards.jpegs, old.shards.first
         if jpegs is not None:
             parts = [jpegs.only(int(begins[shard]) + at, rows) for shard, at, rows in self.runs]
             plain = np.concatenate([np.empty(0, bool), *parts])
@@ -175,7 +172,7 @@ def copies(
 
     def copy(shard: Rewritten) -> Copied:
         # there may be thousands of runs of one
-        entries = {number: old.table[number] for number, _, _ in shard.runs}
+        entries = {number: old.shards[number] for number, _, _ in shard.runs}
         runs = [
             Run(old.folder, entries[number].path, entries[number].block_rows, first, rows)
             for number, first, rows in shard.runs
@@ -231,7 +228,7 @@ def commit(
     shards. `removed` samples of the records `pruned` are no longer there: then earlier generations
     go too, as they have them.
     """
-    making, settings, tables = old.table.making, old.manifest.settings, new.tables
+    making, settings, tables = old.shards.making, old.manifest.settings, new.tables
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
         settings = without_planned(settings)
         making = replace(making, settings=without_planned(making.settings))
@@ -251,7 +248,7 @@ def commit(
         for shard in shards:
             writer.add(shard.entry, shard.units, shard.lines, shard.counts)
         jpegs = None
-        if old.table.records_jpegs and totals["jpeg"] is not None:
+        if old.shards.records_jpegs and totals["jpeg"] is not None:
             plain = [shard.plain for shard in shards if shard.plain is not None]
             bits = np.concatenate([np.empty(0, bool), *plain])
             jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))

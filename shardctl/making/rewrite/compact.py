@@ -102,15 +102,15 @@ def compact(
 
 def _result(old: SourceDataset, plan: list[_Shard]) -> CompactResult:
     kept = sum(1 for shard in plan if shard.kept is not None)
-    status = "up-to-date" if kept == len(plan) == len(old.table) else "compacted"
+    status = "up-to-date" if kept == len(plan) == len(old.shards) else "compacted"
     return CompactResult(
-        status, old.manifest.samples, len(old.table), len(plan), kept, old.manifest.bytes
+        status, old.manifest.samples, len(old.shards), len(plan), kept, old.manifest.bytes
     )
 
 
 def _check_space(old: SourceDataset, new: NewGeneration, plan: list[_Shard]) -> None:
     read = {number for shard in plan if shard.kept is None for number in shard.of}
-    need, free = sum(old.table[number].bytes for number in read), new.target.free_bytes()
+    need, free = sum(old.shards[number].bytes for number in read), new.target.free_bytes()
     if free is not None and need > free:
         shown = old.folder.shown()
         raise StorageError(
@@ -135,7 +135,7 @@ class _Shard(Rewritten):
 
 def _planned(old: SourceDataset) -> list[_Shard]:
     """Return all new shards, in the order of the dataset."""
-    if old.stored.joins:
+    if old.joins:
         raise UsageError(
             f"{old.folder.shown()}: its samples are packed shard by shard; convert again "
             "with --overwrite"
@@ -164,11 +164,11 @@ def _atoms(old: SourceDataset, split: int, name: str) -> Numbers:
     """Return what is moved as one, in the new order: shard, first row, rows, records, row of the
     plan; (n, 5) int64."""
     parts = [np.empty((0, 5), np.int64)]
-    for shard, entry in enumerate(old.table):
+    for shard, entry in enumerate(old.shards):
         if entry.split != name:
             continue
         if entry.units:
-            units = old.stored.units(shard)
+            units = old.units(shard)
             if not units.in_order:
                 raise UsageError(
                     f"{old.folder.shown()}: its records were shuffled in their shards; "
@@ -183,7 +183,7 @@ def _atoms(old: SourceDataset, split: int, name: str) -> Numbers:
     atoms: Numbers = np.concatenate(parts)
     if not old.manifest.sources:
         return atoms
-    plan = old.stored.plan
+    plan = old.plan
     file, first = (plan[column].to_numpy()[atoms[:, 4]] for column in ("file", "first"))
     atoms = atoms[np.lexsort((first, file))]
     shuffle = old.manifest.settings.get("shuffle")
@@ -201,9 +201,9 @@ def _of_atoms(old: SourceDataset, split: str, number: int, atoms: Numbers) -> _S
     runs = tuple(zip(*columns, strict=True))
     units = atoms[atoms[:, 4] >= 0, 4]
     # the shard before that has just these rows, of these units, under this name
-    kept = old.table.index_of(shard_name(split, number))
+    kept = old.shards.index_of(shard_name(split, number))
     if kept is not None:
-        entry = old.table[kept]
+        entry = old.shards[kept]
         in_place = entry.first_unit + np.arange(entry.units)
         whole = ((kept, 0, entry.rows),) if entry.rows else ()
         kept = kept if runs == whole and np.array_equal(units, in_place) else None
@@ -215,7 +215,7 @@ def _written(
 ) -> Iterator[NewShard]:
     """Write the new shards that are not kept, and yield all of them in order."""
     inputs = _inputs_of_units(old)
-    rejected = np.flatnonzero(old.stored.plan["rejected"].to_numpy()).tolist()
+    rejected = np.flatnonzero(old.plan["rejected"].to_numpy()).tolist()
     rejects = dict(zip(rejected, chain.from_iterable(old.rejects), strict=True))
     copied = copies(old, new, [shard for shard in plan if shard.kept is None], progress)
     for shard in plan:
@@ -238,7 +238,7 @@ def _new_shard(
 ) -> NewShard:
     """Return what is recorded of a shard that was written."""
     rows = copied.facts.rows
-    part = old.stored.plan.take(pa.array(shard.units))
+    part = old.plan.take(pa.array(shard.units))
     samples = part["samples"].to_numpy()
     units = with_columns(part, {"first_row": pa.array(np.cumsum(samples) - samples)})
     shapes = sorted({shape for number in shard.of for shape in old.counts(number).shapes})
@@ -269,9 +269,9 @@ def _inputs_of_units(old: SourceDataset) -> Numbers:
 
     They are taken to be in proportion to its samples, so that the sum is right.
     """
-    samples, rejected = (old.stored.plan[name].to_numpy() for name in ("samples", "rejected"))
+    samples, rejected = (old.plan[name].to_numpy() for name in ("samples", "rejected"))
     inputs: Numbers = rejected.astype(np.int64)
-    for entry in old.table:
+    for entry in old.shards:
         rows = slice(entry.first_unit, entry.first_unit + entry.units)
         made = np.cumsum(samples[rows]) * (entry.inputs - entry.rejected) // max(1, entry.rows)
         inputs[rows] += np.diff(made, prepend=0)

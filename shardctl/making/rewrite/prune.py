@@ -173,13 +173,13 @@ class _Chosen:
 def _result(old: SourceDataset, chosen: _Chosen) -> PruneResult:
     left = old.manifest.samples - chosen.samples
     return PruneResult(
-        chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, chosen.generations
+        chosen.samples, left, len(old.shards), len(chosen.rows), chosen.missing, chosen.generations
     )
 
 
 def _chosen(old: SourceDataset, where: str | None, keys: Iterable[str] | None) -> _Chosen:
     """Find the rows that go. Raises UsageError, InputError."""
-    if old.stored.joins:
+    if old.joins:
         raise UsageError(
             f"{old.folder.shown()}: each sample is made of several records; remove those "
             "from the source, and convert again"
@@ -231,7 +231,7 @@ def kept_of_format_2(dataset: LocalFolder) -> list[str]:
 def _keys_of(old: SourceDataset, samples: Numbers) -> Iterator[str]:
     """Yield the keys of samples, by their numbers, increasing."""
     first = 0
-    for _, _, keys in old.stored.blocks_of_keys():
+    for _, _, keys in old.blocks_of_keys():
         here = samples[(samples >= first) & (samples < first + len(keys))] - first
         if len(here):
             yield from keys.take(pa.array(here)).to_pylist()
@@ -243,7 +243,7 @@ def _rows_with(old: SourceDataset, wanted: set[str]) -> tuple[dict[int, Numbers]
     rows: dict[int, list[Numbers]] = {}
     found: set[str] = set()
     values = pa.array(sorted(wanted), pa.string())
-    for shard, first, keys in old.stored.blocks_of_keys() if wanted else ():
+    for shard, first, keys in old.blocks_of_keys() if wanted else ():
         here = np.flatnonzero(pc.is_in(keys, value_set=values).to_numpy(zero_copy_only=False))
         if len(here):
             rows.setdefault(shard, []).append(first + here)
@@ -264,7 +264,7 @@ def _written(
     shards: list[NewShard] = []
     without = {shard: _without(old, shard, rows) for shard, rows in chosen.rows.items()}
     copied = copies(old, new, [without[shard] for shard in sorted(without)], progress)
-    for shard, entry in enumerate(old.table):
+    for shard, entry in enumerate(old.shards):
         if shard in without:
             found, jpegs = next(copied), Counter[str]()
             new.put(found.path)
@@ -280,7 +280,7 @@ def _written(
 
 def _without(old: SourceDataset, shard: int, rows: Numbers) -> Rewritten:
     """Return a shard without some rows."""
-    entry = old.table[shard]
+    entry = old.shards[shard]
     ends = np.concatenate([[-1], rows, [entry.rows]])
     runs = [
         (shard, low + 1, high - low - 1) for low, high in pairwise(ends.tolist()) if high - low > 1
@@ -311,7 +311,7 @@ def _count_gone(
         if label is not None and old.layout.classes is not None:
             values = batch.column(label).drop_null().to_pylist()
             labels.update((entry.split, value) for value in values)
-        if old.table.records_jpegs and image is not None:
+        if old.shards.records_jpegs and image is not None:
             jpegs.update(jpegs_in([batch], image).counts())
 
 
@@ -326,14 +326,14 @@ def _left(
 ) -> NewShard:
     """Return a shard without some rows: what becomes of its units and its rejects. `gone` counts the
     JPEG images that go, and the records are added to `pruned`."""
-    entry, counts = old.table[shard], old.counts(shard)
+    entry, counts = old.shards[shard], old.counts(shard)
     if counts.jpegs is not None:
         left = zip(COUNTS, counts.jpegs, strict=True)
         counts = replace(counts, jpegs=tuple(count - gone[name] for name, count in left))
-    part = old.stored.plan.slice(entry.first_unit, entry.units)
+    part = old.plan.slice(entry.first_unit, entry.units)
     if not entry.units:  # samples without a source: each counts as a record
         return without.recorded(old, copied, part, copied.facts.rows, (), counts)
-    units = old.stored.units(shard)
+    units = old.units(shard)
     by_place = old.manifest.has_own_keys or not units.first.any()
     records: dict[int, Counter[int]] = {}
     for place, record in (
@@ -351,7 +351,7 @@ def _left(
             samples[place] -= records[place].total()
             rejected[place] += len(records[place])
             digests[place] &= bool(samples[place])
-            path = old.stored.file(int(units.file[place])).path
+            path = old.file(int(units.file[place])).path
             pruned |= {(path, record) for record in records[place]}
             of_unit += [pruned_reject(path, record) for record in records[place]]
             of_unit.sort(key=lambda reject: reject.number)
@@ -391,7 +391,7 @@ def _by_key(
 ) -> Iterator[tuple[int, int]]:
     """Yield the unit and the record of each row, as its key names them."""
     files = np.unique(units.file)
-    paths = dict(zip(old.stored.paths_of(files).to_pylist(), files.tolist(), strict=True))
+    paths = dict(zip(old.paths_of(files).to_pylist(), files.tolist(), strict=True))
     for batch in _taken(old, entry, rows):
         for key in batch.column("key").to_pylist():
             path, record = next(each for each in possible_names(key) if each[0] in paths)
@@ -416,7 +416,7 @@ def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
     samples, before = np.zeros(files.num_rows, np.int64), np.zeros(files.num_rows, np.int64)
     for shard in shards:
         np.add.at(samples, shard.units["file"].to_numpy(), shard.units["samples"].to_numpy())
-    np.add.at(before, old.stored.plan["file"].to_numpy(), old.stored.plan["samples"].to_numpy())
+    np.add.at(before, old.plan["file"].to_numpy(), old.plan["samples"].to_numpy())
     stays = pa.array((samples > 0) | (before == 0))
     for name in hidden:
         column = one_chunk(files[name])
