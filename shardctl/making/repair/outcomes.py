@@ -40,7 +40,6 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, UpdateState
-from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
@@ -66,7 +65,7 @@ from shardctl.making.shards.job import (
     SourceBase,
 )
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker, read_marker
-from shardctl.making.shards.rows import record_of_jpegs
+from shardctl.making.shards.rows import jpegs_in
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
@@ -280,9 +279,7 @@ class Outcomes:
         """Return what the images of a shard that was not built again are as JPEG, as they say it
         themselves."""
         reader = ShardReader(self._dataset, path)
-        column = str(reader.layout.roles.main_image)
-        images = (block.column(column).field("bytes") for block in reader.blocks())
-        return record_of_jpegs([jpeg_facts(data.as_py()) for block in images for data in block])
+        return jpegs_in(reader.blocks(), str(reader.layout.roles.main_image))
 
     def _merged(
         self, shard: int, recorded: pa.Table, built: ShardMarker, reasons: list[list[Reject]]

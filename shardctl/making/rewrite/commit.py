@@ -37,7 +37,6 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, ShardCounts, UpdateState
-from shardctl.images.codecs.jpeg import jpeg_facts
 from shardctl.making.commit import open_target
 from shardctl.making.commit.commit import (
     NewGeneration,
@@ -51,7 +50,6 @@ from shardctl.making.convert.previous import refuse_damaged_tables, without_plan
 from shardctl.making.paths import destination_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.plan.plan import job_table
-from shardctl.making.shards.rows import record_of_jpegs
 from shardctl.making.write.writer import digest_of_shards
 from shardctl.system.files import copy_file, naming_the_path, write_atomically
 from shardctl.system.folders import Folder
@@ -184,12 +182,6 @@ def copies(
         for done, copied in enumerate(pool.map(copy, shards), 1):
             progress(done, len(shards))
             yield copied
-
-
-def jpegs_in(blocks: Iterable[pa.RecordBatch], image: str) -> JpegRecord:
-    """Return what the images in a column of rows are as JPEG."""
-    images = (each for block in blocks for each in block.column(image).field("bytes"))
-    return record_of_jpegs([jpeg_facts(each.as_py()) for each in images])
 
 
 def with_columns(units: pa.Table, changed: Json) -> pa.Table:

@@ -28,10 +28,10 @@ from shardctl.making.rewrite.commit import (
     SourceDataset,
     commit,
     copies,
-    jpegs_in,
     rewriting,
     with_columns,
 )
+from shardctl.making.shards.rows import jpegs_in
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import Permutation
 from shardctl.system.progress import Report, counting

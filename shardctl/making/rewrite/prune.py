@@ -46,10 +46,10 @@ from shardctl.making.rewrite.commit import (
     SourceDataset,
     commit,
     copies,
-    jpegs_in,
     rewriting,
     with_columns,
 )
+from shardctl.making.shards.rows import jpegs_in
 from shardctl.sources.annotations.base import one_chunk
 from shardctl.system.files import is_file, is_folder
 from shardctl.system.folders import LocalFolder

@@ -43,6 +43,12 @@ def record_of_jpegs(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
     )
 
 
+def jpegs_in(blocks: Iterable[pa.RecordBatch], image: str) -> JpegRecord:
+    """Return what the images in a column of rows are as JPEG."""
+    images = (each for block in blocks for each in block.column(image).field("bytes"))
+    return record_of_jpegs([jpeg_facts(each.as_py()) for each in images])
+
+
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
 
