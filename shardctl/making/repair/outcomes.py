@@ -19,7 +19,6 @@ from shardctl.format.counts import JpegRecord
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
-    DATA,
     FILES,
     PLAN,
     PLANNED,
@@ -40,7 +39,6 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import NO_COUNTS, UpdateState
-from shardctl.making.commit.staging import begin
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
 from shardctl.making.convert.previous import done_of
@@ -69,7 +67,7 @@ from shardctl.making.shards.rows import jpegs_in
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.files import SourceRoot, folder_of
 from shardctl.sources.kinds import KINDS
-from shardctl.system.files import copy_file, make_folder, naming_the_path
+from shardctl.system.files import copy_file, naming_the_path
 from shardctl.system.folders import Folder, hash_file
 from shardctl.system.locations import normal
 from shardctl.system.progress import Phase, Progress
@@ -398,16 +396,7 @@ class Made:
         return Discovery(listing, self.recipe.record_reading, mixed, engine)
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
-        """Return the job in a folder that has its tables."""
-        job = self.planned_job(folder, splits, recorded)
-        begin(job)
-        make_folder(job.shards_root / DATA, folder)
-        return job
-
-    def planned_job(
-        self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool
-    ) -> DatasetJob:
-        """Return the job, of which nothing is written yet."""
+        """Return the job in a folder that has its tables, or will have them. It has not begun."""
         manifest, reading = self.manifest, RecordReading.from_json(self.manifest.records)
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
@@ -479,8 +468,6 @@ def recorded_job(dataset: Folder, folder: Path, made: Made, intact: set[str]) ->
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> Numbers:
     """Return how many units each shard has, (shards,). Raises DatasetError if the plan says what
     cannot be."""
-    if not plan.schema.equals(PLAN_SCHEMA):
-        raise DatasetError(f"{shown}: has other columns than in `shardctl help format`")
     numbers = [name for name in PLAN_SCHEMA.names if name != "digest"]
     columns = {name: plan[name].to_numpy() for name in numbers if not plan[name].null_count}
     holds = len(columns) == len(numbers) and all(
@@ -534,7 +521,7 @@ def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]
     SourceGoneError."""
     listing, labelling, _ = list_again(folder, made)
     discovery = made.discovery(listing, engine)
-    job = made.planned_job(folder, (), recorded=False)
+    job = made.job(folder, (), recorded=False)
     return compare_texts(job, listing, labelling, discovery.find_units(), engine)
 
 
@@ -572,13 +559,12 @@ def fresh_job(dataset: Folder, folder: Path, made: Made, engine: Engine) -> Data
             shards.items(), planner.records, planner.split_records, strict=True
         )
     )
-    filled = np.array([name in there for name in numbered])
+    job, filled = made.job(folder, splits, recorded=False), np.array([n in there for n in numbered])
     if not filled.all():
         begins, chosen = divided(list(shards.values()), filled)
-        job = made.job(folder, splits, recorded=False).with_shards(begins[:-1], chosen)
+        job = job.with_shards(begins[:-1], chosen)
         job.write_shards()
-        splits = job.splits
-    return made.job(folder, splits, recorded=False)
+    return job
 
 
 # --- what was rejected when the dataset was made ---

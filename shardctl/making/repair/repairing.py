@@ -42,6 +42,7 @@ from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit.commit import NewGeneration, now
+from shardctl.making.commit.staging import begin
 from shardctl.making.commit.target import WriteLease
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
 from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
@@ -319,6 +320,7 @@ class Repair:
             else:
                 rejects = [pruned_reject(*each) for each in self.pruned]
                 job.write_known(chain(lines_by_key(self.pruned), known_lines(job, rejects, None)))
+            begin(job)
             return job
         except (
             UsageError,
