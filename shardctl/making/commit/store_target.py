@@ -229,7 +229,7 @@ class StoreTarget(Target):
     def _refuse_what_is_there(self) -> None:
         """Raise StorageError if something else is there than a dataset, or what becomes one: it
         would be mixed with that."""
-        if self._version is not None:
+        if self._version is not None or self.may_lack_manifest:
             return
         jobs, made = self.jobs(), set(map(job_of_generation, self.generations()))
         is_begun = jobs and made.issubset(map(staging.id_of_job, jobs))

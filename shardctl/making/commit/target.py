@@ -58,6 +58,9 @@ class Target:
     look_seconds = 0.25
     """Seconds between looks whether another process has done something."""
 
+    may_lack_manifest = False
+    """Whether a dataset may be there that has lost its manifest: a repair brings that back."""
+
     def __init__(self, folder: LocalFolder) -> None:
         self.folder = folder
         self.look_at_dataset()

@@ -8,38 +8,33 @@ repairing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from shardctl.errors import (
     CONTINUES,
-    BusyError,
     DatasetError,
     StorageError,
     UsageError,
     explaining_interrupts,
 )
-from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_location import open_location
 from shardctl.format.generations import unfinished_commit
-from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
+from shardctl.format.names import MANIFEST
 from shardctl.format.on_store import DatasetOnStore
 from shardctl.inspection.verify.tables import check_manifest
+from shardctl.making.commit import open_target
 from shardctl.making.commit.commit import NewGeneration, making_generation, sweep
-from shardctl.making.commit.staging import REPAIR_PREFIX
-from shardctl.making.commit.target import Target
 from shardctl.making.options import Options
 from shardctl.making.paths import check_sources, refuse_generation
 from shardctl.making.repair.outcomes import Listener, Lost, RepairResult, Unrepaired
 from shardctl.making.repair.repairing import Repair
 from shardctl.sources.files import in_use
-from shardctl.system import file_lease, store_lease
 from shardctl.system.arguments import instance
-from shardctl.system.folders import LocalFolder
+from shardctl.system.files import make_folder
 from shardctl.system.locations import here_only, is_url
 from shardctl.system.progress import progress_of
-from shardctl.system.store_lease import probe
-from shardctl.system.stores import client_of, forget_clients
+from shardctl.system.text import printable
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
 
@@ -75,74 +70,38 @@ def repair(
             if place.lone:
                 raise UsageError(f"{place.shown}: one shard; repair works on a whole dataset")
             check_manifest(place.folder)  # that there is a dataset at all
-        refuse_generation(str(path) if is_url(path) else Path(path).resolve())
-        how = (given, tuple(transforms), drop_lost, workers, heard)
-        if is_url(path):
-            with _held_on_store(str(path), heard.waiting) as (folder, held):
-                job = folder.work / STAGING / f"{REPAIR_PREFIX}{'0' * 8}"
-                job.mkdir(parents=True)
-                here = Target(LocalFolder(folder.work))
-                new = NewGeneration(here, held, job, "0" * 8)
-                mended = Repair(folder, new, *how)
-                result = mended.run()
-                if mended.repaired:
-                    _put_back(folder, held, mended.repaired)
-                return result
-        target = Target(LocalFolder(Path(path).resolve()))
-        if why := unfinished_commit(target.folder.root):
-            raise StorageError(f"{target.folder.shown()}: {why}")
-        with target.lease(heard.waiting) as held:
-            with contextlib.suppress(DatasetError):  # damage is mended first
-                sweep(target, held)
-            with making_generation(target, held) as new:
-                return Repair(dataset_in(target.folder.root), new, *how).run()
+        where = str(path) if is_url(path) else Path(path).resolve()
+        refuse_generation(where)
+        if isinstance(where, Path) and (why := unfinished_commit(where)):
+            raise StorageError(f"{printable(where)}: {why}")
+        with open_target(where) as target:
+            target.may_lack_manifest = True
+            with target.lease(heard.waiting) as held:
+                with contextlib.suppress(DatasetError):  # damage is mended first
+                    sweep(target, held)
+                with (
+                    open_location(where, "whole", listed=True) as place,
+                    making_generation(target, held) as new,
+                ):
+                    how = (given, tuple(transforms), drop_lost, workers, heard)
+                    mended = Repair(place.folder, new, *how)
+                    result = mended.run()
+                    if isinstance(place.folder, DatasetOnStore):
+                        _put_back(place.folder, new, mended.repaired)
+                    return result
 
 
-# --- a dataset on a store, whose files are repaired on this machine, and put back ---
-
-
-def _put_back(folder: DatasetOnStore, held: store_lease.Lease, names: Sequence[str]) -> None:
-    """Have the dataset get these files, as they are in the folder; the manifest last, if it is
-    another one."""
-    store, tables = client_of(folder.url), folder.places.tables
-    for name in sorted(set(names) - {MANIFEST}):
-        held.check()
-        store.put(folder.key_of(name), folder.path(name))
-    copy = f"{tables}{MANIFEST}"
-    if tables and (folder.work / copy).exists():
-        store.put(copy, folder.work / copy)
-    data = folder.read(MANIFEST).to_pybytes()
-    if folder.version and store.get(MANIFEST, version=folder.version).to_pybytes() == data:
-        return
-    held.check()
-    put = (
-        store.replace(MANIFEST, data, folder.version)
-        if folder.version
-        else store.create(MANIFEST, data)
-    )
-    if put is None:
-        raise BusyError(
-            f"{folder.shown()}: another process has replaced {MANIFEST}; run this again"
-        )
-
-
-@contextlib.contextmanager
-def _held_on_store(
-    url: str, waiting: file_lease.Waiting
-) -> Iterator[tuple[DatasetOnStore, store_lease.Lease]]:
-    """Yield a dataset on a store that is to be changed, and its lease.
-
-    If another process has it, call `waiting` with its name and wait. Raises DatasetError,
-    StoreError, BusyError, InstallError.
-    """
-    try:
-        store = client_of(url.rstrip("/"))
-        probe(store)
-        with (
-            store_lease.hold(store, LEASE_KEY, waiting) as held,
-            open_location(url, "whole", listed=True) as there,
-        ):
-            assert isinstance(there.folder, DatasetOnStore), "its URL was given"
-            yield there.folder, held
-    finally:
-        forget_clients()
+def _put_back(dataset: DatasetOnStore, new: NewGeneration, names: Sequence[str]) -> None:
+    """Have the dataset on a store get these files, as they were mended on this machine; the manifest
+    last, if it is another one."""
+    target, tables = new.target, dataset.places.tables
+    copy = [f"{tables}{MANIFEST}"] if tables and (dataset.work / tables / MANIFEST).exists() else []
+    for name in (*sorted(set(names) - {MANIFEST}), *copy):
+        new.held.check()
+        place = target.folder.path(dataset.key_of(name))
+        make_folder(place.parent, target.folder.root)
+        (dataset.work / name).replace(place)
+        target.put_shard(dataset.key_of(name))
+    data, there = dataset.read(MANIFEST).to_pybytes(), target.folder.path(MANIFEST)
+    if not there.exists() or there.read_bytes() != data:
+        target.replace_manifest(data, new.held)
