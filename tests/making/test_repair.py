@@ -181,8 +181,8 @@ def test_without_the_manifest_and_its_copy_the_sources_are_to_be_converted_again
     ran = cli("repair", copy)
     assert ran.code == 3
     advice = (
-        f"its copy in generations/{tables}/ cannot be used either; convert the sources again "
-        "with --overwrite"
+        f"its copy in generations/{tables}/ cannot be used either; convert the sources again, "
+        "into another folder"
     )
     assert f"{copy}: " in ran.err
     assert advice in ran.err
