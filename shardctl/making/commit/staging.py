@@ -14,8 +14,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, DATA, SHARDS, path_of_shard
-from shardctl.format.tables import open_table
+from shardctl.format.names import CHECKSUMS, DATA
 from shardctl.making.plan.fingerprint import difference
 from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob, Job, SourceBase
 from shardctl.making.shards.marker import ShardMarker, read_finished, record_of_marker
@@ -87,18 +86,13 @@ def is_resumable(folder: Path, there: Manifest | None) -> bool:
 def shards_made(folder: Path, markers: Iterable[str] | None = None) -> list[str]:
     """Return the paths of the shards that the job in a folder has finished, as these of its markers
     name them; None: all. A marker that is torn names none."""
-    made: list[str] = []
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, DatasetError):
-        job = JobFolder(folder)
-        names = [split["name"] for split in job.record()["splits"]]
-        table = open_table(LocalFolder(folder), SHARDS).select(["split", "number"])
+    job, made = JobFolder(folder), list[str]()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
         for marker in job.markers() if markers is None else markers:
             stem, _, ending = marker.partition(".")
-            if ending == "arrow" and stem.isdecimal() and int(stem) < table.num_rows:
-                with contextlib.suppress(OSError, ValueError, KeyError, pa.ArrowException):
-                    facts = record_of_marker(job.marker(stem, ".arrow"))["facts"]
-                    (row,) = table.slice(int(stem), 1).to_pylist()
-                    made.append(path_of_shard(names[row["split"]], row["number"], facts["sha256"]))
+            with contextlib.suppress(OSError, ValueError, KeyError, pa.ArrowException):
+                if ending == "arrow":
+                    made.append(record_of_marker(job.marker(stem, ".arrow"))["path"])
     return made
 
 

@@ -343,9 +343,6 @@ class StoreTarget(Target):
         self._staging.mkdir(exist_ok=True)
         make_folders(job)
         with contextlib.suppress(NoSuchKeyError):
-            for name in (JOB, SHARDS):
-                found = self._store.get(f"{state_folder(job)}{name}").to_pybytes()
-                write_atomically(job / name, found)
             self._note_markers(job)
             self._fetch_markers(job, sorted((job / DONE_FOLDER).glob("*.arrow")))
         return staging.shards_made(job)

@@ -50,6 +50,7 @@ from shardctl.transforms.table import user_functions
 
 
 def done_of(
+    path: str,
     facts: ShardFacts,
     inputs: int,
     rejected: int,
@@ -60,7 +61,7 @@ def done_of(
     """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
     outcomes = units.select(MARKER_SCHEMA.names)
     counted = (counts.shapes, counts.labels, counts.objects, counts.cut_off)
-    return ShardMarker(facts, inputs, rejected, *counted, outcomes, jpegs, counts.steps)
+    return ShardMarker(path, facts, inputs, rejected, *counted, outcomes, jpegs, counts.steps)
 
 
 REPAIR_FIRST = "run `shardctl repair` first"
@@ -153,7 +154,7 @@ class PreviousDataset:
             plain = self._plain_jpegs[entry.first : entry.first + entry.rows]
             jpegs = JpegRecord(plain, *dict(zip(COUNTS, counts.jpegs, strict=True)).values())
         units = self.plan.slice(entry.first_unit, entry.units)
-        return done_of(facts, entry.inputs, entry.rejected, counts, units, jpegs)
+        return done_of(entry.path, facts, entry.inputs, entry.rejected, counts, units, jpegs)
 
     @cached_property
     def _reject_starts(self) -> list[int]:

@@ -176,15 +176,9 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
-    def path_of(shard: int, found: ShardMarker) -> str:
-        number = int(of_dataset.kept[shard])
-        if before is None or number == NOT_KEPT:
-            return of_dataset.planned_shard(shard).path(found.facts.sha256)
-        return before.table[number].path
-
     new = new_generation(target, job.id)
     facts = join_markers(
-        of_dataset, new, settings, done, lines, path_of, None, True, job.files, job.beside, pruned
+        of_dataset, new, settings, done, lines, None, True, job.files, job.beside, pruned
     )
     made = manifest_of(
         of_dataset.layout,
@@ -301,7 +295,6 @@ def join_markers(
     settings: Json,
     done_of: Callable[[int], ShardMarker],
     lines: Callable[[int, ShardMarker], Iterable[bytes]],
-    path_of: Callable[[int, ShardMarker], str],
     fields: Json | None = None,
     records_jpegs: bool = True,
     file_states: pa.Table | None = None,
@@ -312,7 +305,7 @@ def join_markers(
     what that says of the markers, by the names of its fields.
 
     `settings` are those of the manifest; `done_of` returns the marker of a shard, `lines` those of
-    its rejects, and `path_of` where it is. They are called in the order of the dataset. `fields` is what the manifest says
+    its rejects. They are called in the order of the dataset. `fields` is what the manifest says
     of them; without it, that is found from the shapes of the images. `records_jpegs` False leaves
     out what the images are as JPEG, as an older shardctl did. `file_states` says when the files
     were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside` and `pruned`
@@ -350,7 +343,7 @@ def join_markers(
             entry = ShardEntry(
                 split=place.split_name,
                 number=place.number,
-                path=path_of(shard, done),
+                path=done.path,
                 units=place.units,
                 inputs=done.inputs,
                 rejected=done.rejected,

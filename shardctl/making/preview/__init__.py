@@ -290,7 +290,7 @@ def _tried(job: Job, shard: int) -> Tried:
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
     reject = next(job.rejects(shard), None)
     size = planned.unit.size if job.fields is None else None
-    records = tuple(_records(job.shard_path(shard, done.facts.sha256)))
+    records = tuple(_records(job.shards_root / done.path))
     return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
 
 

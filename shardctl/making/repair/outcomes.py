@@ -271,7 +271,7 @@ class Outcomes:
             facts, keys = shard_facts(self._dataset, path)
             inputs = keys + rejected
         counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
-        return done_of(facts, inputs, rejected, counts, units, jpegs)
+        return done_of(path, facts, inputs, rejected, counts, units, jpegs)
 
     def _jpegs(self, path: str) -> JpegRecord:
         """Return what the images of a shard that was not built again are as JPEG, as they say it

@@ -206,7 +206,10 @@ class Repair:
             engine.close()
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
-            as_before = lambda shard, done: self.names[shard]  # noqa: E731 - one line, used once
+
+            def as_before(shard: int, done: ShardMarker) -> ShardMarker:
+                return dataclasses.replace(done, path=self.names[shard])
+
             self._mend_tables(lambda: self._write_tables(job, self._remade, as_before))
         return dropped
 
@@ -412,12 +415,12 @@ class Repair:
         self.held.check()
         for shard in shards:
             name = self.names[shard]
-            sha256 = read_marker(job.marker_path(shard)).facts.sha256
+            made = read_marker(job.marker_path(shard))
             # If its SHA-256 is lost, the table of all shards will show whether it is right.
-            if self.expected.get(name, sha256) != sha256:
+            if self.expected.get(name, made.facts.sha256) != made.facts.sha256:
                 self._tell_why_not(job, shard, name)
             elif name in self.damaged:
-                self._put(job.shard_path(shard, sha256), name)
+                self._put(job.shards_root / made.path, name)
 
     def _put(self, made: Path, name: str) -> None:
         """Put a verified file in its place."""
@@ -502,14 +505,15 @@ class Repair:
         return dataset.path(name) if isinstance(dataset, LocalFolder) else dataset.work / name
 
     def _write_tables(
-        self, job: DatasetJob, new: Path, path_of: Callable[[int, ShardMarker], str]
+        self, job: DatasetJob, new: Path, placed: Callable[[int, ShardMarker], ShardMarker]
     ) -> Json:
         state, manifest = self.state, self.manifest
         outcomes = Outcomes(self.dataset, job, self.shards, self.intact, state)
         of_update = (state.files, state.digest_beside, state.pruned) if state else ()
         has_jpegs = manifest.jpeg is not None
-        given = (manifest.settings, outcomes.done, outcomes.lines, path_of)
-        return join_markers(job, new, *given, manifest.fields, has_jpegs, *of_update)
+        done_of = lambda shard: placed(shard, outcomes.done(shard))  # noqa: E731 - one line, used once
+        given = (manifest.settings, done_of, outcomes.lines, manifest.fields, has_jpegs)
+        return join_markers(job, new, *given, *of_update)
 
     def _drop(self, job: DatasetJob) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be
@@ -519,16 +523,15 @@ class Repair:
             return False
         new, before = self.new, self.manifest.places
 
-        def path_of(shard: int, done: ShardMarker) -> str:
+        def placed(shard: int, done: ShardMarker) -> ShardMarker:
             if self.names[shard] not in self.damaged:
-                return before.of(self.names[shard])
-            path = job.planned_shard(shard).path(done.facts.sha256)
-            with naming_the_path(new.root / path):
-                job.shard_path(shard, done.facts.sha256).replace(new.root / path)
-            new.shards.append(path)
-            return path
+                return dataclasses.replace(done, path=before.of(self.names[shard]))
+            with naming_the_path(new.root / done.path):
+                (job.shards_root / done.path).replace(new.root / done.path)
+            new.shards.append(done.path)
+            return done
 
-        facts = self._write_tables(job, new.tables, path_of)
+        facts = self._write_tables(job, new.tables, placed)
         without = self._manifest_without_lost(facts, job.layout)
         write_manifest(LocalFolder(new.tables), without)
         self.held.check()

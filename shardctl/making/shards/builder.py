@@ -594,6 +594,7 @@ class ShardBuilder:
         """Return what is in the shard, once its file is closed."""
         making, rows, blocks = self._making, self._making.rows, self._blocks
         return ShardMarker(
+            path=making.planned_shard.path(sha256),
             facts=ShardFacts(sum(blocks), size, making.shard.raw_bytes, sha256, blocks),
             inputs=making.inputs,
             rejected=making.rejected,

@@ -612,10 +612,6 @@ class Job:
         """The folder that the paths of finished shards are relative to."""
         return self.folder if self.url or self.apart else self.folder.parent.parent
 
-    def shard_path(self, shard: int, sha256: str) -> Path:
-        """Path of the finished shard."""
-        return self.shards_root / self.planned_shard(shard).path(sha256)
-
     def unfinished_path(self, shard: int) -> Path:
         """Path that stands for the shard while it is written."""
         return self.shards_root / DATA / f"{self.planned_shard(shard).name}.{self.id}"

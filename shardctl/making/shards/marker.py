@@ -50,8 +50,8 @@ samples and rejects came of it, and its digest."""
 
 @dataclass(frozen=True)
 class ShardMarker:
-    """A finished shard, as its marker records it. `shapes` are the first few different decoded
-    shapes in it.
+    """A finished shard, as its marker records it: it lies at `path` in the folder of the dataset.
+    `shapes` are the first few different decoded shapes in it.
 
     Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects`
     are marked in its images, and `cut_off` of them are no longer (None: it is not known how many).
@@ -60,6 +60,7 @@ class ShardMarker:
     `first_frames` of its images are the first of several frames.
     """
 
+    path: str
     facts: ShardFacts
     inputs: int
     rejected: int
@@ -81,7 +82,7 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
     """
     try:
         done = read_marker(job.marker_path(shard))
-        path = job.shard_path(shard, done.facts.sha256)
+        path = job.shards_root / done.path
         whole = bool(job.url) or path.stat().st_size == done.facts.bytes
         whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
     except (
@@ -143,7 +144,7 @@ def upload_shard(job: Job, shard: int) -> None:
     changed since must stay.
     """
     rejects, marker = job.rejects_path(shard), job.marker_path(shard)
-    name = job.planned_shard(shard).path(read_marker(marker).facts.sha256)
+    name = read_marker(marker).path
     done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
     # here, too, a shard counts as finished only when it is there, also if this process is killed
     marker.replace(coming)

@@ -106,15 +106,15 @@ def _build_once(
     job: Job, shard: int, progress: WorkerProgress, hints: RetryHints, reporter: _Reporter
 ) -> ShardMarker:
     """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
-    path = job.rejects_path(shard)
+    path, planned = job.rejects_path(shard), job.planned_shard(shard)
     with ExitStack() as files:
-        to = job.unfinished_path(shard), StreamedFile, partial(job.shard_path, shard)
-        sink = files.enter_context(replacing(*to))
+        place = lambda sha256: job.shards_root / planned.path(sha256)  # noqa: E731 - one line, used once
+        sink = files.enter_context(replacing(job.unfinished_path(shard), StreamedFile, place))
         # made for the first of them
         rejects = cache(lambda: files.enter_context(replacing(path)))
         making = ShardInMaking(
             job,
-            job.planned_shard(shard),
+            planned,
             progress,
             hints,
             sink,
