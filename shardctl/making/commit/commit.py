@@ -62,15 +62,10 @@ def new_generation(target: Target, job: str) -> Path:
     there. Some of it may be there already. `job` is its id."""
     there = target.manifest()
     number = 1 if there is None else there.generation.number + 1
-    return _folder_of(target, generation_folder(number, job))
-
-
-def _folder_of(target: Target, generation: str) -> Path:
-    """Make the folder of a generation, without what a killed process has begun in it."""
-    folder = target.folder.path(generation)
+    folder = target.folder.path(generation_folder(number, job))
     make_folder(folder, target.folder.root)
     with naming_the_path(folder):
-        for left in folder.glob(f"*{PARTIAL}"):
+        for left in folder.glob(f"*{PARTIAL}"):  # that a killed process has begun
             left.unlink(missing_ok=True)
     return folder
 
@@ -335,20 +330,16 @@ def upgrade(target: Target, held: WriteLease) -> bool:
     target.put(folder)
     held.check()
     if there.replaced:  # while the manifest names it
-        target.delete(_all_of(target, there.replaced))
+        shards = list[str]()
+        with contextlib.suppress(DatasetError):
+            shards = [f"{there.replaced}{name}" for name in target.shards_of(there.replaced)]
+        target.delete([*shards, *_tables_of(target, there.replaced)])
     target.replace_manifest(data, held)
     held.check()
     if there.base:
         target.delete(f"{there.base}{name}" for name in (*there.files, UPDATE, MANIFEST))
     _delete_format_2(target)
     return True
-
-
-def _all_of(target: Target, folder: str) -> Iterator[str]:
-    """Yield the shards and tables of a dataset of format 2 in a folder on a store."""
-    with contextlib.suppress(DatasetError):
-        yield from (f"{folder}{name}" for name in target.shards_of(folder))
-    yield from _tables_of(target, folder)
 
 
 def _delete_format_2(target: Target) -> None:

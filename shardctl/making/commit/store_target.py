@@ -8,7 +8,6 @@ it, and is copied into a folder of this machine, which has the paths of the data
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -112,7 +111,7 @@ class StoreTarget(Target):
         shutil.rmtree(self.folder.root)
         self.folder.root.mkdir()
         self._version = None
-        self._fetch_manifest()
+        self.look_at_manifest()
         if self._has_tables:
             self.fetch_dataset()
 
@@ -135,27 +134,13 @@ class StoreTarget(Target):
     def how_far(self) -> tuple[int, int] | None:
         """Return how many shards of the job that is being built are done, and how many it has; None
         if there is none."""
-        for job in self._store.children(STAGING)[0]:
-            # it may end meanwhile
-            with contextlib.suppress(NoSuchKeyError, ValueError, KeyError, TypeError):
-                record = json.loads(self._store.get(f"{STAGING}/{job}/{JOB}").to_pybytes())
-                keys = (
-                    entry.name
-                    for page in self._store.pages(f"{STAGING}/{job}/{DONE_FOLDER}/")
-                    for entry in page
-                )
-                return sum(key.endswith(".arrow") for key in keys), sum(
-                    split["shards"] for split in record["splits"]
-                )
-        return None
+        shutil.rmtree(self._staging, ignore_errors=True)  # one that was there may have ended
+        self.look_at_jobs()
+        return super().how_far()
 
-    def look_at_manifest(self) -> None:
-        """Have the manifest that is there now in `folder`."""
-        self._fetch_manifest()
-
-    def _fetch_manifest(self) -> bool:
-        """Bring the manifest, and return whether it is another one than before: without the lease,
-        it may change meanwhile."""
+    def look_at_manifest(self) -> bool:
+        """Have the manifest that is there now in `folder`, and return whether it is another one
+        than before: without the lease, it may change meanwhile."""
         while True:
             found = self._store.stat(MANIFEST)
             version = None if found is None else found.version
@@ -365,7 +350,7 @@ class StoreTarget(Target):
             complete = self.fetch_files([*there.files, UPDATE])
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then
             # its files are deleted.
-            if complete or not self._fetch_manifest():
+            if complete or not self.look_at_manifest():
                 return
 
     def fetch_files(self, names: Iterable[str]) -> bool:

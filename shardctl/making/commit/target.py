@@ -98,8 +98,9 @@ class Target:
     def _staging(self) -> Path:
         return self.folder.path(STAGING)
 
-    def look_at_manifest(self) -> None:
-        """Have the manifest that is there now in `folder`."""
+    def look_at_manifest(self) -> bool:
+        """Have the manifest that is there now in `folder`, and return whether it came now."""
+        return False
 
     def manifest(self) -> Manifest | None:
         """Return the manifest as it is now, None if there is no dataset. Raises DatasetError."""
