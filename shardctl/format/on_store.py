@@ -46,9 +46,6 @@ PIECES = 4
 """Requests for one file that are under way at the same time: fewer than usual, as many files are
 fetched at once."""
 
-MOST_FILES = 4096
-"""Files of shards that may be there, however small."""
-
 OPEN = 16
 """Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where
 samples are small."""
@@ -259,7 +256,7 @@ class _State:
         self._lock = threading.Lock()
         folder = Path(dataset.folder) / _CACHE
         folder.mkdir(exist_ok=True)
-        limits = Limits(dataset.limit, MOST_FILES, HELD, 0, HELD)
+        limits = Limits(dataset.limit, HELD, 0, HELD)
         self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
 
     @property

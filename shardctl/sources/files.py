@@ -424,9 +424,8 @@ class LocalCopies:
         cannot have it."""
         self.folder, self.process = folder, os.getpid()
         said = os.environ.get(LIMIT, "")
-        limits = Limits(
-            int(said) if said.isdecimal() else None, None, HELD_FILES, HELD_BYTES, LEAST_HELD
-        )
+        most = int(said) if said.isdecimal() else None
+        limits = Limits(most, HELD_FILES, HELD_BYTES, LEAST_HELD)
         with naming_the_path(Path(tempfile.gettempdir())):
             self._shared = OwnedFolder(folder)
             self._cache = ObjectCache(folder, limits, lambda size: _on_disk(folder, size))

@@ -2,7 +2,7 @@
 least lately make room.
 
 NAME        an object, or a part of it; a reader of the file holds a shared lock (flock)
-.space      locked while a process counts space and removes files: the bytes and the files that are there
+.bytes      locked while a process counts space and removes files: the bytes that are there
 .locks/N    locked while a process fetches a file whose path has this number
 .new/       what is being fetched
 """
@@ -44,7 +44,7 @@ may have been stopped. A store that does not answer is given up sooner."""
 LOOK_SECONDS = 0.02
 """Seconds between two tries to get a lock."""
 
-_SPACE, _LOCKS, _NEW = ".space", ".locks", ".new"
+_BYTES, _LOCKS, _NEW = ".bytes", ".locks", ".new"
 _NOTE_BYTES = 64
 
 Writing = Callable[[int], AbstractContextManager[None]]
@@ -53,15 +53,13 @@ Writing = Callable[[int], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Limits:
-    """How many `bytes` (None: half of what is free without them) and `files` (None: any number) may
-    be there.
+    """How many `bytes` may be there, None: half of what is free without them.
 
     Of the files that a process has asked for last, `held_files` with up to `held_bytes`, but
     `least_held` at least, are not removed by others: they may be open, or about to be.
     """
 
     bytes: int | None
-    files: int | None
     held_files: int
     held_bytes: int
     least_held: int
@@ -169,29 +167,25 @@ class ObjectCache:
     def make_room(self, size: int) -> None:
         """Count an object in, and remove those that were used least lately if there are too many.
         Raises OSError."""
-        with locked(Path(self.folder, _SPACE)) as descriptor:
-            counted = os.pread(descriptor, _NOTE_BYTES, 0).split()
-            taken, files = map(int, counted) if counted else (0, 0)
-            most_bytes, most_files = self._limits.bytes, self._limits.files
-            if most_bytes is None:
-                most_bytes = (shutil.disk_usage(self.folder).free + taken) // 2
-            if taken + size > most_bytes or (most_files is not None and files + 1 > most_files):
-                taken, files = self._evict(most_bytes - size, most_files)
+        with locked(Path(self.folder, _BYTES)) as descriptor:
+            taken, most = int(os.pread(descriptor, _NOTE_BYTES, 0) or 0), self._limits.bytes
+            if most is None:
+                most = (shutil.disk_usage(self.folder).free + taken) // 2
+            if taken + size > most:
+                taken = self._evict(most - size)
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d %d" % (taken + size, files + 1), 0)
+            os.pwrite(descriptor, b"%d" % (taken + size), 0)
 
-    def _evict(self, most_bytes: int, most_files: int | None) -> tuple[int, int]:
+    def _evict(self, most: int) -> int:
         """Remove files that no process holds, the least lately used ones first, and return the
-        bytes and files that are left.
+        bytes that are left.
 
         Some more are removed than there must be: to look at all files takes long.
         """
         found = sorted(self._files())
-        taken, files = sum(size for _, size, _ in found), len(found)
+        taken = sum(size for _, size, _ in found)
         for _, size, name in found:
-            if taken <= most_bytes * 9 // 10 and (
-                most_files is None or files <= most_files * 9 // 10
-            ):
+            if taken <= most * 9 // 10:
                 break
             with contextlib.suppress(OSError):  # held, or removed by another process
                 path = f"{self.folder}/{name}"
@@ -199,10 +193,10 @@ class ObjectCache:
                 try:
                     if lock_at_once(descriptor):
                         os.unlink(path)  # noqa: PTH108 - see pyproject.toml
-                        taken, files = taken - size, files - 1
+                        taken -= size
                 finally:
                     os.close(descriptor)
-        return taken, files
+        return taken
 
     def _files(self) -> Iterator[tuple[int, int, str]]:
         """Yield when each file was used last, the bytes that it takes, and its name."""

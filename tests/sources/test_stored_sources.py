@@ -608,7 +608,7 @@ def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
         files.local_copy(f"{bucket}/a")
         Path(path).unlink()
         other = ObjectCache(
-            folder_of_copies(), Limits(None, None, 1, 0, 1), lambda _: contextlib.nullcontext()
+            folder_of_copies(), Limits(None, 1, 0, 1), lambda _: contextlib.nullcontext()
         )
         with other.locked(path) as lock:
             monkeypatch.setattr(object_cache, "time", clock)

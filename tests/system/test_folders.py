@@ -126,7 +126,7 @@ def test_a_folder_that_can_be_changed(folder):
 
 def test_an_object_may_have_any_name(bucket, tmp_path):
     """Names of the cache's own files are of objects too, and of each only one is fetched."""
-    files = {name: name.encode() for name in (".space", ".new", ".locks", "files", "work")}
+    files = {name: name.encode() for name in (".bytes", ".new", ".locks", "files", "work")}
     url = put_files(bucket, files)
     with contextlib.closing(on_store(url, tmp_path, "whole")) as folder:
         for name, data in files.items():

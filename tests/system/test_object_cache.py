@@ -16,7 +16,7 @@ import pytest
 from shardctl.errors import StoreError
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 
-NO_LIMITS = Limits(None, None, 1, 0, 1)
+NO_LIMITS = Limits(None, 1, 0, 1)
 
 
 def cache_in(folder: Path, limits: Limits = NO_LIMITS) -> ObjectCache:
@@ -43,7 +43,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_those_used_least_lately_make_room(tmp_path):
-    cache = cache_in(tmp_path, Limits(4000, None, 1, 0, 1))
+    cache = cache_in(tmp_path, Limits(4000, 1, 0, 1))
     for name in ("a", "b/c", "d"):
         cache.hold(name, 0, bytes_of(1000))
     assert cache.is_held("a")
@@ -68,19 +68,17 @@ def test_a_file_that_is_gone_is_not_held_though_it_has_another_name(tmp_path, mo
     assert not cache.is_held("a")
 
 
-def test_the_number_of_files_has_a_limit_and_what_is_forgotten_holds_nothing(tmp_path):
-    cache = cache_in(tmp_path, Limits(1 << 30, 10, 1, 0, 1))
+def test_what_is_forgotten_holds_nothing(tmp_path):
+    cache = cache_in(tmp_path)
     for number in range(25):
         cache.hold(f"{number:02}", 0, bytes_of(1))
-        assert len(names_in(tmp_path)) <= 10
-    assert names_in(tmp_path)[-1] == "24"
     del cache
-    cache_in(tmp_path, Limits(10, None, 1, 0, 1)).hold("b", 0, bytes_of(1000))
+    cache_in(tmp_path, Limits(10, 1, 0, 1)).hold("b", 0, bytes_of(1000))
     assert names_in(tmp_path) == ["b"]
 
 
 def test_files_that_are_held_stay_whatever_the_limit_is(tmp_path):
-    limits = Limits(10, None, 2, 0, 2)
+    limits = Limits(10, 2, 0, 2)
     one, other = cache_in(tmp_path, limits), cache_in(tmp_path, limits)
     for name in ("a", "b"):
         one.hold(name, 0, bytes_of(1000))
@@ -104,7 +102,7 @@ def test_another_stamp_is_brought_anew(tmp_path):
 
 
 def test_what_is_left_out_takes_no_room(tmp_path):
-    cache = cache_in(tmp_path, Limits(1 << 20, None, 1, 0, 1))
+    cache = cache_in(tmp_path, Limits(1 << 20, 1, 0, 1))
 
     def fill(new: NewFile) -> int:
         new.expect(10)
