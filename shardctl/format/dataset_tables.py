@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array, Bools, Hashes, Numbers
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers, one_chunk, table_rows
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, PLAN, SHARDS, Json
 from shardctl.format.shard import BlockFile, field_names
@@ -104,7 +104,7 @@ class ShardUnits:
             self.samples,
             self.rejected,
         ) = (_numbers(part, name, shown) for name in _PLAN_NUMBERS)
-        digest = _combined(part["digest"])
+        digest = one_chunk(part["digest"])
         self.digest: Hashes = _values(digest, 0).astype(np.uint64, copy=False)
         self.has_digest: Bools = np.asarray(digest.is_valid())
         self.number: Numbers = entry.first_unit + np.arange(len(self), dtype=np.int64)
@@ -455,19 +455,10 @@ def raw_file(files: pa.Table, number: int, shown: str) -> RawFile:
 
 
 def take(column: pa.ChunkedArray, places: Numbers) -> pa.Array:
-    """Return the values at some places of a long column, (n,): chunk by chunk, where Arrow would
-    copy all chunks first."""
+    """Return the values at some places of a long column, (n,)."""
     distinct, back = np.unique(places, return_inverse=True)
-    ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64)
-    cuts = np.searchsorted(distinct, np.append(0, ends)).tolist()
-    parts = [
-        chunk.take(pa.array(distinct[first:last] - (end - len(chunk))))
-        for chunk, end, first, last in zip(
-            column.chunks, ends.tolist(), cuts, cuts[1:], strict=False
-        )
-        if last > first
-    ]
-    return pa.concat_arrays(parts).take(pa.array(back)) if parts else pa.array([], column.type)
+    found = table_rows(pa.table([column], ["value"]), distinct)["value"].combine_chunks()
+    return found.take(pa.array(back))
 
 
 def is_path_below(path: Any) -> bool:
@@ -501,10 +492,6 @@ def checked_column(file: BlockFile, block: int) -> pa.Array:
     return file.checked(block)[0].column(0)
 
 
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _values(column: pa.Array, missing: int) -> Array:
     """Return the values of a column of numbers, (n,), and `missing` where there is none."""
     # Not to_numpy, which imports pandas where that is installed: 0.3 s.
@@ -514,7 +501,7 @@ def _values(column: pa.Array, missing: int) -> Array:
 
 def _numbers(part: pa.Table, name: str, shown: str) -> Numbers:
     """Return a column of whole numbers from 0 on, (n,) int64. Raises DatasetError."""
-    column = _combined(part[name])
+    column = one_chunk(part[name])
     values: Numbers = _values(column, -1).astype(np.int64, copy=False)
     if len(values) and (values.min() < 0 or values.max() >= MOST):
         raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Numbers, column_of, numbers_of, rows_at
+from shardctl.format.arrays import Numbers, column_of, numbers_of, one_chunk, rows_at
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS
@@ -21,7 +21,6 @@ from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Listing
 from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import PlanRules, Splitting, export_of
-from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.files import is_folder, local_copy

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import CONTINUES, InputError, StorageError, UsageError, explaining_interrupts
-from shardctl.format.arrays import Numbers, hash_names
+from shardctl.format.arrays import Numbers, hash_names, one_chunk
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import open_location
@@ -50,7 +50,6 @@ from shardctl.making.rewrite.commit import (
     with_columns,
 )
 from shardctl.making.shards.rows import jpegs_in
-from shardctl.sources.annotations.base import one_chunk
 from shardctl.system.files import is_file, is_folder
 from shardctl.system.folders import LocalFolder
 from shardctl.system.progress import Report, counting

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.format.arrays import Hashes
+from shardctl.format.arrays import Hashes, one_chunk
 from shardctl.format.roles import Role
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Rows, ToldSplits
@@ -136,11 +136,6 @@ class Annotations:
 FRAME = "frame"
 """The member of columns for the worker that says in which frame annotations are. No column of a
 dataset has it."""
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, without a copy where it is one."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def rows_of(annotated: npt.ArrayLike, count: int) -> Rows:

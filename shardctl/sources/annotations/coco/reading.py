@@ -15,10 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Array, Bools, Numbers
+from shardctl.format.arrays import Array, Bools, Numbers, one_chunk
 from shardctl.format.names import Json
 from shardctl.images.codecs import rle
-from shardctl.sources.annotations.base import one_chunk
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
 from shardctl.sources.annotations.objects import (
     BOX,
