@@ -141,6 +141,11 @@ class ShardEntry:
         """What the shard is called: train-00000."""
         return shard_name(self.split, self.number)
 
+    @property
+    def facts(self) -> ShardFacts:
+        """What is known of the file alone."""
+        return ShardFacts(self.rows, self.bytes, self.raw_bytes, self.sha256, self.block_rows)
+
     def row(self) -> Json:
         """Return the row of shards.arrow."""
         return {name: getattr(self, name) for name in SHARDS_SCHEMA.names}

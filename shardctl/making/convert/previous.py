@@ -21,7 +21,6 @@ from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import CHECKSUMS, FILES, PLAN, PLANNED, REJECTS, SHARDS, TABLES, Json
-from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import (
     Reject,
     ShardTable,
@@ -30,7 +29,7 @@ from shardctl.format.tables import (
     open_table,
     read_rejects,
 )
-from shardctl.format.update_state import PrunedUnit, ShardCounts, UpdateState
+from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.making.commit.target import Target, files_beside, lost_shards
 from shardctl.making.plan.fingerprint import (
     VERSIONS,
@@ -47,22 +46,6 @@ from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.system.text import printable
 from shardctl.transforms.table import user_functions
-
-
-def done_of(
-    path: str,
-    facts: ShardFacts,
-    inputs: int,
-    rejected: int,
-    counts: ShardCounts,
-    units: pa.Table,
-    jpegs: JpegRecord | None,
-) -> ShardMarker:
-    """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
-    outcomes = units.select(MARKER_SCHEMA.names)
-    counted = (counts.shapes, counts.labels, counts.objects, counts.cut_off)
-    return ShardMarker(path, facts, inputs, rejected, *counted, outcomes, jpegs, counts.steps)
-
 
 REPAIR_FIRST = "run `shardctl repair` first"
 
@@ -148,13 +131,13 @@ class PreviousDataset:
     def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard, as its marker said it."""
         entry, counts = self.table[shard], self.state.counts(shard)
-        facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
         jpegs = None
         if counts.jpegs is not None:
             plain = self._plain_jpegs[entry.first : entry.first + entry.rows]
             jpegs = JpegRecord(plain, *dict(zip(COUNTS, counts.jpegs, strict=True)).values())
-        units = self.plan.slice(entry.first_unit, entry.units)
-        return done_of(entry.path, facts, entry.inputs, entry.rejected, counts, units, jpegs)
+        units = self.plan.slice(entry.first_unit, entry.units).select(MARKER_SCHEMA.names)
+        read = (entry.inputs, entry.rejected)
+        return ShardMarker(entry.path, entry.facts, *read, counts, units, jpegs)
 
     @cached_property
     def _reject_starts(self) -> list[int]:

@@ -23,7 +23,7 @@ from shardctl.format.tables import (
     ShardEntry,
     read_rejects,
 )
-from shardctl.format.update_state import NOTHING_PRUNED, Pruned, ShardCounts
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned
 from shardctl.images.codecs import backend
 from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_generation
 from shardctl.making.commit.staging import clear_partial_files
@@ -245,13 +245,13 @@ def _outcomes(
                 column = pa.array(np.full(len(rows), first))
                 rows = rows.set_column(0, rows.schema.field(0), column)
             units.append(rows)
-            steps = add_counts(steps, each.steps)
+            steps = add_counts(steps, each.counts.steps)
         return replace(
             own,
             inputs=sum(each.inputs for each in made),
             rejected=sum(each.rejected for each in made),
             units=pa.concat_tables(units),
-            steps=tuple(steps),
+            counts=replace(own.counts, steps=tuple(steps)),
         )
 
     def lines(shard: int, found: ShardMarker) -> Iterator[bytes]:
@@ -321,22 +321,20 @@ def join_markers(
     with writing_tables(new, job.folder, update) as tables:
         for shard in range(job.shards):
             place, done = job.planned_shard(shard), done_of(shard)
+            counts = done.counts
             units = job.plan.slice(place.first_unit, place.units)
             columns = {name: units[name] for name, _ in UNIT_FIELDS}
             columns |= {name: done.units[name] for name in done.units.column_names}
-            for label, samples in done.labels.items() if classes else ():
+            for label, samples in counts.labels.items() if classes else ():
                 class_counts[place.split_name][label] += samples
-            objects += done.objects
+            objects += counts.objects
             # Where those of one are not known (it was compacted), those of all are not.
             if cut_off is not None:
-                cut_off = None if done.cut_off is None else cut_off + done.cut_off
-            if shard and (steps is None or bool(steps) != bool(done.steps)):
+                cut_off = None if counts.cut_off is None else cut_off + counts.cut_off
+            if shard and (steps is None or bool(steps) != bool(counts.steps)):
                 steps = None
             else:
-                steps = add_counts(steps or [], done.steps)
-            of_jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
-            marked = (done.objects, done.cut_off)
-            counts = ShardCounts(done.labels, done.shapes, *marked, of_jpegs, done.steps)
+                steps = add_counts(steps or [], counts.steps)
             if jpegs is not None:
                 assert done.jpegs is not None, "it is recorded of every shard, or of none"
                 jpegs.append(done.jpegs)
@@ -351,7 +349,7 @@ def join_markers(
             )
             tables.add(entry, columns, lines(shard, done), counts)
             if len(shapes) < 2:
-                shapes.update(done.shapes[:2])
+                shapes.update(counts.shapes[:2])
         if fields is None:
             shape = next(iter(shapes)) if len(shapes) == 1 else None
             fields = job.layout.with_shape(shape).fields()

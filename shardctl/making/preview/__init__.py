@@ -291,7 +291,7 @@ def _tried(job: Job, shard: int) -> Tried:
     reject = next(job.rejects(shard), None)
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shards_root / done.path))
-    return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
+    return Tried(planned.key(), size, None, records, done.counts.cut_off or 0, reject)
 
 
 def _with_further(tried: Tried, further: Tried) -> Tried:

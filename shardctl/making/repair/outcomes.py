@@ -41,7 +41,6 @@ from shardctl.format.tables import (
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
-from shardctl.making.convert.previous import done_of
 from shardctl.making.convert.table_writer import divided
 from shardctl.making.plan.labels import (
     Labelling,
@@ -263,15 +262,13 @@ class Outcomes:
         jpegs = self._jpegs(path) if self._job.keeps_sources else None
         if self._table is not None:
             entry = self._table[self._table.names.index(place.name)]
-            facts = ShardFacts(
-                entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows
-            )
-            inputs = entry.inputs
+            facts, inputs = entry.facts, entry.inputs
         else:
             facts, keys = shard_facts(self._dataset, path)
             inputs = keys + rejected
         counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
-        return done_of(path, facts, inputs, rejected, counts, units, jpegs)
+        outcomes = units.select(MARKER_SCHEMA.names)
+        return ShardMarker(path, facts, inputs, rejected, counts, outcomes, jpegs)
 
     def _jpegs(self, path: str) -> JpegRecord:
         """Return what the images of a shard that was not built again are as JPEG, as they say it
@@ -306,10 +303,11 @@ class Outcomes:
             lines += [reject.line() for reject in rejects]
         self._lines = lines
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
-        steps = () if self._counts is None else built.steps  # those of all shards, or of none
-        return replace(
-            built, rejected=sum(row["rejected"] for row in rows), units=table, steps=steps
-        )
+        counts = built.counts
+        if self._counts is None:
+            counts = replace(counts, steps=())  # those of all shards, or of none
+        rejected = sum(row["rejected"] for row in rows)
+        return replace(built, rejected=rejected, units=table, counts=counts)
 
 
 def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:

@@ -17,6 +17,7 @@ from shardctl.format.counts import Counts
 from shardctl.format.python_values import python_rows
 from shardctl.format.roles import Sample
 from shardctl.format.shard import ShardFacts
+from shardctl.format.update_state import ShardCounts
 from shardctl.making.shards.inputs import (
     changed,
     check_digest,
@@ -593,18 +594,23 @@ class ShardBuilder:
     def marker(self, size: int, sha256: str) -> ShardMarker:
         """Return what is in the shard, once its file is closed."""
         making, rows, blocks = self._making, self._making.rows, self._blocks
+        jpegs = record_of_jpegs(rows.jpegs) if making.job.keeps_sources else None
+        counts = ShardCounts(
+            dict(making.labels),
+            tuple(sorted(making.shapes)),
+            rows.objects,
+            rows.cut_off,
+            None if jpegs is None else tuple(jpegs.counts().values()),
+            tuple(self.maker.step_counts),
+        )
         return ShardMarker(
             path=making.planned_shard.path(sha256),
             facts=ShardFacts(sum(blocks), size, making.shard.raw_bytes, sha256, blocks),
             inputs=making.inputs,
             rejected=making.rejected,
-            shapes=tuple(sorted(making.shapes)),
-            labels=dict(making.labels),
-            objects=rows.objects,
-            cut_off=rows.cut_off,
+            counts=counts,
             units=pa.Table.from_pylist(list(map(vars, making.outcomes)), MARKER_SCHEMA),
-            jpegs=record_of_jpegs(rows.jpegs) if making.job.keeps_sources else None,
-            steps=tuple(self.maker.step_counts),
+            jpegs=jpegs,
             first_frames=making.pipeline.first_frames,
         )
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl.format.counts import Counts, JpegRecord
+from shardctl.format.counts import JpegRecord
 from shardctl.format.names import DATA, STAGING, Json
 from shardctl.format.shard import ShardFacts
 from shardctl.format.tables import PLAN_SCHEMA
+from shardctl.format.update_state import ShardCounts
 from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RECIPE_FOLDER, Job
 from shardctl.system.file_lease import PARTS
@@ -23,7 +24,6 @@ from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.store_lease import LeaseToken
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
-from shardctl.transforms.picture import Shape
 
 
 @dataclass(frozen=True)
@@ -51,26 +51,19 @@ samples and rejects came of it, and its digest."""
 @dataclass(frozen=True)
 class ShardMarker:
     """A finished shard, as its marker records it: it lies at `path` in the folder of the dataset.
-    `shapes` are the first few different decoded shapes in it.
 
-    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects`
-    are marked in its images, and `cut_off` of them are no longer (None: it is not known how many).
-    `units` has MARKER_SCHEMA. `jpegs` is what its images are as JPEG, None where that is not
-    recorded. `steps` counts what became of its records in each step of text and tables.
-    `first_frames` of its images are the first of several frames.
+    Of `inputs` records `rejected` became no sample. `units` has MARKER_SCHEMA. `jpegs` is what its
+    images are as JPEG, None where that is not recorded. `first_frames` of its images are the first
+    of several frames.
     """
 
     path: str
     facts: ShardFacts
     inputs: int
     rejected: int
-    shapes: tuple[Shape, ...]
-    labels: dict[int, int]
-    objects: int
-    cut_off: int | None
+    counts: ShardCounts
     units: pa.Table
     jpegs: JpegRecord | None = None
-    steps: tuple[Counts, ...] = ()
     first_frames: int = 0
 
 
@@ -106,11 +99,9 @@ def read_marker(path: Path) -> ShardMarker:
     jpegs = record["jpegs"]
     read = {
         "facts": facts,
-        "shapes": tuple(map(tuple, record["shapes"])),
-        "labels": {int(label): count for label, count in record["labels"].items()},
+        "counts": ShardCounts.of_row(record["counts"]),
         "units": table.replace_schema_metadata(),
         "jpegs": jpegs and JpegRecord.from_json(jpegs, facts.rows),
-        "steps": tuple(record["steps"]),
     }
     return ShardMarker(**{**record, **read})
 
@@ -130,6 +121,7 @@ def write_marker(path: Path, done: ShardMarker) -> None:
     """Write the marker of a finished shard."""
     jpegs = done.jpegs and done.jpegs.to_json()
     record = {**vars(done), "facts": asdict(done.facts), "jpegs": jpegs}
+    record["counts"] = done.counts.row()
     units = record.pop("units")
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps(record)})
     with job_table(path, schema) as writer:

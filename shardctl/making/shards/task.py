@@ -295,7 +295,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     rows = done.facts.rows
     records = max(1, making.inputs)
     # more are padding in the blocks of a few records than in those of a shard
-    padding = sum(step.get("padding", 0) for step in done.steps)
+    padding = sum(step.get("padding", 0) for step in done.counts.steps)
     packed = packed_column(job.layout.roles)
     tokens = 1 if packed is None else int(job.layout.columns.field(packed).type.list_size)
     full = rows - padding / tokens
