@@ -128,27 +128,20 @@ class DatasetOnStore:
         return sorted({*(path.as_posix() for path in here), *_state_of(self).names()})
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return the bytes of a file, or some of them; the file is fetched whole, unless blocks are
-        read where they are."""
-        if self._is_read_there(name):
-            with (state := _state_of(self)).there(name) as found:
-                return state.store.get(found.name, start, length, found.version or None)
+        """Return the bytes of a file, or some of them; the file is fetched whole."""
         folder, name = self._here(name)
         return folder.read(name, start, length)
 
     def chunks(self, name: str) -> Iterator[pa.Buffer]:
-        """Yield the bytes of a file."""
-        if self._is_read_there(name):
-            with (state := _state_of(self)).there(name) as found:
-                yield from state.store.pieces(found)
-        else:
-            folder, name = self._here(name)
-            yield from folder.chunks(name)
+        """Yield the bytes of a file, which is fetched first."""
+        folder, name = self._here(name)
+        return folder.chunks(name)
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file: where blocks are read when they are needed, each is one request; else it is
         fetched, and mapped."""
-        if self._is_read_there(name):
+        beside = name == MANIFEST or name in self.kept or (self.work / name).exists()
+        if self.form == "blocks" and not beside:
             return pa.PythonFile(OpenFile(_state_of(self).opened(name)), mode="r")
         folder, name = self._here(name)
         return folder.open(name)
@@ -207,15 +200,6 @@ class DatasetOnStore:
             state = _states.pop(self, None)
         if state is not None:
             state.cache.close()
-
-    def _is_read_there(self, name: str) -> bool:
-        """Return whether a file is a shard that is read where it is: any other is fetched."""
-        return (
-            self.form == "blocks"
-            and name != MANIFEST
-            and name not in self.kept
-            and not (self.work / name).exists()
-        )
 
 
 def _state_of(dataset: DatasetOnStore) -> _State:
