@@ -241,7 +241,7 @@ class _State:
         folder = Path(dataset.folder) / _CACHE
         folder.mkdir(exist_ok=True)
         limits = Limits(dataset.limit, HELD, 0, HELD)
-        self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
+        self.cache = ObjectCache(str(folder), limits, lambda size: _on_disk(folder.parents[2]))
 
     @property
     def store(self) -> Store:
@@ -294,11 +294,7 @@ class _State:
 
         Raises FileNotFoundError, StoreError, StorageError.
         """
-        with _on_disk(Path(self._dataset.folder).parents[1]):
-            if self.cache.is_held(_copy_of(name)):
-                return Path(self.cache.folder, _copy_of(name))
-        with self.there(name) as found, _on_disk(Path(self._dataset.folder).parents[1]):
-            return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name, found)))
+        return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name)))
 
     def forget(self, name: str) -> bool:
         """Let go of a file, the first time."""
@@ -348,21 +344,22 @@ class _State:
         finally:
             fetcher.close(LEAVE_SECONDS)
 
-    def _fill(self, name: str, found: Entry, new: NewFile) -> int:
+    def _fill(self, name: str, new: NewFile) -> int:
         """Write a file, or what is needed of it."""
-        if self._dataset.form != "ends" or name in _ENTIRE:
-            new.expect(found.size)
-            for piece in self.store.pieces(found, at_once=PIECES):
-                new.write(piece)
+        with self.there(name) as found:
+            if self._dataset.form != "ends" or name in _ENTIRE:
+                new.expect(found.size)
+                for piece in self.store.pieces(found, at_once=PIECES):
+                    new.write(piece)
+                return 0
+            new.expect(self._tail)
+            tail = b""  # of a table, nothing
+            if name not in BESIDE_SHARDS and name not in self._dataset.kept:
+                tail = read_tail(found.size, partial(self.store.exactly, found), self._tail)
+                self._tail = max(self._tail, min(len(tail), 1 << 20))
+            new.skip(found.size - len(tail))
+            new.write(tail)
             return 0
-        new.expect(self._tail)
-        tail = b""  # of a table, nothing
-        if name not in BESIDE_SHARDS and name not in self._dataset.kept:
-            tail = read_tail(found.size, partial(self.store.exactly, found), self._tail)
-            self._tail = max(self._tail, min(len(tail), 1 << 20))
-        new.skip(found.size - len(tail))
-        new.write(tail)
-        return 0
 
 
 def _copy_of(name: str) -> str:
