@@ -15,7 +15,7 @@ from shardctl.errors import UsageError
 from shardctl.system.text import printable
 
 SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
-"""The module of stores/ that opens the URLs of a scheme: connect(bucket, prefix). The extra with
+"""The module of stores/ that opens the URLs of a scheme: connect(url, bucket, prefix). The extra with
 its packages has its name."""
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

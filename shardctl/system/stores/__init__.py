@@ -57,7 +57,9 @@ def open_store(url: str) -> Store:
     scheme, bucket, prefix = parts_of(url)
     name = SCHEMES[scheme]
     needed("obstore", name, url)
-    store: Store = importlib.import_module(f"shardctl.system.stores.{name}").connect(bucket, prefix)
+    module = importlib.import_module(f"shardctl.system.stores.{name}")
+    place = "/".join(filter(None, (f"{scheme}://{bucket}", prefix)))
+    store: Store = module.connect(place, bucket, prefix)
     return store
 
 

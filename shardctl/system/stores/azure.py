@@ -11,7 +11,7 @@ from obstore.store import AzureStore
 from shardctl.errors import StoreError
 from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, client_options, switched_on
+from shardctl.system.stores.client import Cloud, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
@@ -53,16 +53,14 @@ class AzureObjects(Objects):
         return e_tag if e_tag.startswith('"') else f'"{e_tag}"'
 
 
-def connect(bucket: str, prefix: str) -> Store:
+def connect(url: str, bucket: str, prefix: str) -> Store:
     """Return the blobs below a prefix of a container, with the credentials of the environment or of
     az."""
-    url = "/".join(filter(None, (f"az://{bucket}", prefix)))
     emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
     if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         raise StoreError(f"{url}: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
-    quick, patient, retries = client_options(emulated or switched_on("AZURE_ALLOW_HTTP"))
-    known: dict[str, Any] = {"retry_config": retries, **({} if emulated else _credentials(url))}
-    clients = Clients(*(AzureStore(bucket, client_options=it, **known) for it in (quick, patient)))
+    allow_http = emulated or switched_on("AZURE_ALLOW_HTTP")
+    clients = Clients.of(AzureStore, bucket, allow_http, {} if emulated else _credentials(url))
     return AzureObjects(url, clients, AZURE, prefix)
 
 

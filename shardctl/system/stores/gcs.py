@@ -12,7 +12,7 @@ from obstore.store import GCSStore
 from shardctl.errors import StoreError
 from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, client_options, switched_on
+from shardctl.system.stores.client import Cloud, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
@@ -54,13 +54,10 @@ class GoogleObjects(Objects):
         return {"e_tag": version, "version": meta["version"]}
 
 
-def connect(bucket: str, prefix: str) -> Store:
+def connect(url: str, bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of
     gcloud."""
-    url = "/".join(filter(None, (f"gs://{bucket}", prefix)))
-    quick, patient, retries = client_options(switched_on("GOOGLE_ALLOW_HTTP"))
-    known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
-    clients = Clients(*(GCSStore(bucket, client_options=it, **known) for it in (quick, patient)))
+    clients = Clients.of(GCSStore, bucket, switched_on("GOOGLE_ALLOW_HTTP"), _credentials(url))
     return GoogleObjects(url, clients, GOOGLE, prefix)
 
 

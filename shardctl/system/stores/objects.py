@@ -38,7 +38,7 @@ from shardctl.system.stores.base import (
     asked_again,
     end_uploads,
 )
-from shardctl.system.stores.client import Action, Cloud
+from shardctl.system.stores.client import Action, Cloud, client_options
 from shardctl.system.stores.faults import described, is_past_the_end
 from shardctl.system.text import printable
 
@@ -77,6 +77,19 @@ class Clients(NamedTuple):
 
     quick: ObjectStore
     patient: ObjectStore
+
+    @classmethod
+    def of(
+        cls, kind: Callable[..., Any], bucket: str, allow_http: bool, credentials: dict[str, Any]
+    ) -> Clients:
+        """Return the clients of a bucket in a kind of store. Raises UsageError."""
+        quick, patient, retries = client_options(allow_http)
+        return cls(
+            *(
+                kind(bucket, client_options=it, retry_config=retries, **credentials)
+                for it in (quick, patient)
+            )
+        )
 
 
 class Objects:

@@ -11,7 +11,7 @@ from obstore.store import S3Store
 from shardctl.errors import StoreError
 from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, client_options, switched_on
+from shardctl.system.stores.client import Cloud, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 S3 = Cloud(
@@ -43,18 +43,11 @@ _OWN = (
 """Variables that obstore itself takes credentials from."""
 
 
-def connect(bucket: str, prefix: str) -> Store:
+def connect(url: str, bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of
     a profile."""
-    url = "/".join(filter(None, (f"s3://{bucket}", prefix)))
-    quick, patient, retries = client_options(switched_on("AWS_ALLOW_HTTP"))
-    known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
-    return Objects(
-        url,
-        Clients(*(S3Store(bucket, client_options=it, **known) for it in (quick, patient))),
-        S3,
-        prefix,
-    )
+    clients = Clients.of(S3Store, bucket, switched_on("AWS_ALLOW_HTTP"), _credentials(url))
+    return Objects(url, clients, S3, prefix)
 
 
 def _credentials(url: str) -> dict[str, Any]:
