@@ -166,8 +166,12 @@ class Lease:
 
 
 def is_leased(staging: Path) -> bool:
-    """Return whether a process holds the lease, or one that was killed has left it."""
-    return (staging / LEASE).exists()
+    """Return whether a process holds the lease, or one that was killed has left it, or the empty
+    folder that it was in."""
+    with contextlib.suppress(OSError):  # it is not there
+        names = os.listdir(staging)
+        return not names or LEASE in names
+    return False
 
 
 Waiting = Callable[[str], None]

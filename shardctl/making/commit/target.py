@@ -83,12 +83,6 @@ class Target:
         """Return whether a process holds the lease, or one that was killed has left it."""
         return file_lease.is_leased(self._staging)
 
-    def is_abandoned(self) -> bool:
-        """Return whether the folder of leases and jobs is empty: a process was killed as it ended."""
-        with contextlib.suppress(OSError):  # it is not there
-            return not os.listdir(self._staging)
-        return False
-
     def how_far(self) -> tuple[int, int] | None:
         """Return how many shards of the job that is being built are done, and how many it has; None
         if there is none."""

@@ -203,7 +203,7 @@ def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
         # this user may not read what another one has left there, either
         with contextlib.suppress(BusyError, StorageError, DatasetError):
             left = any(has_made(job, manifest) for job in target.jobs()) or target.is_leased()
-            if conversion.held is None and (left or target.is_abandoned()):
+            if left and conversion.held is None:
                 with target.lease(None) as held:
                     sweep(target, held)
         return manifest
