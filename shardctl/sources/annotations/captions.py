@@ -23,8 +23,8 @@ from shardctl.sources.annotations.inputs import (
 )
 from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
 from shardctl.sources.annotations.per_image import (
-    Beside,
     Digest,
+    Matched,
     files_in,
     match_files,
     read_each,
@@ -73,8 +73,8 @@ def _of_files(path: str, inputs: PathTable, faults: Faults) -> Found:
     matched, lost = _matched(path, inputs)
     digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
 
-    def parsed(file: Beside, data: bytes) -> str | list[str] | None:
-        return parse(data, suffix_of(name_of(file.opened)), others)
+    def parsed(row: int, data: bytes) -> str | list[str] | None:
+        return parse(data, suffix_of(name_of(matched[row])), others)
 
     for row, found in read_each(matched, digest, faults, parsed):
         several |= isinstance(found, list)
@@ -135,7 +135,7 @@ def _of_lines(path: str, inputs: PathTable) -> Found:
     return captions, any(len(each) > 1 for each in texts), digest, notices
 
 
-def _matched(path: str, inputs: PathTable) -> tuple[list[Beside], list[FoundFile]]:
+def _matched(path: str, inputs: PathTable) -> tuple[Matched, list[FoundFile]]:
     """Return the files of a folder with their images; those that lie beside their images where no
     folder is given."""
     if path:

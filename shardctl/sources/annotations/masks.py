@@ -67,24 +67,18 @@ def read(
     called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
     matched, lost = match_files(found, inputs, printable(folder), called, beside)
     refuse_no_match(matched, found, inputs, folder, "masks")
-    bits = max(
-        (_bits(matched[place].opened) for place in evenly_spaced(len(matched), LOOKED_AT)),
-        default=8,
-    )
+    opened = list(matched.values())
+    bits = max((_bits(opened[place]) for place in evenly_spaced(len(opened), LOOKED_AT)), default=8)
     places, stamps = [], array("Q")
-    roots = (
-        inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
-    )
-    for file, root in zip(matched, roots, strict=True):
+    roots = inputs.table["root"].take(pa.array(list(matched), pa.int64())).to_pylist()
+    for file, root in zip(opened, roots, strict=True):
         # From the source on, so that a dataset says the same wherever the two lie together.
-        path = relative(resolved(file.opened), inputs.bases[root])
-        places.append(
-            {"path": path, "name": name_of(file.opened), "frame": rule.frame, "bits": bits}
-        )
-        stamp = "{} {}".format(*version_of(file.opened)).encode()
+        path = relative(resolved(file), inputs.bases[root])
+        places.append({"path": path, "name": name_of(file), "frame": rule.frame, "bits": bits})
+        stamp = "{} {}".format(*version_of(file)).encode()
         digest.add(path, stamp)
         stamps.append(xxhash.xxh3_64_intdigest(stamp))
-    rows = rows_of([file.row for file in matched], len(inputs))
+    rows = rows_of(list(matched), len(inputs))
     table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
     ignore = int(options[IGNORE]) if IGNORE in options else None
     if bits == 8 and ignore is not None and ignore > 255:

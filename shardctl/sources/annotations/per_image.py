@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TypeVar
@@ -27,17 +26,8 @@ LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A file of annotations and the input that it is about."""
-
-    row: int
-    opened: str
-
-    @property
-    def shown(self) -> str:
-        """The path or the URL for a message."""
-        return printable(self.opened)
+Matched = dict[int, str]
+"""The files of annotations by the inputs that they are about, which are in order."""
 
 
 def files_in(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
@@ -104,9 +94,8 @@ def match_files(
     shown: str,
     called: Callable[[FoundFile], str] = attrgetter("path"),
     beside: Callable[[FoundFile], str] = attrgetter("opened"),
-) -> tuple[list[Beside], list[FoundFile]]:
-    """Return the files with the inputs that they are about, in the order of the inputs; and those
-    without an input.
+) -> tuple[Matched, list[FoundFile]]:
+    """Return the files with the inputs that they are about, and those without an input.
 
     `called` is the name of the image of a file, and `beside` where it would be if it were beside
     the file; with any ending. Raises InputError as `Finder.find` does.
@@ -119,11 +108,11 @@ def match_files(
     written = pa.array((file.opened for file in found), pa.large_string())
     files = [(within(folder), len(list(own))) for folder, own in groupby(places, parent_of)]
     rows = inputs.by_stem.find(_stems(map(called, found)), shown, files, first, written)
-    matched = [
-        Beside(int(rows[place]), found[place].opened)
+    matched = {
+        int(rows[place]): found[place].opened
         for place in np.argsort(rows, kind="stable")
         if rows[place] >= 0
-    ]
+    }
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
 
@@ -143,7 +132,7 @@ def _stems(names: Iterable[str]) -> pa.Array:
 
 
 def refuse_no_match(
-    matched: Sequence[Beside], found: Sequence[FoundFile], paths: PathTable, folder: str, what: str
+    matched: Matched, found: Sequence[FoundFile], paths: PathTable, folder: str, what: str
 ) -> None:
     """Raise InputError if none of the files is about an input."""
     if not matched:
@@ -198,36 +187,35 @@ Made = TypeVar("Made")
 
 
 def read_each(
-    files: Iterable[Beside], digest: Digest, faults: Faults, parse: Callable[[Beside, bytes], Made]
+    files: Matched, digest: Digest, faults: Faults, parse: Callable[[int, bytes], Made]
 ) -> Iterator[tuple[int, Made | None]]:
     """Yield the input of each file, in their order, with what `parse` makes of its bytes: None for
     one that is wrong, which becomes a fault of its input. `parse` raises ValueError."""
-    ordered = sorted(files, key=attrgetter("row"))
-    fetch_all(file.opened for file in ordered)
-    for file in ordered:
+    fetch_all(files.values())
+    for row, file in sorted(files.items()):
         made = None
         try:
-            data = read_small(file.opened)
-            digest.add(str(file.row), data)
-            made = parse(file, data)
+            data = read_small(file)
+            digest.add(str(row), data)
+            made = parse(row, data)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            faults[file.row] = fault(f"{file.shown}: {reason}")
-        yield file.row, made
+            faults[row] = fault(f"{printable(file)}: {reason}")
+        yield row, made
 
 
 def read_objects(
     writer: ObjectsWriter,
     rows: Iterable[int],
-    files: Sequence[Beside],
+    files: Matched,
     digest: Digest,
-    parse: Callable[[Beside, bytes], tuple[Marked, tuple[int, int] | None]],
+    parse: Callable[[int, bytes], tuple[Marked, tuple[int, int] | None]],
 ) -> Faults:
     """Write the objects of some inputs, none for one without a file; return what is wrong with
     files. `parse` returns the objects of an image and its size, if the file says it."""
-    faults, there = Faults(), {file.row for file in files}
+    faults = Faults()
     read = read_each(files, digest, faults, parse)
     for row in rows:
-        made = next(read)[1] if row in there else None
+        made = next(read)[1] if row in files else None
         writer.add(*(made or ({"category": [], "bbox": []}, None)))
     return faults

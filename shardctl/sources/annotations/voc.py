@@ -29,8 +29,8 @@ from shardctl.sources.annotations.objects import (
     said_of_others_in,
 )
 from shardctl.sources.annotations.per_image import (
-    Beside,
     Digest,
+    Matched,
     files_in,
     match_files,
     read_objects,
@@ -65,7 +65,7 @@ def read(
     sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, scratch: Path
 ) -> Annotations:
     """Read the files of all folders. One that is wrong rejects its image."""
-    matched: list[Beside] = []
+    matched = Matched()
     lost: list[FoundFile] = []
     zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
     offsets: dict[int, int] = {}
@@ -76,17 +76,17 @@ def read(
         found = files_in(folder, (".xml",), "XML files")
         here, others = _match(found, inputs, printable(folder))
         refuse_no_match(here, found, inputs, folder, "XML files")
-        matched += here
+        matched |= here
         lost += others
         lists += lists_in(join(parent_of(folder), _SETS))
-        offsets |= {file.row: int(source.path not in zero_based) for file in here}
+        offsets |= dict.fromkeys(here, int(source.path not in zero_based))
     classes: dict[str, int] = {}
     digest, left_out, at_zero = Digest(), Others(), 0
 
-    def parsed(file: Beside, data: bytes) -> tuple[Marked, Any]:
+    def parsed(row: int, data: bytes) -> tuple[Marked, Any]:
         nonlocal at_zero
         said, records = parse(data)
-        objects, zeros = _objects(records, classes, offsets[file.row])
+        objects, zeros = _objects(records, classes, offsets[row])
         at_zero += zeros
         for _, record in records:
             said_in = [each for each in record.items() if each[1] not in ("", UNSAID)]
@@ -100,7 +100,7 @@ def read(
         fits = 0 < width < 2**31 and 0 < height < 2**31
         return objects, (width, height) if fits else None
 
-    annotated = sorted(file.row for file in matched)
+    annotated = sorted(matched)
     writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
     faults = read_objects(writer, annotated, matched, digest, parsed)
     names = in_order(classes)
@@ -127,7 +127,7 @@ def read(
 
 def _match(
     found: list[FoundFile], inputs: PathTable, shown: str
-) -> tuple[list[Beside], list[FoundFile]]:
+) -> tuple[Matched, list[FoundFile]]:
     """Find the image of each file by its own name, and of those that are left by the name that they
     say."""
     matched, lost = match_files(found, inputs, shown)
@@ -144,10 +144,9 @@ def _match(
     more, _ = match_files(
         list(said), inputs, shown, called, lambda file: beside(file.opened, name_of(said[file]))
     )
-    taken = {file.row for file in matched}
-    others = [file for file in more if file.row not in taken]
-    found_now = {file.opened for file in others}
-    return [*matched, *others], [file for file in lost if file.opened not in found_now]
+    both = more | matched
+    found_now = set(both.values())
+    return both, [file for file in lost if file.opened not in found_now]
 
 
 Record = tuple[int, dict[str, str]]

@@ -29,7 +29,6 @@ from shardctl.sources.annotations.inputs import (
 )
 from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
-    Beside,
     Digest,
     match_files,
     names_of_classes,
@@ -112,11 +111,11 @@ def read(
     matched, lost = match_files(files, inputs, printable(given), called)
     refuse_no_match(matched, lost, inputs, given, "labels")
     if is_yaml:
-        others = set(range(len(inputs))).difference(file.row for file in matched)
+        others = set(range(len(inputs))).difference(matched)
         _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
 
-    def parsed(file: Beside, data: bytes) -> tuple[Marked, None]:
-        return parse(data, setup, file.shown), None
+    def parsed(row: int, data: bytes) -> tuple[Marked, None]:
+        return parse(data, setup, printable(matched[row])), None
 
     rows = np.arange(len(inputs))
     writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
