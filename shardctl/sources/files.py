@@ -594,7 +594,7 @@ def read_small(text: str, limit: int) -> bytes:
     with open_ordinary(local_copy(text)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit} bytes")
+        raise OSError(errno.EFBIG, f"it has more than {format_bytes(limit)}")
     return data
 
 

@@ -16,11 +16,10 @@ from shardctl.errors import InputError
 from shardctl.sources.annotations.base import Faults, fault
 from shardctl.sources.annotations.inputs import FOLDERS, NAMES, PathTable, reading, stem
 from shardctl.sources.annotations.objects import Marked, ObjectsWriter
-from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, local_copy
+from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, read_small
 from shardctl.sources.walk import FoundFile, walk
-from shardctl.system.files import open_ordinary
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within
-from shardctl.system.text import composed, counted, format_bytes, printable, some
+from shardctl.system.text import composed, counted, printable, some
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
@@ -68,7 +67,7 @@ def names_of_classes(
     lists = dict(known)
     for file in dict.fromkeys(files or filter(exists, above)):
         with reading(file):
-            data = read_small(file)
+            data = read_small(file, LARGEST)
             lines = data.decode("utf-8-sig").rstrip().split("\n")
         digest.add(name_of(file), data)
         names = [composed(line.strip()) for line in lines] if any(lines) else []
@@ -159,14 +158,6 @@ def said_of_others(
     return said
 
 
-def read_small(file: str) -> bytes:
-    """Return the bytes of a file of annotations. Raises OSError, ValueError if it is too large."""
-    with open_ordinary(local_copy(file)) as opened:
-        if os.fstat(opened.fileno()).st_size > LARGEST:
-            raise ValueError(f"it has more than {format_bytes(LARGEST)}")
-        return opened.read()
-
-
 class Digest:
     """The digest of what was read of many small files, in their order."""
 
@@ -195,7 +186,7 @@ def read_each(
     for row, file in sorted(files.items()):
         made = None
         try:
-            data = read_small(file)
+            data = read_small(file, LARGEST)
             digest.add(str(row), data)
             made = parse(row, data)
         except (OSError, ValueError) as error:

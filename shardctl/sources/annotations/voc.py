@@ -29,16 +29,16 @@ from shardctl.sources.annotations.objects import (
     said_of_others_in,
 )
 from shardctl.sources.annotations.per_image import (
+    LARGEST,
     Digest,
     Matched,
     files_in,
     match_files,
     read_objects,
-    read_small,
     refuse_no_match,
     said_of_others,
 )
-from shardctl.sources.files import fetch_all, is_folder
+from shardctl.sources.files import fetch_all, is_folder, read_small
 from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import beside, join, name_of, parent_of
@@ -135,7 +135,7 @@ def _match(
     fetch_all(file.opened for file in lost)
     for file in lost:
         with suppress(OSError, ValueError):
-            if name := parse(read_small(file.opened))[0].get(FILE_NAME):
+            if name := parse(read_small(file.opened, LARGEST))[0].get(FILE_NAME):
                 said[file] = name.replace("\\", "/")
 
     def called(file: FoundFile) -> str:

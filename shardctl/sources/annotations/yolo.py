@@ -29,16 +29,16 @@ from shardctl.sources.annotations.inputs import (
 )
 from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
+    LARGEST,
     Digest,
     match_files,
     names_of_classes,
     read_objects,
-    read_small,
     refuse_no_match,
     said_of_others,
     walked,
 )
-from shardctl.sources.files import exists, is_folder, resolved
+from shardctl.sources.files import exists, is_folder, read_small, resolved
 from shardctl.sources.walk import FoundFile, suffix_of
 from shardctl.system.locations import join, name_of, normal, parent_of, path_below
 from shardctl.system.packages import needed
@@ -288,7 +288,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     yaml = needed("yaml", "yolo", "a data.yaml")
     shown = printable(file)
     with reading(file):
-        data = read_small(file)
+        data = read_small(file, LARGEST)
     digest.add(name_of(file), data)
     try:
         # All values are the texts that they are: a class may be called no, or 012. Only << is more.
@@ -423,7 +423,7 @@ def _folders_of(
             found = [images]
             if not is_folder(images):  # a text file that lists images
                 with reading(images):
-                    lines = read_small(images).decode("utf-8", "replace").splitlines()
+                    lines = read_small(images, LARGEST).decode("utf-8", "replace").splitlines()
                 found = [parent_of(join(base, line.strip())) for line in lines if line.strip()]
             folders += map(_labels_of, dict.fromkeys(found))
     folders = list(dict.fromkeys(folders))
