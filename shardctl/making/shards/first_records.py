@@ -17,7 +17,7 @@ from shardctl.images.codecs.image import Opened, decode_mask
 from shardctl.making.shards.job import Job, PlannedUnit, RetryHints
 from shardctl.making.shards.records import TableImages, is_nothing, key_of, records_of
 from shardctl.sources.annotations.base import AnnotationRule
-from shardctl.sources.annotations.finishing import Evidence
+from shardctl.sources.annotations.finishing import Evidence, as_stored
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ITEMS,
@@ -25,6 +25,7 @@ from shardctl.sources.annotations.objects import (
     are_shares,
     odd_boxes,
     said_of_boxes,
+    size_of_runs,
     why_shares,
 )
 from shardctl.sources.boxes import (
@@ -172,8 +173,7 @@ class _Look:
         objects = fields.get(OBJECTS) if OBJECTS in self._rules else None
         if isinstance(objects, dict) and objects.get("bbox"):
             if opened.orientation != 1 and OBJECTS in self.evidence:
-                stored, upright = _frames_of(opened)
-                self.evidence[OBJECTS].add(key, stored, upright, _size_of_runs(objects))
+                self.evidence[OBJECTS].add(key, opened, size_of_runs(objects))
             self._add_boxes(objects["bbox"], opened, self._rules[OBJECTS])
         if (given := _unsized(planned.file.columns)) is not None:
             self._add_boxes(
@@ -205,15 +205,14 @@ class _Look:
         except Rejection as rejection:
             found.odd |= rejection.error == "not-a-mask"
             return
-        stored, upright = _frames_of(opened or mask)
-        if mask.size not in (stored, upright):
+        main = opened or mask
+        if mask.size not in (main.size, as_stored(main.size, main.orientation)):
             found.odd = True
             return
         found.bits = max(found.bits, bits)
         found.lossy = found.lossy or _lossy(data)
-        turned = opened is not None and opened.orientation != 1 and mask.orientation == 1
-        if turned and name in self.evidence:
-            self.evidence[name].add(key, stored, upright, mask.size)
+        if main.orientation != 1 and mask.orientation == 1 and name in self.evidence:
+            self.evidence[name].add(key, main, mask.size)
 
     def _has_many(self, data: bytes, most_bits: int = 16) -> bool:
         """Return whether an image with a number for each pixel, of so many bits at most, has more
@@ -247,18 +246,6 @@ def _records(
         with suppress(Rejection, MemoryError):
             for record, fields in records_of(job, planned, progress, hints):
                 yield planned, key_of(planned, record, fields), fields
-
-
-def _frames_of(opened: Opened) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the size of an image as it is stored, and upright."""
-    return (opened.size[::-1] if opened.orientation >= 5 else opened.size), opened.size
-
-
-def _size_of_runs(objects: dict[str, Any]) -> tuple[int, int] | None:
-    """Return the size that the first RLE of objects says, None if there is none."""
-    sizes = (runs.get("size") for runs in objects.get("rle") or () if isinstance(runs, dict))
-    size = next((size for size in sizes if size and len(size) == 2), None)
-    return size and (size[1], size[0])
 
 
 def _unsized(columns: dict[str, Any]) -> dict[str, Any] | None:

@@ -71,7 +71,7 @@ def finished_objects(objects: Fields, how: Fields, upright: Size, orientation: i
     """
     size = None if None in (how["width"], how["height"]) else (how["width"], how["height"])
     orientation = orientation_of(size, how["frame"], upright, orientation, "annotations")
-    stored = _stored(upright, orientation)
+    stored = as_stored(upright, orientation)
     if how["relative"]:  # shares of the size
         scale = np.asarray(stored, np.float64)
         boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
@@ -93,7 +93,7 @@ def orientation_of(
     size of their frame, and where it does not tell the frame: the images that were looked at for
     the plan have not told it either.
     """
-    stored = _stored(upright, orientation)
+    stored = as_stored(upright, orientation)
     chosen = {"stored": orientation, "upright": 1}.get(frame)
     if chosen is None:
         chosen = orientation if annotated == stored and annotated != upright else 1
@@ -120,7 +120,8 @@ def orientation_of(
 _FRAMES = {"stored": "as it is stored", "upright": "upright"}
 
 
-def _stored(upright: Size, orientation: int) -> Size:
+def as_stored(upright: Size, orientation: int) -> Size:
+    """Return the size of an image as it is stored, which EXIF turns to be upright."""
     return upright[::-1] if orientation >= 5 else upright
 
 
@@ -313,16 +314,16 @@ class Evidence:
     unclear: int = 0
     unsized: int = 0
 
-    def add(self, shown: str, stored: Size, upright: Size, said: Size | None) -> None:
-        """Add an image, whose size as it is stored and upright is known, and the size that its
-        annotations say, if they do."""
+    def add(self, shown: str, opened: Opened, said: Size | None) -> None:
+        """Add an image that EXIF turns, and the size that its annotations say, if they do."""
+        stored = as_stored(opened.size, opened.orientation)
         if said is None:
             self.unsized += 1
-        elif stored == upright:
+        elif stored == opened.size:
             self.unclear += said == stored
         elif said == stored:
             self.stored.append(shown)
-        elif said == upright:
+        elif said == opened.size:
             self.upright.append(shown)
 
     def frame(self) -> str | None:
@@ -378,9 +379,7 @@ def settled(
             data = begin_of(path, BEGIN_BYTES)
             opened = _opened(path, data) if may_be_turned(data) else None
             if opened is not None and opened.orientation != 1:
-                stored = _stored(opened.size, opened.orientation)
-                said = _annotated_size(found, int(found.rows[row]), folder)
-                evidence.add(path, stored, opened.size, said)
+                evidence.add(path, opened, _annotated_size(found, int(found.rows[row]), folder))
     is_whole = len(looked_at) == len(annotated)
     among = "" if is_whole else f" of the {len(looked_at):,} that were looked at"
     said_of = evidence.notices(OBJECTS if ANNOTATED in found.columns.column_names else MASK, among)

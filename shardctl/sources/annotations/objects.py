@@ -196,6 +196,13 @@ def fault_of_rle(runs: Mapping[str, Any]) -> str | None:
     return f"has runs of {total} pixels, and {width}x{height} are {width * height}"
 
 
+def size_of_runs(objects: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the size (width, height) that the first RLE of objects says, None if there is none."""
+    sizes = (runs.get("size") for runs in objects.get("rle") or () if isinstance(runs, dict))
+    size = next((size for size in sizes if size and len(size) == 2), None)
+    return size and (size[1], size[0])
+
+
 def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool) -> dict[str, Any]:
     """Return a value of the column ANNOTATED."""
     width, height = size or (None, None)

@@ -34,6 +34,7 @@ from shardctl.images.object_geometry import (
 )
 from shardctl.sources.annotations.base import BAD, AnnotationRule
 from shardctl.sources.annotations.finishing import (
+    as_stored,
     fitted,
     mask_values,
     orientation_of,
@@ -41,7 +42,7 @@ from shardctl.sources.annotations.finishing import (
     upright_mask,
 )
 from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.annotations.objects import OBJECTS, size_of_runs
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.values import UnfitValue, describe, plain_value, python_value, value_size
 
@@ -399,18 +400,11 @@ def _upright_objects(given: Members, rule: AnnotationRule, opened: Opened) -> Me
     Raises Rejection."""
     orientation = 1
     if opened.orientation != 1:
-        sizes = (
-            (runs["size"][1], runs["size"][0])
-            for runs in given.get("rle") or ()
-            if isinstance(runs, dict) and len(runs.get("size") or ()) == 2
-        )
-        said = next(sizes, None)
-        orientation = orientation_of(
-            said, rule.frame, opened.size, opened.orientation, "objects' RLE masks"
-        )
+        said, what = size_of_runs(given), "objects' RLE masks"
+        orientation = orientation_of(said, rule.frame, opened.size, opened.orientation, what)
     if orientation == 1 and rule.boxes == "keep":
         return given
-    stored = opened.size[::-1] if orientation >= 5 else opened.size
+    stored = as_stored(opened.size, orientation)
     objects = _checked(given, OBJECTS, stored)
     if orientation != 1:
         if "segmentation" in objects:
