@@ -186,7 +186,11 @@ class Rejection(Exception):
 
     def bare(self) -> Rejection:
         """Return the same without the stack that it was raised in: that holds on to samples."""
-        return Rejection(self.stage, self.error, self.message)
+        return self.saying(self.message)
+
+    def saying(self, message: str) -> Rejection:
+        """Return the same with another sentence."""
+        return Rejection(self.stage, self.error, message)
 
 
 @contextmanager

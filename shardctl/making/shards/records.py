@@ -443,7 +443,7 @@ class TableImages:
                     raise Rejection("decode", "not-a-mask", message)
             except Rejection as rejection:
                 message = f"{printable(name)}: {rejection.message}"
-                raise Rejection(rejection.stage, rejection.error, message) from None
+                raise rejection.saying(message) from None
         if job.image_column is not None:
             data, path = self.find(fields.get("image"), job.image_column, planned)
             filled["image"] = {"bytes": data, "path": path}

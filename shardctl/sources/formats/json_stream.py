@@ -108,7 +108,7 @@ class JsonDocument(TextFile):
         def named(number: int, why: Rejection) -> Rejection:
             """Return what is wrong with a line as what is wrong with a record."""
             message = why.message.replace("a line of JSON", "JSON").replace("line", "record")
-            return faults.get(number) or Rejection(why.stage, why.error, message)
+            return faults.get(number) or why.saying(message)
 
         for element, fault in self._elements(path, unit, reading, digest):
             if fault:

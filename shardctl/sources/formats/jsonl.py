@@ -355,9 +355,7 @@ def _objects(
             value = parse_line(line, list_field)
         except Rejection as error:
             if error.error == "not-utf8":
-                error = Rejection(
-                    error.stage,
-                    error.error,
+                error = error.saying(
                     error.message.replace("recode the file", OTHER_ENCODING),
                 )
             rejects.append((number, error))

@@ -185,9 +185,7 @@ class MdsShard(Container):
             try:
                 record[column.name] = column.decode(data[at : at + size])
             except Rejection as rejection:  # of JSON
-                raise Rejection(
-                    rejection.stage,
-                    rejection.error,
+                raise rejection.saying(
                     f"its {printable(column.name)}: {rejection.message}",
                 ) from None
             except (

@@ -379,4 +379,4 @@ def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
         else "before the end of its first record"
     )
     kept = {0: "", 1: "; it is kept"}.get(records, "; they are kept")
-    return Rejection(fault.stage, fault.error, f"{fault.message}, {had}{kept}; get the whole file")
+    return fault.saying(f"{fault.message}, {had}{kept}; get the whole file")

@@ -132,7 +132,7 @@ def value_of(field: str, data: bytes) -> Any:
             "decode", "not-utf8", f"{what} is not UTF-8 at byte {error.start}; recode it"
         ) from None
     except Rejection as rejection:
-        raise Rejection(rejection.stage, rejection.error, f"{what}: {rejection.message}") from None
+        raise rejection.saying(f"{what}: {rejection.message}") from None
 
 
 def array_in(data: bytes, what: str) -> Any:

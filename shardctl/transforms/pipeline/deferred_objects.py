@@ -424,9 +424,7 @@ def _upright_mask(mask: Members, name: str, rule: AnnotationRule, opened: Opened
     try:
         return upright_mask(mask, size, rule.frame, opened)
     except Rejection as rejection:
-        raise Rejection(
-            rejection.stage, rejection.error, f"{printable(name)}: {rejection.message}"
-        ) from None
+        raise rejection.saying(f"{printable(name)}: {rejection.message}") from None
 
 
 def _other_size(name: str, size: Size, of_image: Size) -> Rejection:
