@@ -161,6 +161,10 @@ class InputFormat:
         """Whether the files are text: they may be compressed and in any encoding."""
         return self.family is Family.TEXT or self.streamed != ""
 
+    def fits(self, start: bytes) -> bool:
+        """Return whether a file that begins like this has the `magic` of the format."""
+        return all(start.startswith(magic, place) for place, magic in self.magic)
+
 
 _TEXTS = (".txt", ".text", ".md")
 
@@ -304,6 +308,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         "array_record:opened",
         Family.ENTRIES,
         spellings=((r"(^|[._-])array_?records?(-\d+-of-\d+)?$", ".array_record"),),
+        # the head of a block of Riegeli
         magic=((0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"), (16, b"\x40" + bytes(7))),
         companions="tfds:companions",
         of_tfds=True,
@@ -324,6 +329,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         (".mdb", ".lmdb"),
         "lmdb:opened",
         Family.ENTRIES,
+        # behind the head of the first page
         magic=((16, b"\xde\xc0\xef\xbe"),),
         needs=Needs("LMDB", "the package lmdb", "lmdb", ("lmdb",)),
         sidecars=(Sidecar((".mdb",), r"lock\.mdb", "nothing", beside=("data.mdb",)),),

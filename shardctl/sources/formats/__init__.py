@@ -252,12 +252,7 @@ def _ending_in(file: BinaryIO) -> str:
             compressed = content.compression is not None
     except (OSError, Rejection):
         return ""
-    by_magic = (
-        row
-        for row in _BY_MAGIC
-        if all(start.startswith(magic, place) for place, magic in row.magic)
-    )
-    row = next(by_magic, None) or _known_by_function(start)
+    row = next((row for row in _BY_MAGIC if row.fits(start)), None) or _known_by_function(start)
     return (
         row.endings[0]
         if row is not None and (not compressed or row.family is Family.CONTAINER)

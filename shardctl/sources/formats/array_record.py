@@ -21,15 +21,6 @@ from shardctl.sources.formats.found_values import Entries, Entry
 from shardctl.sources.formats.tfrecord import example_parser
 from shardctl.system.text import printable
 
-MAGIC = (
-    bytes.fromhex("83af70d10d884a3f")
-    + bytes(8)
-    + bytes.fromhex("4000000000000000")
-    + bytes.fromhex("91bac23c9287e1a9")
-)
-"""What every file begins with: the head of a block and the signature of Riegeli, on which the
-format is built."""
-
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 """No threads, and nothing is read before it is asked for."""
 
@@ -38,7 +29,7 @@ _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 def opened(path: str) -> Iterator[Entries]:
     """Open a file for the block, cut into units of about 1 MiB. Raises OSError, Rejection;
     InstallError if what reads an Example is missing."""
-    check_magic(path, MAGIC, 0, "an ArrayRecord file", "not-array-record")
+    check_magic(path, ".array_record")
     try:
         reader = array_record_module.ArrayRecordReader(path, _OPTIONS)
         if not reader.ok():

@@ -20,7 +20,7 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.sources.format_table import FRAME
+from shardctl.sources.format_table import FRAME, format_of
 from shardctl.sources.types import Types
 from shardctl.system.files import open_ordinary
 
@@ -449,12 +449,14 @@ def keep_open(file: Any) -> None:
     _kept[place] = file
 
 
-def check_magic(path: str, magic: bytes, place: int, what: str, error: str) -> None:
-    """Raise Rejection if a file has not these bytes where its format has them. Raises OSError."""
+def check_magic(path: str, ending: str) -> None:
+    """Raise Rejection if a file does not begin as those of the format with this ending, which a
+    package reads. Raises OSError."""
+    row = format_of(ending)
+    assert row.needs is not None, "a package reads it"
     with open_ordinary(path) as file:
-        file.seek(place)
-        if file.read(len(magic)) != magic:
-            raise not_this(what, error)
+        if not row.fits(file.read(JUDGED_BYTES)):
+            raise not_this(f"an {row.needs.title} file", f"not-{row.name}")
 
 
 def not_this(what: str, error: str) -> Rejection:

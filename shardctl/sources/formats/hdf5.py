@@ -33,8 +33,6 @@ from shardctl.sources.formats.numbered import (
 )
 from shardctl.system.text import printable
 
-MAGIC = b"\x89HDF\r\n\x1a\n"
-
 MOST_CHUNK = 256 << 20
 """The largest chunk of a data set that is read: a whole one is decompressed for each of its
 rows."""
@@ -50,7 +48,7 @@ def opened(path: str) -> DataSets:
     """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of
     records."""
     # what h5py says of a lost file has no number
-    check_magic(path, MAGIC, 0, "an HDF5 file", "not-hdf5")
+    check_magic(path, ".hdf5")
     with ExitStack() as stack:
         try:
             file = stack.enter_context(h5py.File(path, "r", locking=False))

@@ -25,10 +25,6 @@ from shardctl.sources.formats.found_values import Entries, Entry, Record
 from shardctl.sources.values import Feature
 from shardctl.system.text import printable
 
-MAGIC = b"\xde\xc0\xef\xbe"
-MAGIC_AT = 16
-"""Where every file has it: behind the head of its first page."""
-
 MOST_UNITS = 64
 """Units of a file: to come to a record by its number, the keys of all before it are passed."""
 
@@ -43,7 +39,7 @@ LOOKED_AT = 64
 def opened(path: str) -> Iterator[Entries]:
     """Open a file for the block, cut into units of 1 MiB or more, few of them. Nothing is written,
     not even a lock. Raises OSError, Rejection."""
-    check_magic(path, MAGIC, MAGIC_AT, "an LMDB file", "not-lmdb")
+    check_magic(path, ".lmdb")
     size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml
     try:
         with lmdb.open(

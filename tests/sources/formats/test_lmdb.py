@@ -16,7 +16,6 @@ from reading import read, read_apart
 import shardctl
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Reading, find_format
-from shardctl.sources.formats.lmdb import MAGIC, MAGIC_AT
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -102,7 +101,7 @@ def test_files_that_are_cut_are_refused(tmp_path):
 
 def test_the_reject_of_a_damaged_file_has_no_path_of_this_machine(tmp_path):
     path = tmp_path / "a.mdb"
-    path.write_bytes(bytes(MAGIC_AT) + MAGIC + bytes(8000))
+    path.write_bytes(bytes(16) + b"\xde\xc0\xef\xbe" + bytes(8000))
     with pytest.raises(Rejection, match=r"the file cannot be read \(MDB_INVALID: "):
         read(LMDB, path)
 
