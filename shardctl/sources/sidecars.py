@@ -3,10 +3,10 @@ features, copies."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
 
@@ -21,10 +21,10 @@ from shardctl.sources.export_description import (
     loose_names,
     may_be_of_export,
 )
-from shardctl.sources.files import exists, read_small, version_of
+from shardctl.sources.files import exists, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
-from shardctl.sources.formats.beside import FAULTS_OF_JSON, MOST_BYTES, is_beside, json_in
+from shardctl.sources.formats.beside import FAULTS_OF_JSON, is_beside, json_in
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
 from shardctl.system.locations import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable
@@ -103,7 +103,7 @@ class DeclaredSplits:
 def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
     """Return the splits of a dataset in a folder of TFDS, none where it is no such folder."""
     try:
-        record = json.loads(read_small(join(folder, "dataset_info.json"), MOST_BYTES))
+        record = json_in(join(folder, "dataset_info.json"))
         return (
             frozenset(str(split["name"]) for split in record["splits"])
             if record["name"] == dataset
@@ -208,11 +208,10 @@ def _sidecar_of(name: str, file: FoundFile) -> Sidecar | None:
         others = [other.replace(r"\1", group) for other in sidecar.beside]
         if others and not any(is_beside(file, other) for other in others):
             continue
-        record = json_in(file) if sidecar.keys else {}
-        if isinstance(record, dict) and (
-            not sidecar.keys or any(keys <= record.keys() for keys in sidecar.keys)
-        ):
-            return sidecar
+        with suppress(*FAULTS_OF_JSON):
+            there = set(json_in(file.opened).keys() if sidecar.keys else ())
+            if not sidecar.keys or any(keys <= there for keys in sidecar.keys):
+                return sidecar
     return None
 
 

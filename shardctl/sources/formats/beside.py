@@ -34,15 +34,9 @@ def of_export(path: str) -> Iterator[str]:
             return
 
 
-def json_in(file: FoundFile) -> Any:
-    """Return the value in a JSON file, None if the file cannot be read or is larger than
-    MOST_BYTES."""
-    if file.size > MOST_BYTES:
-        return None
-    try:
-        return json.loads(read_small(file.opened, MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
+def json_in(file: str) -> Any:
+    """Return the value in a JSON file of at most MOST_BYTES. Raises what FAULTS_OF_JSON has."""
+    return json.loads(read_small(file, MOST_BYTES))
 
 
 def is_name(name: str) -> bool:
@@ -54,20 +48,11 @@ def is_name(name: str) -> bool:
 def first_missing_file(file: FoundFile) -> str | None:
     """Return a sentence about the first file that a state.json lists and that does not exist, None
     if there is none."""
-    record = json_in(file)
-    listed = record.get("_data_files") if isinstance(record, dict) else None
-    names = (
-        [each.get("filename") for each in listed if isinstance(each, dict)]
-        if isinstance(listed, list)
-        else []
-    )
-    lost = [
-        name
-        for name in names
-        if isinstance(name, str) and is_name(name) and not is_beside(file, name)
-    ]
-    return (
-        f"{printable(file.opened)} lists {printable(lost[0])}, which is not there; get it"
-        if lost
-        else None
-    )
+    try:
+        names = [str(each["filename"]) for each in json_in(file.opened)["_data_files"]]
+    except FAULTS_OF_JSON:
+        return None
+    lost = (name for name in names if is_name(name) and not is_beside(file, name))
+    if (name := next(lost, None)) is None:
+        return None
+    return f"{printable(file.opened)} lists {printable(name)}, which is not there; get it"

@@ -22,11 +22,10 @@ import xxhash
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
-from shardctl.sources.files import Version, local_copy, local_version, read_small
+from shardctl.sources.files import Version, local_copy, local_version
 from shardctl.sources.formats.base import RECORD_BYTES
 from shardctl.sources.formats.beside import (
     FAULTS_OF_JSON,
-    MOST_BYTES,
     is_beside,
     is_name,
     json_in,
@@ -296,6 +295,8 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
 # --- index.json of MDS: the names of the shards, their sizes and hashes ---
 
 INDEX = "index.json"
+PARTS = ("raw_data", "zip_data")
+"""What it has of a shard: the file without compression, and the compressed one."""
 
 _HASHES: dict[str, Callable[[], Any]] = {
     name: getattr(xxhash if name.startswith("xxh") else hashlib, name)
@@ -347,9 +348,9 @@ def listed_in(index: str) -> dict[str, Listed]:
 def _listed(index: str, _version: Version) -> dict[str, Listed]:
     found: dict[str, Listed] = {}
     try:
-        for shard in json.loads(read_small(index, MOST_BYTES))["shards"]:
+        for shard in json_in(index)["shards"]:
             samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
-            for part in ("raw_data", "zip_data"):
+            for part in PARTS:
                 if shard.get(part):
                     hashes = shard[part].get("hashes") or {}
                     said = {str(name): str(value) for name, value in hashes.items()}
@@ -367,19 +368,14 @@ def companions(path: str) -> Iterator[str]:
 
 def refuse_missing_shards(file: FoundFile) -> None:
     """Raise InputError if an index lists a shard that is not there, compressed or not."""
-    record = json_in(file)
-    shards = record.get("shards") if isinstance(record, dict) else None
-    for shard in shards if isinstance(shards, list) else ():
-        parts = (
-            [shard.get(part) for part in ("raw_data", "zip_data")]
-            if isinstance(shard, dict)
-            else []
-        )
-        names = [
-            part["basename"]
-            for part in parts
-            if isinstance(part, dict) and isinstance(part.get("basename"), str)
+    try:
+        listed = [
+            [str(shard[part]["basename"]) for part in PARTS if shard.get(part)]
+            for shard in json_in(file.opened)["shards"]
         ]
+    except FAULTS_OF_JSON:
+        return
+    for names in listed:
         if names and not any(is_name(name) and is_beside(file, name) for name in names):
             shown = " or ".join(map(printable, names))
             raise InputError(

@@ -9,7 +9,6 @@ records.
 from __future__ import annotations
 
 import contextlib
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,15 +23,12 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.names import Json
 from shardctl.sources.files import Version, local_version, read_small
-from shardctl.sources.formats.beside import FAULTS_OF_JSON, of_export
+from shardctl.sources.formats.beside import FAULTS_OF_JSON, MOST_BYTES, json_in, of_export
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import WHOLE, Feature
 from shardctl.system.locations import beside
 
 FEATURES = "features.json"
-
-MOST_BYTES = 16 << 20
-"""The largest file of features that is read."""
 
 MOST_SEQUENCES = 8
 """How many sequences may be inside of each other."""
@@ -132,7 +128,7 @@ def _put(record: Record, path: list[str], value: Any) -> None:
 @lru_cache(64)
 def _read(path: Path, _version: Version) -> Features:
     try:
-        tree = json.loads(read_small(str(path), MOST_BYTES))
+        tree = json_in(str(path))
         features = {
             name: _leaf(feature, name, sequences, path.parent)
             for name, sequences, feature in _features(tree)
@@ -194,9 +190,7 @@ def companions(path: str) -> Iterator[str]:
     yield FEATURES
     # `_read` tells it
     with contextlib.suppress(*FAULTS_OF_JSON):
-        for name, _, feature in _features(
-            json.loads(read_small(beside(path, FEATURES), MOST_BYTES))
-        ):
+        for name, _, feature in _features(json_in(beside(path, FEATURES))):
             if "classLabel" in feature:
                 yield label_file(name)
 
