@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TypeVar
 
 from shardctl.errors import InputError
@@ -79,24 +79,24 @@ _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
 """How TFDS names a file: DATASET-SPLIT.FORMAT-NUMBER-of-ALL."""
 
 
-class DeclaredSplits:
-    """Tells which split a file is in because a shardctl.json or a dataset_info.json of TFDS says
-    so. It is for one walk."""
+SplitOf = Callable[[str, str], str | None]
+"""Returns the split of a file, by its path and by what it is opened; None if nothing tells it."""
 
-    def __init__(self) -> None:
-        self._in_exports: dict[str, bool] = {}
 
-    def of(self, path: str, opened: str) -> str | None:
-        """Return the split of a file, None if nothing tells it."""
+def declared_splits() -> SplitOf:
+    """Return what tells in one walk which split a file is in because a shardctl.json or a
+    dataset_info.json of TFDS says so."""
+    in_export = cache(may_be_of_export)
+
+    def split_of(path: str, opened: str) -> str | None:
         folder = parent_of(opened)
-        in_export = self._in_exports.get(folder)
-        if in_export is None:
-            in_export = self._in_exports.setdefault(folder, may_be_of_export(folder))
-        if in_export and (of_export := located(opened)) is not None:
+        if in_export(folder) and (of_export := located(opened)) is not None:
             export, name = of_export
             return export.split_of(name)
         found = _SPLIT_FILE.match(path.rpartition("/")[2])
         return found[2] if found and found[2] in _splits_beside(folder, found[1]) else None
+
+    return split_of
 
 
 @lru_cache(64)
