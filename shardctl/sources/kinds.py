@@ -123,15 +123,21 @@ def _form_of_text(file: FoundFile, reading: Reading) -> Form:
 
 def _fields_of_text(data: bytes, path: str, reading: Reading) -> Sample:
     """Decompress and decode the file."""
-    from shardctl.sources.formats.content import Truncated, decompressed, refuse_other_content
+    from shardctl.sources.formats.content import (
+        Truncated,
+        compression_named,
+        decompressed,
+        refuse_other_content,
+    )
     from shardctl.sources.formats.encodings import decode_text
 
-    if not path.lower().endswith(tuple(COMPRESSED)):
+    compression = compression_named(path)
+    if compression is None:
         refuse_other_content(data[:16])
         return {"text": decode_text(data, reading.encoding)}
     plain = bytearray()
     try:
-        for part in decompressed(io.BytesIO(data), path.lower().rpartition(".")[2]):
+        for part in decompressed(io.BytesIO(data), compression):
             plain += part
             if len(plain) > RECORD_BYTES:
                 raise too_large()

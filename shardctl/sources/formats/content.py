@@ -114,13 +114,11 @@ def compression_of(start: bytes) -> str | None:
     return next((name for name, way in COMPRESSIONS.items() if start.startswith(way.magic)), None)
 
 
-def split_compression(name: str) -> tuple[str, str | None]:
-    """Split the end of a file's name: `a.jsonl.gz` gives (".jsonl", "gz"), `a.csv` gives (".csv",
-    None), in lower case."""
-    stem, suffix = os.path.splitext(os.path.basename(name).lower())  # noqa: PTH119, PTH122 (called for millions of names)
-    if suffix[1:] in COMPRESSIONS:
-        return os.path.splitext(stem)[1], suffix[1:]  # noqa: PTH122
-    return suffix, None
+def compression_named(path: str) -> str | None:
+    """Return how a file is compressed by the end of its name: gz for `a.jsonl.gz`, None for
+    `a.csv`."""
+    ending = os.path.splitext(path.lower())[1][1:]  # noqa: PTH122 (called for millions of names)
+    return ending if ending in COMPRESSIONS else None
 
 
 def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from shardctl.sources.formats.base import (
     keep_open,
     take_kept,
 )
-from shardctl.sources.formats.content import Truncated, decompressed, split_compression
+from shardctl.sources.formats.content import Truncated, compression_named, decompressed
 from shardctl.sources.formats.encodings import (
     DETECTED_BYTES,
     UNDECODED,
@@ -129,7 +129,7 @@ class TextStream:
     def __init__(self, path: str, reading: Reading, chunk_bytes: int) -> None:
         self.fault: Rejection | None = None
         self._done = False
-        compression = split_compression(path)[1]
+        compression = compression_named(path)
         self._where = " of its decompressed content" if compression else ""
         self._file = open_ordinary(path)
         self._chunk_bytes = chunk_bytes
