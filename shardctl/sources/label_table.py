@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -130,42 +130,35 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     a missing value. Raises InputError: not UTF-8, cannot be read, no rows, no column of file names.
     UsageError if there is no column to drop.
     """
-    parquet = [each for each in found if suffix_of(name_of(each[0])) == ".parquet"]
-    of_text = [each for each in found if each not in parquet]
-    # CSV files first
-    of_text.sort(key=lambda each: suffix_of(name_of(each[0])) not in DELIMITED_SUFFIXES)
-    files = [file for file, _ in (*of_text, *parquet)]
+    reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
+    opened = [_File(file, folder, reading) for file, folder in found]
+    opened.sort(key=lambda file: (not file.has_cells, not file.is_text))
+    files, has_cells = [file.text for file in opened], opened[0].has_cells
     shown, exports = some(files), list(map(described, files))
-    has_cells = any(suffix_of(name_of(file)) in DELIMITED_SUFFIXES for file in files)
     are_keys = all(each and each.key == KEY_COLUMN for each in exports)
     own = [KEY_COLUMN] if are_keys and KEY_COLUMN not in drop else []
     # the split that the name of each file says, where all do and tell several apart: train.csv
     words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
     sets = words if len(words) == len(files) and len(set(words.values())) > 1 else {}
-    reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
-    groups = [group for group in (of_text, *([each] for each in parquet)) if group]
-    parts = [_read(group, {*drop, *own}, reading, sets) for group in groups]
-    names = dict.fromkeys(chain.from_iterable(held for _, held in parts))
+    every = reduce(Types.join, [file.types for file in opened])
+    names = every.found().names
     # one file of several that has it is enough
     if missing := [name for name in drop if name not in names]:
         raise UsageError(
             f"--drop-columns {','.join(missing)}: {shown} has no such column; it has "
             f"{', '.join(map(printable, names))}"
         )
-    try:
-        columns = pa.concat_tables(
-            [part.columns for part, _ in parts], promote_options="permissive"
-        ).combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise InputError(
-            f"{shown}: a column has different types in two labels files ({error})"
-        ) from error
+    columns, file_names = _read(opened, every.schema(), {*drop, *own}, sets)
     columns, classes, said = _encode_label(columns, shown, has_cells)
     has_numbers = classes is None and LABEL_COLUMN in columns.column_names
     of_exports = [
         {LABEL_COLUMN: names} for names in map(_names_in, exports) if names and has_numbers
     ]
-    joined: Classes = reduce(join_classes, [*(part.named for part, _ in parts), *of_exports])
+    kept = columns.column_names
+    said_here: Classes = {
+        name: own for name, own in every.named.items() if name.partition(".")[0] in kept
+    }
+    joined: Classes = reduce(join_classes, of_exports, said_here)
     named = dict(joined)
     if odd := disputed(named):
         raise InputError(
@@ -176,7 +169,7 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
 
         limits = pc.min_max(columns[LABEL_COLUMN]).as_py()
         all_say = of_exports or all(
-            LABEL_COLUMN in part.named for part, held in parts if LABEL_COLUMN in held
+            LABEL_COLUMN in file.types.named for file in opened if LABEL_COLUMN in file.types.fields
         )
         is_any = limits["min"] is not None
         if all_say and is_any and 0 <= limits["min"] <= limits["max"] < len(named[LABEL_COLUMN]):
@@ -190,13 +183,13 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         said.append(
             f"the first column has no name, and is kept as {UNNAMED}; --drop-columns '{UNNAMED}' leaves it out"
         )
-    notices = [*(notice for part, _ in parts for notice in part.notices), *said]
+    notices = [*every.notices("column", {*drop, *own}), *said]
     return LabelTable(
         tuple(files),
         columns,
         classes,
-        pa.chunked_array([chunk for part, _ in parts for chunk in part.names.chunks]),
-        tuple(digest for part, _ in parts for digest in part.digests),
+        file_names,
+        tuple(file.digest for file in opened),
         tuple(f"{shown}: {notice}" for notice in notices),
         named,
     )
@@ -212,27 +205,19 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
 
 
 def _read(
-    found: Sequence[tuple[str, str]],
-    drop: Collection[str],
-    reading: Reading,
-    sets: Mapping[str, str],
-) -> tuple[LabelTable, list[str]]:
-    """Read files of text, or one of Parquet. Return their rows, and the names of all columns.
-
-    They are read twice, the types of all of them first, as inputs are, but that one row that cannot
-    be read is enough to refuse it.
-    """
-    opened = [_File(file, reading) for file, _ in found]
-    every = reduce(Types.join, [file.types for file in opened])
+    opened: list[_File], whole: pa.Schema, drop: Collection[str], sets: Mapping[str, str]
+) -> tuple[pa.Table, pa.ChunkedArray]:
+    """Read files again once the types of all of them are known, as inputs are, but that one row
+    that cannot be read is enough to refuse it. Return their rows and the names of files."""
     fields = {file: [f for f in file.fields() if f.name not in drop] for file in opened}
     columns = {file: _file_column(pa.schema(fields[file]), file.shown) for file in opened}
     kept = dict.fromkeys(f.name for file in opened for f in fields[file] if f.name != columns[file])
-    whole, tables, all_names = every.schema(), [], []
-    for file, (_, folder) in zip(opened, found, strict=True):
+    tables, all_names = [], []
+    for file in opened:
         column = columns[file]
         own = [whole.field(name).remove_metadata() for name in kept if name != column]
         table = file.read(pa.schema([pa.field(column, pa.string()), *own], {CHOSEN: b""}))
-        all_names.append(_names_within(table[column], folder, file.shown))
+        all_names.append(_names_within(table[column], file.folder, file.shown))
         table = table.drop_columns([column])
         if sets and SPLIT_COLUMN not in table.column_names:
             split = pa.array([sets[file.text]] * len(table), pa.string())
@@ -240,30 +225,17 @@ def _read(
         tables.append(table)
     table = pa.concat_tables(tables, promote_options="default")
     table = table.select(kept | dict.fromkeys([SPLIT_COLUMN] if sets else []))
-    for f in every.found() if len(opened) == 1 and not opened[0].is_text else ():
-        if pa.types.is_null(f.type) and f.name in kept:  # another file may have values
-            place = table.column_names.index(f.name)
-            table = table.set_column(place, f.name, pa.nulls(len(table)))
-    rows = LabelTable(
-        tuple(file.text for file in opened),
-        table,
-        None,
-        pa.chunked_array(all_names),
-        tuple(file.digest for file in opened),
-        tuple(every.notices("column", drop)),
-        {name: names for name, names in every.named.items() if name.partition(".")[0] in kept},
-    )
-    return rows, every.found().names
+    return table.combine_chunks(), pa.chunked_array(all_names)
 
 
 class _File:
     """A labels file: its units, and the types of its columns. Raises InputError."""
 
-    def __init__(self, file: str, reading: Reading) -> None:
-        self.text, self.shown = file, printable(file)
+    def __init__(self, file: str, folder: str, reading: Reading) -> None:
+        self.text, self.folder, self.shown = file, folder, printable(file)
         suffix = suffix_of(name_of(file))
         self.is_text = suffix != ".parquet"
-        self._has_cells = suffix in DELIMITED_SUFFIXES
+        self.has_cells = suffix in DELIMITED_SUFFIXES
         self._reading = reading
         self._form = find_format(suffix if suffix in READ_AS else ".jsonl", reading)
         with self._refusing():
@@ -280,7 +252,7 @@ class _File:
                 self._form.types(self._path, unit, reading) for unit, why in self._units if not why
             ]
         # The fields of JSON are in the order of their names.
-        first = [] if self._has_cells or not self.is_text else [Types.of_values([], LABEL_COLUMN)]
+        first = [] if self.has_cells or not self.is_text else [Types.of_values([], LABEL_COLUMN)]
         nothing = Types.of_schema(pa.schema([]), LABEL_COLUMN)
         self.types = reduce(Types.join, [*first, *found] or [nothing])
         if not self.types.found().names:
@@ -289,7 +261,7 @@ class _File:
     def fields(self) -> list[pa.Field]:
         """Return the columns; those of cells are strings."""
         found = self.types.found()
-        return [pa.field(f.name, pa.string()) for f in found] if self._has_cells else list(found)
+        return [pa.field(f.name, pa.string()) for f in found] if self.has_cells else list(found)
 
     def read(self, schema: pa.Schema) -> pa.Table:
         """Return all rows with these columns. Raises InputError for one that cannot be read, and if
@@ -316,7 +288,7 @@ class _File:
             raise Misfit
 
     def _refused(self, number: int, fault: Rejection) -> InputError:
-        return _refused(f"{self.shown}, {'row' if self._has_cells else 'line'} {number}", fault)
+        return _refused(f"{self.shown}, {'row' if self.has_cells else 'line'} {number}", fault)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
