@@ -57,10 +57,10 @@ class CocoFile:
     scratch files."""
 
     opened: str
-    images: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
-    names: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.large_string()))
-    sizes: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))
-    rows: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    images: Numbers = field(init=False)
+    names: pa.ChunkedArray = field(init=False)
+    sizes: npt.NDArray[np.int32] = field(init=False)
+    rows: Numbers = field(init=False)
     categories: list[Json] = field(default_factory=list)
     objects: Rows = field(init=False)
     captions: Rows = field(init=False)
@@ -129,7 +129,8 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
     file = CocoFile(opened)
     objects = TableWriter(scratch.with_suffix(".objects"), OBJECT_COLUMNS)
     captions = TableWriter(scratch.with_suffix(".captions"), CAPTION_COLUMNS)
-    ids, sizes, names, seen = [file.images], [file.sizes], list[pa.Array](), set[str]()
+    ids, sizes, names = list[Numbers](), list[npt.NDArray[np.int32]](), list[pa.Array]()
+    seen = set[str]()
     parts = JsonParts(opened, {"annotations": plain_objects(file.others)})
     for part in parts:
         seen.add(part.name)
