@@ -24,17 +24,16 @@ from shardctl.sources.annotations.inputs import (
 from shardctl.sources.annotations.objects import Others, others_in, said_of_others_in
 from shardctl.sources.annotations.per_image import (
     Digest,
-    Matched,
-    files_in,
+    Found,
+    match_all,
     match_files,
     read_each,
-    refuse_no_match,
     said_of_others,
     walked,
 )
 from shardctl.sources.files import is_folder, local_copy
 from shardctl.sources.label_table import FILE_COLUMNS
-from shardctl.sources.walk import FoundFile, suffix_of
+from shardctl.sources.walk import suffix_of
 from shardctl.system.files import ordinary, sha256_of
 from shardctl.system.locations import name_of
 from shardctl.system.text import printable, some
@@ -64,12 +63,12 @@ def read(
     return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
 
 
-Found = tuple[dict[int, list[str]], bool, str, list[str]]
+Read = tuple[dict[int, list[str]], bool, str, list[str]]
 """The captions by input, in the order of the inputs; whether an image may have several; the digest
 of what was read, and notices."""
 
 
-def _of_files(path: str, inputs: PathTable, faults: Faults) -> Found:
+def _of_files(path: str, inputs: PathTable, faults: Faults) -> Read:
     matched, lost = _matched(path, inputs)
     digest, others, captions, several = Digest(), Others(), dict[int, list[str]](), False
 
@@ -93,7 +92,7 @@ and a text."""
 _NUMBER = re.compile(r"#\d+$")
 
 
-def _of_lines(path: str, inputs: PathTable) -> Found:
+def _of_lines(path: str, inputs: PathTable) -> Read:
     """Read a file with a line for each caption, as Flickr8k and Flickr30k have it. Raises
     InputError."""
     shown, of_name, others = printable(path), dict[str, list[str]](), Others()
@@ -135,14 +134,12 @@ def _of_lines(path: str, inputs: PathTable) -> Found:
     return captions, any(len(each) > 1 for each in texts), digest, notices
 
 
-def _matched(path: str, inputs: PathTable) -> tuple[Matched, list[FoundFile]]:
+def _matched(path: str, inputs: PathTable) -> Found:
     """Return the files of a folder with their images; those that lie beside their images where no
     folder is given."""
     if path:
-        found = files_in(path, SUFFIXES, "captions")
-        matched, lost = match_files(found, inputs, printable(path))
-        refuse_no_match(matched, found, inputs, path, "captions")
-        return matched, lost
+        found = walked(path, SUFFIXES, "captions")
+        return match_all(found, inputs, path, "captions", ".json or .txt")
     roots = list(dict.fromkeys(root.folder for root in inputs.roots))
     matched, _ = match_files(
         [file for root in roots for file in walked(root, SUFFIXES, "captions")], inputs, some(roots)

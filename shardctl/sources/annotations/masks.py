@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask
 from shardctl.sources.annotations.base import (
@@ -22,16 +23,15 @@ from shardctl.sources.annotations.base import (
 from shardctl.sources.annotations.inputs import PathTable, stem
 from shardctl.sources.annotations.per_image import (
     Digest,
+    match_all,
     match_files,
     names_of_classes,
-    refuse_no_match,
     said_of_others,
     walked,
 )
 from shardctl.sources.files import begin_of, resolved, version_of
 from shardctl.system.locations import name_of, relative
 from shardctl.system.permutation import evenly_spaced
-from shardctl.system.text import printable
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"
@@ -58,15 +58,13 @@ def read(
     end, image_end = options.get(SUFFIX, ""), options.get(IMAGE_SUFFIX, "")
     files = walked(folder, (".png", ".txt", ".names"), "masks")
     found = [file for file in files if is_mask(file.path, end)]
-    if not found:
-        raise InputError(f"{printable(folder)}: holds no masks ({end}.png)")
 
     def of_image(path: str) -> str:
         return f"{stem(path).removesuffix(end)}{image_end}.png"
 
     called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
-    matched, lost = match_files(found, inputs, printable(folder), called, beside)
-    refuse_no_match(matched, found, inputs, folder, "masks")
+    match = partial(match_files, called=called, beside=beside)
+    matched, lost = match_all(found, inputs, folder, "masks", f"{end}.png", match)
     opened = list(matched.values())
     bits = max((_bits(opened[place]) for place in evenly_spaced(len(opened), LOOKED_AT)), default=8)
     places, stamps = [], array("Q")

@@ -28,14 +28,8 @@ LARGEST = 64 << 20
 Matched = dict[int, str]
 """The files of annotations by the inputs that they are about, which are in order."""
 
-
-def files_in(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
-    """Return the files in a folder and below whose names have these endings. Raises InputError if
-    there are none."""
-    found = walked(folder, suffixes, what)
-    if not found:
-        raise InputError(f"{printable(folder)}: holds no {what} ({' or '.join(sorted(suffixes))})")
-    return found
+Found = tuple[Matched, list[FoundFile]]
+"""The files with the inputs that they are about, and those without an input."""
 
 
 def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]:
@@ -93,7 +87,7 @@ def match_files(
     shown: str,
     called: Callable[[FoundFile], str] = attrgetter("path"),
     beside: Callable[[FoundFile], str] = attrgetter("opened"),
-) -> tuple[Matched, list[FoundFile]]:
+) -> Found:
     """Return the files with the inputs that they are about, and those without an input.
 
     `called` is the name of the image of a file, and `beside` where it would be if it were beside
@@ -115,6 +109,31 @@ def match_files(
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
 
+def match_all(
+    found: Sequence[FoundFile],
+    inputs: PathTable,
+    folder: str,
+    what: str,
+    endings: str,
+    match: Callable[..., Found] = match_files,
+) -> Found:
+    """Return the files of a folder with the inputs that they are about, and those without an input.
+
+    Raises InputError if there are no files, and if none of them is about an input.
+    """
+    shown = printable(folder)
+    if not found:
+        raise InputError(f"{shown}: holds no {what} ({endings})")
+    matched, lost = match(found, inputs, shown)
+    if not matched:
+        one, other = printable(found[0].path), printable(inputs.paths_at([0])[0])
+        raise InputError(
+            f"{shown}: none of the {len(found):,} {what} is called as an input of its split "
+            f"({one}; an input is {other})"
+        )
+    return matched, lost
+
+
 def _image_of(annotations: str) -> str:
     """Return where an image is that has annotations at this place: the last of FOLDERS in it is
     that of the images."""
@@ -128,18 +147,6 @@ def _image_of(annotations: str) -> str:
 
 def _stems(names: Iterable[str]) -> pa.Array:
     return pa.array(map(stem, names), pa.large_string())
-
-
-def refuse_no_match(
-    matched: Matched, found: Sequence[FoundFile], paths: PathTable, folder: str, what: str
-) -> None:
-    """Raise InputError if none of the files is about an input."""
-    if not matched:
-        one, other = printable(found[0].path), printable(paths.paths_at([0])[0])
-        raise InputError(
-            f"{printable(folder)}: none of the {len(found):,} {what} is called as an input of "
-            f"its split ({one}; an input is {other})"
-        )
 
 
 def said_of_others(

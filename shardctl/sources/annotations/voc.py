@@ -31,18 +31,19 @@ from shardctl.sources.annotations.objects import (
 from shardctl.sources.annotations.per_image import (
     LARGEST,
     Digest,
+    Found,
     Matched,
-    files_in,
+    match_all,
     match_files,
     read_objects,
-    refuse_no_match,
     said_of_others,
+    walked,
 )
 from shardctl.sources.files import fetch_all, is_folder, read_small
 from shardctl.sources.types import in_order
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import beside, join, name_of, parent_of
-from shardctl.system.text import composed, counted, printable
+from shardctl.system.text import composed, counted
 
 ZERO_BASED = "zero-based"
 
@@ -73,9 +74,8 @@ def read(
     for source in sources:
         within = join(source.path, "Annotations")
         folder = within if is_folder(within) else source.path
-        found = files_in(folder, (".xml",), "XML files")
-        here, others = _match(found, inputs, printable(folder))
-        refuse_no_match(here, found, inputs, folder, "XML files")
+        found = walked(folder, (".xml",), "XML files")
+        here, others = match_all(found, inputs, folder, "XML files", ".xml", _match)
         matched |= here
         lost += others
         lists += lists_in(join(parent_of(folder), _SETS))
@@ -125,9 +125,7 @@ def read(
     )
 
 
-def _match(
-    found: list[FoundFile], inputs: PathTable, shown: str
-) -> tuple[Matched, list[FoundFile]]:
+def _match(found: Sequence[FoundFile], inputs: PathTable, shown: str) -> Found:
     """Find the image of each file by its own name, and of those that are left by the name that they
     say."""
     matched, lost = match_files(found, inputs, shown)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ from shardctl.sources.annotations.objects import BEYOND, Marked, ObjectsWriter
 from shardctl.sources.annotations.per_image import (
     LARGEST,
     Digest,
+    match_all,
     match_files,
     names_of_classes,
     read_objects,
-    refuse_no_match,
     said_of_others,
     walked,
 )
@@ -98,8 +98,6 @@ def read(
         folder: [f for f in files if f.suffix == ".txt" and name_of(f.path) not in NAMES]
         for folder, files in found.items()
     }
-    if not any(labelled.values()):
-        raise InputError(f"{printable(setup.folders[0])}: holds no labels (.txt)")
 
     def called(labels: FoundFile) -> str:
         # their path from their folder on, with its name if it is of a split, labels/val
@@ -108,8 +106,8 @@ def read(
         return f"{name_of(folder)}/{labels.path}" if is_split else labels.path
 
     files = list(chain(*labelled.values()))
-    matched, lost = match_files(files, inputs, printable(given), called)
-    refuse_no_match(matched, lost, inputs, given, "labels")
+    match = partial(match_files, called=called)
+    matched, lost = match_all(files, inputs, given, "labels", ".txt", match)
     if is_yaml:
         others = set(range(len(inputs))).difference(matched)
         _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
