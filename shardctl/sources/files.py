@@ -122,19 +122,6 @@ def fetch_all(texts: Iterable[str]) -> None:
             list(pool.map(fetch, wanted))
 
 
-def read_part(url: str, start: int, size: int) -> None:
-    """Read a part of an object from its store, whatever it is, and whatever is here of it. Raises
-    OSError, SourceGoneError."""
-    what = _object(url)
-    with asking(what):
-        client_of(what.bucket).get(what.key, start, min(size, PIECE))
-
-
-def size_of(url: str) -> int:
-    """Return the size of an object. Raises FileNotFoundError, OSError, SourceGoneError."""
-    return _there(url).size
-
-
 def begin_of(text: str, size: int) -> bytes:
     """Return the first bytes of a file, or of an object, of which only these are fetched. Raises
     OSError, SourceGoneError."""

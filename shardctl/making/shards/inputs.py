@@ -33,7 +33,7 @@ from shardctl.format.names import Json
 from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.sources import files
 from shardctl.sources.annotations.masks import MASK_FILE
-from shardctl.sources.files import REQUESTS, local_copy, read, read_part, size_of
+from shardctl.sources.files import REQUESTS, local_copy, read, stretch_of, version_of
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import (
     RECORD_BYTES,
@@ -48,6 +48,7 @@ from shardctl.sources.formats import (
 from shardctl.system.files import naming_the_path, open_ordinary
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
+from shardctl.system.stores.base import PIECE
 from shardctl.system.text import format_bytes, printable
 
 NO_ANSWER = frozenset(
@@ -245,7 +246,7 @@ def read_beside(
             size = status.st_size
         if len(data) > RECORD_BYTES:
             message = (
-                f"its {what} {printable(shown)} has {format_bytes(size or size_of(path))}, and at "
+                f"its {what} {printable(shown)} has {format_bytes(size or version_of(path)[0])}, and at "
                 f"most {format_bytes(RECORD_BYTES)} are read; make it smaller"
             )
             raise Rejection("read", "too-large", message)
@@ -367,7 +368,7 @@ def _forget(path: str) -> None:
 
 def _read_range(path: str, offset: int, size: int) -> None:
     if is_stored(path):
-        read_part(path, offset, size)
+        stretch_of(path, offset, min(size, PIECE))
         return
     with open_ordinary(path) as file:
         file.seek(offset)
