@@ -372,7 +372,8 @@ def pin(
             names, roles = role.names, {**roles, OBJECTS: _pinned(role, pinned)}
         found = found or names
         if names is not None and names != pinned:
-            numbers = _numbers(names, pinned)
+            numbers, before = _numbers(names, pinned), each.numbers
+            numbers = numbers if before is None else numbers[before]
             listing.annotations[place] = replace(
                 each, numbers=numbers, roles=roles, classes=each.classes and pinned
             )

@@ -85,7 +85,8 @@ class Annotations:
     `digests` are those of what was read, in hex. Where rows of `columns` name files, `stamps` has a
     hash of the size and the time of change of each: (rows,). `frame` is that of all rows where it
     was found out for all of them, None where it is what the rows say. `splits` are those that the
-    files tell of, None where they tell of none. `numbers` has the pinned number of each class.
+    files tell of, None where they tell of none. `numbers` has the number that each class gets in
+    the place of its own in `columns`.
     """
 
     columns: pa.Table

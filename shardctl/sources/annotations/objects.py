@@ -148,29 +148,15 @@ class ObjectsWriter:
         if len(self._objects) >= ROWS_AT_ONCE:
             self._flush()
 
-    def finish(
-        self,
-        rows: Rows,
-        role: Objects,
-        categories: Rows | None = None,
-        **more: Any,
-    ) -> Annotations:
+    def finish(self, rows: Rows, role: Objects, **more: Any) -> Annotations:
         """Return the annotations, without what is not known of any object. `rows` has the row of
-        each input.
-
-        `categories` has the number that each category gets in the place of its own, and `more` has
-        other fields of the annotations.
-        """
+        each input, and `more` has other fields of the annotations."""
         self._flush()
-        type_ = objects_type(self._members)
-        table, chunks = self._writer.finish(), []
-        for chunk in table[OBJECTS].chunks:
-            lists = {f.name: chunk.field(f.name) for f in type_}
-            if categories is not None:
-                before = lists["category"]
-                values = pa.array(categories[before.values.to_numpy()], pa.int64())
-                lists["category"] = pa.ListArray.from_arrays(before.offsets, values)
-            chunks.append(pa.StructArray.from_arrays(list(lists.values()), fields=list(type_)))
+        type_, table = objects_type(self._members), self._writer.finish()
+        chunks = [
+            pa.StructArray.from_arrays([chunk.field(f.name) for f in type_], fields=list(type_))
+            for chunk in table[OBJECTS].chunks
+        ]
         field = objects_field(self._members)
         place = table.column_names.index(OBJECTS)
         table = table.set_column(place, field, pa.chunked_array(chunks, type_))

@@ -117,7 +117,7 @@ def read(
     return writer.finish(
         rows,
         Objects(tuple(names) or None),
-        number,
+        numbers=number,
         digests=(digest.hex(),),
         faults=faults,
         notices=[*notices, *said_of_others_in("XML files", left_out)],
