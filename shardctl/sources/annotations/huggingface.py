@@ -3,7 +3,6 @@ that every format gives."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
-    BEYOND,
     FLAGS,
     ITEMS,
     OBJECTS,
     Others,
     annotated,
     are_shares,
+    checked_objects,
     objects_field,
     objects_type,
     odd_boxes,
@@ -32,7 +31,7 @@ from shardctl.sources.annotations.objects import (
     why_shares,
 )
 from shardctl.sources.types import in_order
-from shardctl.system.text import composed, counted
+from shardctl.system.text import composed
 
 READ = [name for name in ITEMS if name != "rle"]
 """Members that are taken over, as far as they are lists of what they should be."""
@@ -152,46 +151,20 @@ def _objects(
 ) -> dict[str, Any]:
     """Return the objects of one image. Raises ValueError for those that are wrong: the end of a
     message."""
-    boxes, categories = value["bbox"] or [], value["category"] or []
-    for name in ("category", *members):
-        count = (
-            len(value[name] or ()) if name == "category" or value[name] is not None else len(boxes)
-        )
-        if count != len(boxes):
-            raise ValueError(
-                f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {count} of {name}"
-            )
-    for box in boxes:
-        if box is None or len(box) != 4 or not all(map(_is_place, box)):
-            raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
+    objects = checked_objects({name: value[name] for name in members})
+    categories = objects["category"]
     if None in categories or (
         names is None and any(number < 0 or (said and number >= len(said)) for number in categories)
     ):
         raise ValueError("a category of objects is missing, or below 0, or beyond the names")
-    result = {name: _items(name, value[name], len(boxes)) for name in members}
+    for name, items in objects.items():
+        if name == "segmentation":
+            objects[name] = [each or [] for each in items]
+            if any(len(polygon) < 6 for polygons in objects[name] for polygon in polygons):
+                raise ValueError(f"a polygon of {OBJECTS} has fewer than three points")
+        elif name in ("iscrowd", *FLAGS):
+            objects[name] = [None if item is None else bool(item) for item in items]
     if names is not None:
         numbers = {name: number for number, name in enumerate(names)}
-        result["category"] = [numbers[composed(name)] for name in categories]
-    return result
-
-
-def _is_place(number: float | None) -> bool:
-    return number is not None and math.isfinite(number) and abs(number) < BEYOND
-
-
-def _items(name: str, items: list[Any] | None, count: int) -> list[Any]:
-    if name in ("segmentation", "keypoints"):
-        found = items or [[]] * count
-        for each in found:
-            for part in each or []:
-                wrong = part is None or (
-                    len(part) != 3 if name == "keypoints" else len(part) < 6 or len(part) % 2
-                )
-                if wrong or not all(map(_is_place, part)):
-                    raise ValueError(
-                        f"objects has {name} that is not made of finite numbers as it should be"
-                    )
-        return [each or [] for each in found]
-    if name in ("iscrowd", *FLAGS):
-        return [None if item is None else bool(item) for item in items or [None] * count]
-    return items or [None] * count
+        objects["category"] = [numbers[composed(name)] for name in categories]
+    return objects

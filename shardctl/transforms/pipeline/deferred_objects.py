@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -42,7 +40,7 @@ from shardctl.sources.annotations.finishing import (
     upright_mask,
 )
 from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS, size_of_runs
+from shardctl.sources.annotations.objects import OBJECTS, checked_objects, size_of_runs
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.values import UnfitValue, describe, plain_value, python_value, value_size
 
@@ -197,7 +195,7 @@ class Annotated:
                 if may_wait and (taken := value_size(given)) < WAITING_BYTES:
                     changed[name] = DeferredObjects(given, size, tuple(stages), role, taken)
                 else:
-                    checked = _checked(given, name, size) if of_table else given
+                    checked = _checked(given, size) if of_table else given
                     changed[name] = self._moved_objects(
                         checked, Motion.of(size, stages), stages, role
                     )
@@ -342,45 +340,21 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple | np.ndarray)
 
 
-def _checked(objects: Members, name: str, size: Size) -> Members:
+def _checked(objects: Members, size: Size) -> Members:
     """Return objects of a table whose lists go together, those that are missing as lists of
     nothing. Raises Rejection.
 
     Those of annotations are checked when they are read; those of tables come as they are. `size` is
     that of the image.
     """
-    count = len(objects["bbox"] or ())
-    for member, items in objects.items():
-        if items is not None and len(items) != count:
-            message = f"{name} has {count} of bbox and {len(items)} of {member}"
-            raise _unfit(message)
-    if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
-        raise _unfit(f"a bbox of {name} is not four numbers: x, y, width, height")
-    for polygon in _parts_in(objects, "segmentation"):
-        if not _are_numbers(polygon) or len(polygon) % 2:
-            raise _unfit(f"a polygon of {name} is not a list of numbers: x, y, x, y, …")
-    for point in _parts_in(objects, "keypoints"):
-        if not _are_numbers(point, 3, finite=False):
-            raise _unfit(f"a keypoint of {name} is not three numbers: x, y, v")
+    try:
+        made = checked_objects(objects, finite_points=False)
+    except ValueError as error:
+        raise _unfit(str(error)) from None
     for runs in objects.get("rle") or ():
         if runs is not None:
-            check_runs(runs, name, size)
-    made = {member: [None] * count if items is None else items for member, items in objects.items()}
-    if "keypoints" in made:
-        made["keypoints"] = [each or [] for each in made["keypoints"]]
+            check_runs(runs, OBJECTS, size)
     return made
-
-
-def _parts_in(objects: Members, member: str) -> Iterator[Any]:
-    """Yield the polygons, or the points, of all objects."""
-    return chain.from_iterable(each or () for each in objects.get(member) or ())
-
-
-def _are_numbers(values: Any, count: int | None = None, finite: bool = True) -> bool:
-    fits = isinstance(values, list) and (count is None or len(values) == count)
-    return fits and all(
-        type(value) in (int, float) and (math.isfinite(value) or not finite) for value in values
-    )
 
 
 def check_runs(runs: Any, name: str, size: Size) -> None:
@@ -405,7 +379,7 @@ def _upright_objects(given: Members, rule: AnnotationRule, opened: Opened) -> Me
     if orientation == 1 and rule.boxes == "keep":
         return given
     stored = as_stored(opened.size, orientation)
-    objects = _checked(given, OBJECTS, stored)
+    objects = _checked(given, stored)
     if orientation != 1:
         if "segmentation" in objects:
             objects["segmentation"] = [each or [] for each in objects["segmentation"]]

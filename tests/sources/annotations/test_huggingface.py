@@ -110,7 +110,7 @@ def test_names_of_numbered_categories_are_kept_and_files_that_differ_refused(
     [
         ([[1, 2, 3]], [0], "a bbox of objects is not four finite numbers"),
         ([[1, 2, 3, float("nan")]], [0], "a bbox of objects is not four finite numbers"),
-        ([[1, 2, 3, 4]], [], "objects has 1 bbox and 0 of category"),
+        ([[1, 2, 3, 4]], [], "objects has 1 of bbox and 0 of category"),
         ([[1, 2, 3, 4]], [-1], "a category of objects is missing, or below 0"),
         ([[1, 2, 3, 4]], [None], "a category of objects is missing, or below 0"),
     ],
