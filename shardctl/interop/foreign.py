@@ -8,20 +8,17 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
-import pyarrow as pa
-
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.generations import is_part
 from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, PLAN, SHARDS, STAGING
 from shardctl.format.shard import INFO_KEY
-from shardctl.format.stretches import MAGIC
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of
 from shardctl.sources.export_description import RESTORED, Description, loose_sums
 from shardctl.sources.files import SourceRoot
 from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAIN_TEXTS
 from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.walk import suffix_of
-from shardctl.system.files import check_ordinary, is_file, sha256_of
+from shardctl.system.files import is_file, sha256_of
 from shardctl.system.text import printable
 
 _ARROW = frozenset(FORMAT_NAMES["arrow"])
@@ -76,14 +73,11 @@ def _is_of_others(name: str, opened: str) -> bool:
 
 def _is_own(path: str) -> bool:
     """Return whether an Arrow file is a shard of shardctl, or is too damaged to tell."""
+    from shardctl.sources.formats.arrow import opened  # few folders have such files
+
     try:
-        check_ordinary(path)
-        with pa.OSFile(path) as file:
-            start = file.read(len(MAGIC))
-            file.seek(0)
-            with pa.ipc.open_file(file) if start == MAGIC else pa.ipc.open_stream(file) as reader:
-                return INFO_KEY in (reader.schema.metadata or {})
-    except (pa.ArrowException, OSError, ValueError):
+        return INFO_KEY in (opened(path).schema.metadata or {})
+    except (Rejection, OSError):
         return True
 
 
