@@ -129,6 +129,11 @@ def is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
+def is_binary(type_: pa.DataType) -> bool:
+    """Return whether a type is one of bytes of any length."""
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a type is one of lists, of one length or of any. Views of lists are not."""
     return bool(

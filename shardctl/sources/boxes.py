@@ -15,7 +15,7 @@ from typing import Literal
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import is_number, is_text, leaf_of
+from shardctl.format.arrays import is_binary, is_number, is_text, leaf_of
 from shardctl.format.layout import may_be_pictures
 from shardctl.format.roles import PLACES, Image, Role
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
@@ -235,7 +235,7 @@ def is_named_mask(field: pa.Field) -> bool:
     """Return whether the name of a column says that it is a mask, and its type can hold one encoded
     image in each value."""
     type_ = field.type
-    if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or is_struct(type_)):
+    if not (is_binary(type_) or is_struct(type_)):
         return False
     return bool(_MASK_WORDS & {word.lower() for word in _BETWEEN.split(field.name)})
 
@@ -296,11 +296,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 def is_bytes(type_: pa.DataType) -> bool:
     """Return whether values are bytes."""
-    return bool(
-        pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_fixed_size_binary(type_)
-    )
+    return is_binary(type_) or bool(pa.types.is_fixed_size_binary(type_))
 
 
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:

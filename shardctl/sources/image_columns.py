@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.format.arrays import is_binary, is_text
 from shardctl.format.layout import ENCODED_IMAGE, may_be_pictures
 from shardctl.system.text import printable
 
@@ -48,9 +49,6 @@ PATH_NAMES = frozenset(
 )
 """Usual names of columns with the paths of images."""
 
-_BYTES = (pa.binary(), pa.large_binary())
-_STRINGS = (pa.string(), pa.large_string())
-
 
 def is_struct(type_: pa.DataType) -> bool:
     """Return whether values are structs of bytes and path, as Hugging Face datasets stores
@@ -58,15 +56,17 @@ def is_struct(type_: pa.DataType) -> bool:
     if not pa.types.is_struct(type_) or sorted(f.name for f in type_) != ["bytes", "path"]:
         return False
     data, path = type_.field("bytes").type, type_.field("path").type
-    return (data in _BYTES or pa.types.is_null(data)) and (
-        path in _STRINGS or pa.types.is_null(path)
-    )
+    return (is_binary(data) or pa.types.is_null(data)) and (is_text(path) or pa.types.is_null(path))
 
 
 def can_hold_images(type_: pa.DataType) -> bool:
     """Return whether a column of this type can be one of images."""
-    is_plain = type_ in (*_BYTES, *_STRINGS) or pa.types.is_fixed_size_binary(type_)
-    return is_plain or is_struct(type_)
+    return (
+        is_binary(type_)
+        or is_text(type_)
+        or is_struct(type_)
+        or bool(pa.types.is_fixed_size_binary(type_))
+    )
 
 
 def struct_columns(schema: pa.Schema) -> list[str]:
@@ -81,7 +81,7 @@ def without_doubt(schema: pa.Schema) -> str | None:
     structs = struct_columns(schema)
     if structs:
         return structs[0] if len(structs) == 1 else None
-    named = [f.name for f in schema if f.type in _BYTES and f.name.lower() in BYTES_NAMES]
+    named = [f.name for f in schema if is_binary(f.type) and f.name.lower() in BYTES_NAMES]
     return named[0] if len(named) == 1 else None
 
 
@@ -120,9 +120,9 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
 
 def _candidates(schema: pa.Schema) -> list[list[str]]:
     """Return the columns that may hold the images, the clearest kind first."""
-    held = [f.name for f in schema if f.type in _BYTES]
+    held = [f.name for f in schema if is_binary(f.type)]
     named = [name for name in held if name.lower() in BYTES_NAMES]
-    paths = [f.name for f in schema if f.type in _STRINGS and f.name.lower() in PATH_NAMES]
+    paths = [f.name for f in schema if is_text(f.type) and f.name.lower() in PATH_NAMES]
     return [struct_columns(schema), named or held, paths]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.arrays import is_number, is_text, items_of
+from shardctl.format.arrays import is_binary, is_number, is_text, items_of
 from shardctl.format.dataset_tables import is_path_below
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import Json
@@ -406,7 +406,7 @@ def is_packed(type_: pa.DataType) -> bool:
 
 def is_bytes(type_: pa.DataType) -> bool:
     """Return whether values of a type are strings or bytes."""
-    return bool(is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+    return is_text(type_) or is_binary(type_)
 
 
 def has_gaps(array: pa.Array) -> bool:

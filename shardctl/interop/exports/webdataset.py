@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.format.arrays import is_binary
 from shardctl.format.names import distinct_name, extension_part, member_key
 from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
@@ -123,7 +124,7 @@ def _is_image_member(column: Column, part: str) -> bool:
 
 
 def _is_bytes(column: Column) -> bool:
-    return bool(pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type))
+    return is_binary(column.type)
 
 
 def _member(column: Column, part: str) -> str | None:

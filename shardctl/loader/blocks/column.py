@@ -23,6 +23,7 @@ from shardctl.format.arrays import (
     Shape,
     dtype_of,
     edges_of,
+    is_binary,
     is_list,
     is_number,
     is_text,
@@ -159,7 +160,7 @@ def _places_of(
         if all(size >= 0 for size in sizes):
             return "fixed", math.prod(sizes) * dtype.itemsize, dtype, sizes
         return "variable" if len(sizes) == 1 else "nested", dtype.itemsize, dtype, ()
-    is_bytes = pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
+    is_bytes = is_binary(type_)
     is_variable = is_bytes or type_.equals(ENCODED_IMAGE) or is_text(type_)
     return "variable" if is_variable else "other", 1, None, ()
 
