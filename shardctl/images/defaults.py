@@ -31,6 +31,8 @@ OTHER_SUFFIXES = frozenset(
 )
 """File names of images that are not read: they become rejects, so that none is missing silently."""
 
+KNOWN_SUFFIXES = SUFFIXES | OTHER_SUFFIXES
+
 BOXES = ("keep", "clip", "drop")
 """What is done about boxes that reach outside of their image."""
 

@@ -20,7 +20,7 @@ from shardctl.format.layout import may_be_pictures
 from shardctl.format.roles import PLACES, Image, Role
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.codecs.image import open_image
-from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
+from shardctl.images.defaults import KNOWN_SUFFIXES
 from shardctl.sources.image_columns import is_struct
 from shardctl.system.text import counted, some
 
@@ -40,7 +40,6 @@ _BRACKETED = re.compile(r"\s*([A-Z]+\s*)?[\[({].*\d", re.DOTALL)
 """JSON, tuples of Python, and WKT: POLYGON ((1 2, 3 4))."""
 
 _FILE = re.compile(r".*[^\s.]\.(json|xml|txt|csv|npy|npz|pts|mat|pkl)", re.IGNORECASE | re.DOTALL)
-_IMAGE_ENDINGS = tuple(SUFFIXES | OTHER_SUFFIXES)
 
 _YOLO = re.compile(rb"\s*(\d+(\s+-?[01]?\.\d+(?=\s|\Z)){4,}\s*)+")
 """Lines with the number of a class, and shares of the width and the height.
@@ -98,7 +97,7 @@ def _kind_of_text(text: str) -> Kind | None:
     are_numbers = all(map(_NUMBER.fullmatch, words))
     if are_numbers and len(words) <= 1:
         return None
-    is_path = text.partition("?")[0].strip().lower().endswith(_IMAGE_ENDINGS)
+    is_path = text.partition("?")[0].strip().lower().endswith(tuple(KNOWN_SUFFIXES))
     found = is_path or are_numbers or _BRACKETED.match(text) or _FILE.fullmatch(text)
     return "numbers" if found else "other"
 

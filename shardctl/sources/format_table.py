@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
+from shardctl.images.defaults import KNOWN_SUFFIXES
 from shardctl.system.packages import to_install
 
 
@@ -349,7 +349,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
     ),
     InputFormat(
         "frames",
-        tuple(sorted(SUFFIXES | OTHER_SUFFIXES)),
+        tuple(sorted(KNOWN_SUFFIXES)),
         "frames:Frames",
         Family.OWN,
         begins="frames:begins",

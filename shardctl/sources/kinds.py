@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.format.roles import Sample
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
-from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
+from shardctl.images.defaults import KNOWN_SUFFIXES
 from shardctl.sources.export_description import described
 from shardctl.sources.files import begin_of
 from shardctl.sources.format_table import FORMAT_NAMES, FRAME, TABLE_SUFFIXES, TEXT_SUFFIXES
@@ -63,9 +63,6 @@ SIDE_FILES = frozenset(
 )
 """Names of files that are often beside images; they are not opened to check whether they are
 images."""
-
-
-KNOWN_SUFFIXES = SUFFIXES | OTHER_SUFFIXES
 
 
 _NAMED = frozenset((*KNOWN_SUFFIXES, *SIDE_FILES, *TABLE_SUFFIXES, *TEXT_SUFFIXES))

@@ -25,6 +25,7 @@ from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
+from shardctl.images.defaults import KNOWN_SUFFIXES
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.discover import settle_kind
 from shardctl.making.convert.listener import Listener
@@ -59,7 +60,7 @@ from shardctl.making.shards.job import SourceBase
 from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.export_description import may_be_of_export
 from shardctl.sources.files import SourceRoot, folder_of, list_all
-from shardctl.sources.kinds import KINDS, KNOWN_SUFFIXES, Form
+from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import Changed, ChangedError, Listed, Seen, unlisted_files
 from shardctl.sources.sidecars import depends_on_others, inputs_among
 from shardctl.sources.walk import FoundFile, suffix_of

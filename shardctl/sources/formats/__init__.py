@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.format.arrays import Numbers
-from shardctl.images.defaults import OTHER_SUFFIXES, SUFFIXES
+from shardctl.images.defaults import KNOWN_SUFFIXES
 from shardctl.sources.files import (
     BEGIN_BYTES,
     Version,
@@ -193,8 +193,6 @@ _OTHERS = frozenset(
 )
 """Endings of files that are none of these formats: they are not opened to see what they are."""
 
-_IMAGES = SUFFIXES | OTHER_SUFFIXES
-
 SNIFFED_BYTES = 512
 """How much of the beginning of a file tells its format: a header of tar."""
 
@@ -222,7 +220,7 @@ def ending_of(path: str, opened: str) -> str:
     spelled = next((ending for pattern, ending in _SPELLINGS if pattern.search(lower)), None)
     if spelled is not None:
         return spelled
-    of_image = suffix if suffix in _IMAGES else ""
+    of_image = suffix if suffix in KNOWN_SUFFIXES else ""
     return of_image if suffix in _OTHERS else _ending_by_content(opened) or of_image
 
 
