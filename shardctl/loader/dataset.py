@@ -413,11 +413,8 @@ class Dataset:
         GatherOptions describes reading (`cache` is in bytes, `on_error` is "raise" or "skip").
         Transforms describes how values are decoded and converted.
         """
-        given = {
-            name: _READERS[name](name, value) if name in _READERS else value
-            for name, value in locals().items()
-        }
-        reading, transforms = _those(GatherOptions, given), _those(Transforms, given)
+        given = checked_arguments(locals())
+        reading, transforms = options_among(GatherOptions, given), options_among(Transforms, given)
         transforms = self._with_steps(transforms, given)
         if transforms.recipe is not None and processes not in (None, "auto"):
             transforms.recipe.check_sending()
@@ -447,7 +444,7 @@ class Dataset:
             given["processes"] = None if here else processes_for(stream, transforms)
         elif processes is not None and reading.cache:
             raise UsageError("cache= keeps images of one process; leave out cache= or processes=")
-        loader = Loader(stream, _those(LoaderOptions, given))
+        loader = Loader(stream, options_among(LoaderOptions, given))
         label = self.roles.main_label
         if label in {column.name for column in stream.columns} - {*given["fill"]}:
             self._check_labels(str(label))
@@ -540,7 +537,15 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 Options = TypeVar("Options", LoaderOptions, GatherOptions, Transforms)
 
 
-def _those(kind: type[Options], given: Mapping[str, Any]) -> Options:
+def checked_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of `Dataset.loader` as they are read. Raises UsageError for a wrong type."""
+    return {
+        name: _READERS[name](name, value) if name in _READERS else value
+        for name, value in given.items()
+    }
+
+
+def options_among(kind: type[Options], given: Mapping[str, Any]) -> Options:
     """Return the options of one kind among the arguments of `Dataset.loader`."""
     return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 

@@ -4,13 +4,14 @@ of the dataset."""
 from __future__ import annotations
 
 import hashlib
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +27,14 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.tables import SHARDS_SCHEMA, ShardEntry, ShardTable
 from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import Shards
-from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.dataset import Dataset, checked_arguments, open_dataset, options_among
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection, sums
 from shardctl.making.commit.commit import manifest_of
 from shardctl.making.shards.job import marker_path
 from shardctl.making.shards.marker import read_marker
-from shardctl.system.arguments import truth, whole_number
+from shardctl.system.arguments import whole_number
 from shardctl.system.files import is_file
 from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.text import lacks, printable
@@ -80,73 +81,67 @@ class FinishedPart(Shards):
         return self._other(name, what)
 
 
-class ShardWatcher:
-    """Looks for finished shards of a split, or of all."""
+def finished_shards(target: Path, split: str | None) -> Iterator[Finished | None]:
+    """Yield at each look the finished shards of a split, or of all, at last those of the complete
+    dataset; None if nothing is there yet.
 
-    def __init__(self, target: Path, split: str | None) -> None:
-        self._target, self._split = target, split
-        self._job: tuple[Path, int] | None = None
-        self._left: list[tuple[int, str, int]] = []
-        self._known: list[ShardEntry] = []
-        self._recipe: dict[str, Any] = {}
-
-    def look(self) -> Finished | None:
-        """Return the finished shards, all of them if the dataset is complete; None if nothing is
-        there yet.
-
-        Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose
-        shards were looked at before.
-        """
-        if (self._target / MANIFEST).exists():
-            opened = open_dataset(self._target, self._split)
-            if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
-                raise DatasetError(
-                    f"{printable(self._target)}: was updated while it was read; start the epoch "
-                    "again"
-                )
-            shards = opened._selection.shards
-            return Finished(list(shards.rows_and_digests()), True, lambda first: (shards, 0))
+    Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose shards
+    were looked at before.
+    """
+    job: tuple[Path, int] | None = None
+    recipe: dict[str, Any] = {}
+    left: list[tuple[int, str, int]] = []
+    known: list[ShardEntry] = []
+    while not (target / MANIFEST).exists():
+        found = None
         # it may just have taken its place, or given way to another
         with suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
-            return self._of_job(next(filter(is_file, (self._target / STAGING).glob(f"*/{JOB}"))))
-        return None
+            path = next(filter(is_file, (target / STAGING).glob(f"*/{JOB}")))
+            folder, here = path.parent, (path.parent, path.stat().st_ino)
+            # a job may begin anew, as it does where a late record has another type
+            if here != job:
+                record = JobFolder(folder).record()
+                splits = [(each["name"], each["shards"]) for each in record["splits"]]
+                names = [name for name, _ in splits]
+                if split is not None and split not in names:
+                    raise UsageError(f"{printable(target)}: {lacks('split', split, names)}")
+                shards = ((name, number) for name, count in splits for number in range(count))
+                left = [
+                    (place, name, number)
+                    for place, (name, number) in enumerate(shards)
+                    if split in (None, name)
+                ]
+                left.reverse()
+                job, known, recipe = here, [], record["recipe"]
+            while left:
+                place, name, number = left[-1]
+                marker = marker_path(folder, place)
+                if not marker.exists():
+                    break
+                facts = read_marker(marker).facts
+                shard = path_of_shard(name, number, facts.sha256)
+                if (target / shard).stat().st_size != facts.bytes:
+                    break
+                left.pop()
+                if facts.rows:  # the dataset leaves out the others
+                    known.append(ShardEntry.of_written(name, number, shard, facts))
+            contents = [(each.rows, each.sha256) for each in known]
+            part = partial(_part_from, target, split, known.copy(), recipe)
+            found = Finished(contents, not left, part)
+        yield found
+    opened = open_dataset(target, split)
+    if job is not None and opened.manifest.fingerprint != job[0].name:
+        raise DatasetError(
+            f"{printable(target)}: was updated while it was read; start the epoch again"
+        )
+    complete = opened._selection.shards
+    yield Finished(list(complete.rows_and_digests()), True, lambda first: (complete, 0))
 
-    def _of_job(self, path: Path) -> Finished:
-        folder, job = path.parent, (path.parent, path.stat().st_ino)
-        # a job may begin anew, as it does where a late record has another type
-        if job != self._job:
-            record = JobFolder(folder).record()
-            splits = [(split["name"], split["shards"]) for split in record["splits"]]
-            names = [name for name, _ in splits]
-            if self._split is not None and self._split not in names:
-                raise UsageError(f"{printable(self._target)}: {lacks('split', self._split, names)}")
-            shards = ((name, number) for name, count in splits for number in range(count))
-            self._left = [
-                (place, name, number)
-                for place, (name, number) in enumerate(shards)
-                if self._split in (None, name)
-            ]
-            self._left.reverse()
-            self._job, self._known, self._recipe = job, [], record["recipe"]
-        while self._left:
-            place, name, number = self._left[-1]
-            marker = marker_path(folder, place)
-            if not marker.exists():
-                break
-            facts = read_marker(marker).facts
-            shard = path_of_shard(name, number, facts.sha256)
-            if (self._target / shard).stat().st_size != facts.bytes:
-                break
-            self._left.pop()
-            if facts.rows:  # the dataset leaves out the others
-                self._known.append(ShardEntry.of_written(name, number, shard, facts))
-        known, recipe = self._known.copy(), self._recipe
 
-        def part(first: int) -> tuple[Shards, int]:
-            return FinishedPart(self._target, self._split, known[first:], recipe), first
-
-        contents = [(each.rows, each.sha256) for each in known]
-        return Finished(contents, not self._left, part)
+def _part_from(
+    target: Path, split: str | None, known: list[ShardEntry], recipe: dict[str, Any], first: int
+) -> tuple[Shards, int]:
+    return FinishedPart(target, split, known[first:], recipe), first
 
 
 def in_background(settle: Callable[[], None]) -> Future[None]:
@@ -181,7 +176,9 @@ class PartialDataset:
     def wait(self) -> Dataset:
         """Return the dataset once it is complete. Raises what `snapshot` raises."""
         self._making.result()
-        return open_dataset(self._target, self._split)
+        if self._opened is None:
+            self._opened = open_dataset(self._target, self._split)
+        return self._opened
 
     def __getattr__(self, name: str) -> Any:
         """Return what the dataset has, once it is complete. Raises UsageError before."""
@@ -202,13 +199,9 @@ class PartialDataset:
         return iter(self._whole("iteration"))
 
     def _whole(self, what: str) -> Dataset:
-        if not self.is_complete:
-            if self._making.done():
-                self._making.result()
+        if not self._making.done():
             raise _too_early(what)
-        if self._opened is None:
-            self._opened = self.wait()
-        return self._opened
+        return self.wait()
 
     def in_split(self, split: str) -> PartialDataset:
         """Return the samples of one split. Raises UsageError where one was chosen before."""
@@ -216,16 +209,7 @@ class PartialDataset:
             raise UsageError(f"the split {self._split} is chosen already")
         return PartialDataset(self._target, self._making, split)
 
-    def loader(
-        self,
-        batch_size: int,
-        shuffle: bool | str = False,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-        drop_last: bool = False,
-        **options: Any,
-    ) -> PartialLoader:
+    def loader(self, *given: Any, **options: Any) -> PartialLoader:
         """Return a loader of batches, with the options of `Dataset.loader` (but `repeat`,
         `processes` and `bucket`).
 
@@ -234,97 +218,83 @@ class PartialDataset:
         last batch is filled up, it is with samples of the last shards. Every later epoch is one of
         `Dataset.loader`. Raises UsageError.
         """
-        for name in ("repeat", "processes", "bucket"):
-            if options.get(name) not in (None, 1):
-                raise _too_early(f"{name}=")
-        dropped, remainder = truth("drop_last", drop_last), options.get("remainder")
-        LoaderOptions(batch_size, rank, world_size, drop_last=dropped, remainder=remainder).check()
-        known = {"rank": rank, "world_size": world_size, "seed": seed, "drop_last": dropped}
-        given = {**known, **options}
         # an unknown option is a TypeError at once
-        inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)
-        return PartialLoader(self, batch_size, shuffle, given)
+        chosen = signature(Dataset.loader).bind(self, *given, **options).arguments
+        del chosen["self"]
+        for name in ("repeat", "processes", "bucket"):
+            if chosen.get(name) not in (None, 1):
+                raise _too_early(f"{name}=")
+        options_among(LoaderOptions, checked_arguments(chosen)).check()
+        return PartialLoader(self, chosen)
 
 
 class PartialLoader:
     """An iterable of batches, as shardctl's Loader. One iteration is one epoch; the first one needs
     no complete dataset."""
 
-    def __init__(
-        self,
-        dataset: PartialDataset,
-        batch_size: int,
-        shuffle: bool | str,
-        options: dict[str, Any],
-    ) -> None:
-        self._dataset, self._batch_size, self._shuffle = dataset, batch_size, shuffle
-        self._seed, self._options = options["seed"], options
-        self._global_batch = batch_size * (options["world_size"] or 1)
+    def __init__(self, dataset: PartialDataset, options: dict[str, Any]) -> None:
+        """`options` are those of `Dataset.loader`."""
+        self._dataset, self._options = dataset, options
+        self._shuffle, self._seed = options.get("shuffle", False), options.get("seed", 0)
+        self._global_batch = options["batch_size"] * (options.get("world_size") or 1)
         self._consumed = 0
         self._shards: list[tuple[int, str]] = []
         self._content: str | None = None
-        self._later: Loader | None = None
+        self._later: Loader | None = None  # until the first epoch is over
         self._now: Loader | None = None
         self._read: LoaderStats | None = None
-        self._is_first = True
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
-        self._now = self._read = None
-        if self._is_first:
-            yield from self._first_epoch()
-            return
-        self._now = self._complete()
-        yield from self._now
+        self._now, self._read = self._later, None
+        yield from self._first_epoch() if self._now is None else self._now
 
     def _complete(self) -> Loader:
-        """Return the loader of the later epochs, which needs the complete dataset."""
-        if self._later is None:
-            ds = self._dataset.wait()
-            self._later = ds.loader(self._batch_size, self._shuffle, **self._options)
-            self._later.set_epoch(1)
-        return self._later
+        """Return a loader of the later epochs, which need the complete dataset."""
+        later = self._dataset.wait().loader(**self._options)
+        later.set_epoch(1)
+        return later
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain data. That of the first epoch counts the samples that all
         ranks have consumed."""
-        if not self._is_first:
-            return self._complete().state_dict()
+        if self._later is not None:
+            return self._later.state_dict()
         return {"epoch": 0, "samples": self._consumed, "order": self._order()}
 
     def _order(self) -> dict[str, Any]:
+        """Return what decides the order, with a digest of the shards of which samples are
+        consumed."""
+        content = self._content
+        if content is None:
+            ends = np.cumsum([rows for rows, _ in self._shards])
+            begun = self._shards[: np.searchsorted(ends, self._consumed) + 1]
+            digests = "".join(sha256 for _, sha256 in begun) if self._consumed else ""
+            content = hashlib.sha256(digests.encode()).hexdigest()[:16]
         return {
             "arriving": True,
             "split": self._dataset._split,
             "shuffle": bool(self._shuffle),
             "seed": self._seed,
-            "content": self._consumed_content(),
+            "content": content,
         }
-
-    def _consumed_content(self) -> str:
-        """Return a digest of the shards of which samples are consumed."""
-        if self._content is not None:
-            return self._content
-        ends = np.cumsum([rows for rows, _ in self._shards])
-        begun = self._shards[: np.searchsorted(ends, self._consumed) + 1] if self._consumed else []
-        return hashlib.sha256("".join(sha256 for _, sha256 in begun).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state. Raises UsageError for that of another order."""
         order = state.get("order", {})
         if not isinstance(order, dict) or not order.get("arriving"):
-            self._is_first = False
-            self._complete().load_state_dict(state)
-        else:
-            content = order.get("content", "")
-            refuse_other_order(order, {**self._order(), "content": content})
-            self._is_first, self._consumed = True, whole_number("samples", state.get("samples"), 0)
-            self._content = content
+            self._later = self._complete()
+            self._later.load_state_dict(state)
+            return
+        content = order.get("content", "")
+        refuse_other_order(order, {**self._order(), "content": content})
+        self._consumed = whole_number("samples", state.get("samples"), 0)
+        self._later, self._content = None, content
 
     @property
     def next_epoch(self) -> int:
         """The epoch of the next iteration."""
-        return int(self._consumed > 0) if self._is_first else self._complete().next_epoch
+        return int(self._consumed > 0) if self._later is None else self._later.next_epoch
 
     def stats(self) -> LoaderStats | None:
         """Return the statistics since the start of the last iteration, as those of Loader; None
@@ -335,10 +305,7 @@ class PartialLoader:
     def _first_epoch(self) -> Iterator[Batch]:
         """Yield batches of the shards that are finished, and wait for more of them, until all are
         read."""
-        arrivals = ShardWatcher(self._dataset._target, self._dataset._split)
-        are_all = False
-        while not are_all:
-            found = arrivals.look()
+        for found in finished_shards(self._dataset._target, self._dataset._split):
             ends = np.cumsum([0, *(rows for rows, _ in found.contents)]) if found else np.zeros(1)
             if found is None or not (
                 found.are_all or ends[-1] - self._consumed >= self._global_batch
@@ -351,32 +318,28 @@ class PartialLoader:
             self._shards, self._content = found.contents, None
             refuse_other_order(before, self._order())  # others were consumed
             first = int(np.searchsorted(ends[1:], self._consumed, side="right"))
-            are_all = found.are_all
             if first < len(found.contents):
                 shards, first = found.part(first)
-                yield from self._batches_of(
-                    shards, first, int(ends[first]), self._options["drop_last"] or not are_all
-                )
-        self._dataset.wait()
-        self._is_first, self._consumed = False, 0
+                yield from self._batches_of(shards, first, int(ends[first]), not found.are_all)
+            if found.are_all:
+                break
+        self._later, self._consumed = self._complete(), 0
 
     def _batches_of(
-        self, shards: Shards, first: int, before: int, drop_last: bool
+        self, shards: Shards, first: int, before: int, more_come: bool
     ) -> Iterator[Batch]:
         """Yield the batches of some shards that are not consumed; the first of these is the `first`
-        of the split, and `before` samples come before it."""
+        of the split, and `before` samples come before it. Where `more_come`, only full ones."""
         chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
-        options = {**self._options, "drop_last": drop_last}
-        if drop_last:
-            # it is for the end of the epoch, and this is not there yet
-            options.pop("remainder", None)
+        options = {**self._options, "shuffle": False}
+        if more_come:
+            options |= {"drop_last": True, "remainder": None}
         self._read = self.stats()
-        self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
+        self._now = Dataset(Selection(shards, chosen)).loader(**options)
         skipped = self._consumed - before
         self._now.load_state_dict({**self._now.state_dict(), "samples": skipped})
-        end = (
-            len(shards) - (len(shards) - skipped) % self._global_batch if drop_last else len(shards)
-        )
+        left_out = (len(shards) - skipped) % self._global_batch if self._now.options.drops else 0
+        end = len(shards) - left_out
         for batch in self._now:
             at = self._now.state_dict()
             self._consumed = before + (end if at["epoch"] else at["samples"])
