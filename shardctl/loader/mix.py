@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.format.roles import Mask, Objects, Role
+from shardctl.format.roles import Mask
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
@@ -95,23 +95,24 @@ class Mix:
         UsageError."""
         parts = [dataset.loader(batch_size, seed=seed, **options) for dataset in self._datasets]
         opens = {"lanes", "interleave"}.isdisjoint(options)
-        streams = [
-            self._relabelled(part.stream, dataset).one_of(len(parts), opens)
-            for part, dataset in zip(parts, self._datasets, strict=True)
-        ]
-        self._check_types(options.get("columns"))
-        self._check_meanings(streams[0])
+        streams: list[DatasetStream] = []
+        for part, dataset in zip(parts, self._datasets, strict=True):
+            own: Any = part.stream
+            streams.append(own.one_of(len(parts), opens, self._new_labels(own.columns, dataset)))
+        _check_meanings([stream.columns for stream in streams])
         return Loader(
             Mixture(streams, self._weights, self._samples, whole_number("seed", seed)),
             parts[0].options,
         )
 
-    def _relabelled(self, stream: Any, dataset: Dataset) -> DatasetStream:
-        """Return a dataset's stream with its labels renumbered by the classes of the mixture."""
-        own: DatasetStream = stream
+    def _new_labels(
+        self, columns: Sequence[Column], dataset: Dataset
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the labels of a dataset by the classes of the mixture, where they are others:
+        `found[column][n]` in the place of n."""
         together, changed = self.class_names, {}
         every = [each.class_names for each in self._datasets]
-        for name in [column.name for column in own.columns]:
+        for name in [column.name for column in columns]:
             if not any(name in names for names in every):
                 continue
             if name not in together:
@@ -126,48 +127,34 @@ class Mix:
             labels = tuple(numbers[each] for each in dataset.class_names[name])
             if labels != tuple(range(len(labels))):
                 changed[name] = labels
-        return own.relabelled(changed) if changed else own
-
-    def _check_types(self, columns: Sequence[str] | None) -> None:
-        """Raise UsageError if a column that is not numeric has another type in another dataset."""
-        first, *others = self._datasets
-        for name in first.schema.names if columns is None else columns:
-            for other in others:
-                if name not in first.schema.names or name not in other.schema.names:
-                    # the mixture reports it, with the names of all fields; or it is a member of
-                    # objects
-                    continue
-                one, two = first.schema.field(name).type, other.schema.field(name).type
-                if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
-                    raise UsageError(
-                        f"column {name} is {one} in one dataset and {two} in another; leave it out "
-                        "with columns="
-                    )
-
-    def _check_meanings(self, stream: DatasetStream) -> None:
-        """Raise UsageError if numbers of masks, or keypoints, mean something else in another
-        dataset: they are not changed."""
-        for column in stream.columns:
-            first, *others = (
-                _meanings(column, dataset.roles.get(column.name)) for dataset in self._datasets
-            )
-            for other in others:
-                wrong = [what for what in {**first, **other} if first.get(what) != other.get(what)]
-                if wrong:
-                    one, two = first.get(wrong[0]), other.get(wrong[0])
-                    raise UsageError(
-                        f"{column.name}: {wrong[0]} is {one!r} in one dataset and {two!r} in "
-                        "another; leave it out with columns="
-                    )
+        return changed
 
 
-def _meanings(column: Column, role: Role | None) -> dict[str, Any]:
-    """Return what the numbers of a mask, or the places of keypoints, mean."""
-    if isinstance(role, Mask):
-        return {
-            "ignore": role.ignore,
-            **{f"class {number}": name for number, name in enumerate(role.names or ())},
-        }
-    if isinstance(role, Objects) and "keypoints" in column.object_members:
-        return {f"keypoint {number}": name for number, name in enumerate(role.keypoints or ())}
-    return {}
+def _check_meanings(every: Sequence[Sequence[Column]]) -> None:
+    """Raise UsageError if values that are not changed mean something else in another dataset, or
+    are of another type."""
+    first, *others = ({column.name: _meanings(column) for column in columns} for columns in every)
+    for name, here in first.items():
+        for other in others:
+            there = other.get(name, here)  # the mixture names the fields that not all have
+            wrong = next((w for w in {**here, **there} if here.get(w) != there.get(w)), None)
+            if wrong is not None:
+                raise UsageError(
+                    f"{wrong} is {here.get(wrong)} in one dataset and {there.get(wrong)} in "
+                    "another; leave it out with columns="
+                )
+
+
+def _meanings(column: Column) -> dict[str, str]:
+    """Return what the numbers of a mask mean, or the places of keypoints, and the type of what is
+    not numeric."""
+    name, mask, objects = column.name, column.picture, column.objects
+    said = {f"column {name}": str(column.type)} if column.kind == "other" else {}
+    if isinstance(mask, Mask):
+        if mask.ignore is not None:
+            said[f"{name}: ignore"] = repr(mask.ignore)
+        said |= {f"{name}: class {n}": repr(each) for n, each in enumerate(mask.names or ())}
+    if objects is not None and "keypoints" in column.object_members:
+        named = enumerate(objects.keypoints or ())
+        said |= {f"{name}: keypoint {n}": repr(each) for n, each in named}
+    return said

@@ -128,22 +128,19 @@ class DatasetStream:
         """Make the same stream when it is unpickled."""
         return type(self), self._made_of
 
-    def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
-        """Return the same stream with other labels: in each of these columns `labels[column][n]` in
-        the place of n."""
-        selection, columns, order, transforms, reading = self._made_of
-        transforms = replace(transforms, relabel=labels)
-        return type(self)(selection, columns, order, transforms, reading)
-
-    def one_of(self, streams: int, opens: bool) -> DatasetStream:
+    def one_of(
+        self, streams: int, opens: bool, labels: Mapping[str, tuple[int, ...]]
+    ) -> DatasetStream:
         """Return the same stream as one of several of a mixture, which hold MIXTURE_BYTES of blocks
-        together. `opens`: as many blocks as one stream has open are divided among them."""
+        together. `opens`: as many blocks as one stream has open are divided among them. It has
+        other labels: in each of these columns `labels[column][n]` in the place of n."""
         selection, columns, order, transforms, reading = self._made_of
         if opens:
             lanes = 1 << max(0, (order.lanes // streams).bit_length() - 1)
             order = replace(order, lanes=lanes, interleave=max(1, order.interleave // streams))
         blocks, most = max(1, reading.blocks // streams), MIXTURE_BYTES / streams
         reading = replace(reading, blocks=blocks, block_bytes=min(reading.block_bytes, most))
+        transforms = replace(transforms, relabel=labels)
         return type(self)(selection, columns, order, transforms, reading)
 
     def strict(self) -> DatasetStream:
