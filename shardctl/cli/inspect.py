@@ -27,7 +27,7 @@ from shardctl.cli.show import SHOWN_TOKENS, differences_lines, sample_report, te
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
 from shardctl.system.report import Section, table_lines
-from shardctl.system.text import counted, lacks, printable
+from shardctl.system.text import counted, printable
 
 if TYPE_CHECKING:
     from shardctl.format.dataset_location import DatasetLocation
@@ -383,10 +383,7 @@ def _show_files(place: DatasetLocation, split: str | None, output: Output) -> No
     from shardctl.format.tables import ShardTable
 
     manifest, table = Manifest.load(place.folder), ShardTable(place.folder)
-    splits = [each.name for each in manifest.splits]
-    if split is not None and split not in splits:
-        raise UsageError(f"{place.shown}: {lacks('split', split, splits)}")
-    names = [each.path for each in table if split in (None, each.split)]
+    names = [table[number].path for number in manifest.shards_of(split, place.shown)]
     if split is None:
         own = [*manifest.files, *([UPDATE] if manifest.update else [])]
         copy = [MANIFEST] if manifest.places.tables else []

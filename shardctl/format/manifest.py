@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.format.counts import Counts, are_jpeg_counts, are_step_counts
 from shardctl.format.generations import why_no_manifest
 from shardctl.format.layout import Layout
@@ -37,7 +37,7 @@ from shardctl.system.files import FileFacts, exists, is_file, sha256_of
 from shardctl.system.folders import Folder
 from shardctl.system.locations import is_url
 from shardctl.system.stores.base import WRONG_ADVICE
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, lacks, printable
 from shardctl.version import __version__
 
 FORMAT_VERSION = 3
@@ -196,6 +196,21 @@ class Manifest:
         record = {"format": "shardctl", "format_version": version, **record}
         record["digest"] = digest_of(record)
         return json.dumps(record, indent=1) + "\n"
+
+    def splits_of(self, split: str | None, shown: str) -> tuple[SplitFacts, ...]:
+        """Return what is known of a split, or of all for None. Raises UsageError for one that the
+        dataset, which is `shown` so, has not."""
+        names = [each.name for each in self.splits]
+        if split is not None and split not in names:
+            raise UsageError(f"{shown}: {lacks('split', split, names)}")
+        return tuple(each for each in self.splits if split in (None, each.name))
+
+    def shards_of(self, split: str | None, shown: str) -> range:
+        """Return the numbers of the shards of a split, or of all for None. Raises as `splits_of`."""
+        chosen = self.splits_of(split, shown)
+        before = takewhile(lambda each: each not in chosen, self.splits)
+        start = sum(each.shards for each in before)
+        return range(start, start + sum(each.shards for each in chosen))
 
     def strange_sources(self) -> Names:
         """Return the sources that no conversion records so: neither an absolute path without `..`

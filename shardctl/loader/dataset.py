@@ -205,7 +205,7 @@ class Dataset:
         from shardctl.loader.notebook import dataset_in_notebook
 
         manifest, chosen = self.manifest, self._selection.chosen
-        splits = [each for each in manifest.splits if self.split in (None, each.name)]
+        splits = manifest.splits_of(self.split, self._shards.shown)
         of_split = f" of split {self.split}" if self.split else ""
         stored = format_bytes(sum(each.bytes for each in splits))
         size = stored if chosen is None else f"chosen from {len(self._shards):,}"
@@ -456,8 +456,8 @@ class Dataset:
         counts, shards = self.manifest.class_counts, self._shards
         if counts is None or self._selection.chosen is not None:
             return
-        splits = [facts.name for facts in self.manifest.splits if self.split in (None, facts.name)]
-        labelled = sum(sum(counts.get(split, ())) for split in splits)
+        splits = self.manifest.splits_of(self.split, shards.shown)
+        labelled = sum(sum(counts.get(split.name, ())) for split in splits)
         if labelled >= len(self):
             return
         labels = self._gatherer([label])

@@ -145,7 +145,7 @@ def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchR
 def _described(place: str, read: Dataset) -> dict[str, Any]:
     """Return what is measured of a dataset, one split or all, as BenchResult has it."""
     manifest = read.manifest
-    splits = [entry for entry in manifest.splits if read.split in (None, entry.name)]
+    splits = manifest.splits_of(read.split, place)
     return {
         "path": place,
         "fingerprint": manifest.fingerprint,
@@ -193,7 +193,7 @@ def run_baseline(
             f"{printable(root)}: all its raw inputs, which --baseline reads, have changed "
             "or are gone"
         )
-    splits = [split for split in manifest.splits if options.split in (None, split.name)]
+    splits = manifest.splits_of(options.split, printable(root))
     size, rate = sum(split.samples for split in splits), samples / seconds
     return compare(size, rate, found.rate, manifest.seconds, rejected)
 

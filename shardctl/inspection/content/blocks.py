@@ -297,32 +297,17 @@ def some_blocks(
         counts = np.array([len(ShardReader(folder, lone))])
     else:
         table = ShardTable(folder)
-        begin, end = shards_of(folder, split)
-        counts = table.block_counts[begin:end]
+        numbers = Manifest.load(folder).shards_of(split, folder.shown())
+        counts = table.block_counts[numbers.start : numbers.stop]
     ends = np.cumsum(counts)
     total = int(counts.sum())
     chosen = list(range(total)) if total <= count else evenly_spaced(total, count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
     for number, blocks in groupby(zip(shards, chosen, strict=True), itemgetter(0)):
-        entry = None if lone else table[begin + number]
+        entry = None if lone else table[numbers[number]]
         shard = Shard(folder, lone if entry is None else entry.path, entry)
         first = int(ends[number] - counts[number])
         yield from (StoredBlock(shard, block - first) for _, block in blocks)
-
-
-def shards_of(folder: Folder, split: str | None) -> tuple[int, int]:
-    """Return the numbers of the first shard of a split, and of the first shard after it; None:
-    those of the dataset. Raises UsageError for an unknown split."""
-    start, splits = 0, Manifest.load(folder).splits
-    for facts in splits:
-        if split == facts.name:
-            return start, start + facts.shards
-        start += facts.shards
-    if split is not None:
-        raise UsageError(
-            f"{folder.shown()}: {lacks('split', split, [facts.name for facts in splits])}"
-        )
-    return 0, start
 
 
 def some_samples(place: DatasetLocation, split: str | None, count: int) -> Iterator[StoredSample]:

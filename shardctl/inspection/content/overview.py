@@ -20,7 +20,6 @@ from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import shard_name
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
-from shardctl.inspection.content.blocks import shards_of
 from shardctl.system.folders import Folder
 from shardctl.system.report import Section, Table, in_a_notebook
 from shardctl.system.text import counted, format_bytes
@@ -280,8 +279,9 @@ def overview(folder: Folder, split: str | None = None) -> Overview:
     unknown split."""
     manifest = Manifest.load(folder)
     table = ShardTable(folder)
-    first, last = shards_of(folder, split)
-    sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
+    numbers = manifest.shards_of(split, folder.shown())
+    chosen = slice(numbers.start, numbers.stop)
+    sizes, raw_sizes = table.sizes[chosen], table.raw_sizes[chosen]
     reasons, examples = count_reasons(read_rejects(folder))
     low, median, high = (int(each(sizes)) if len(sizes) else 0 for each in (min, np.median, max))
     classes = _classes(folder, manifest)

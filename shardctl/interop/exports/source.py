@@ -94,11 +94,9 @@ class Source:
         self.folder, self.choice = folder, choice
         self._stored = DatasetTables(folder)
         self.manifest: Manifest = self._stored.manifest
-        names = [facts.name for facts in self.manifest.splits]
-        if choice.split is not None and choice.split not in names:
-            raise UsageError(f"{self.shown}: {lacks('split', choice.split, names)}")
         self.turned = 0
-        self.splits: tuple[str, ...] = tuple(names) if choice.split is None else (choice.split,)
+        chosen = self.manifest.splits_of(choice.split, self.shown)
+        self.splits: tuple[str, ...] = tuple(each.name for each in chosen)
 
     @property
     def shown(self) -> str:

@@ -43,7 +43,7 @@ from shardctl.loader.blocks.stages import NETWORK_COUNTS, Stages
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
 from shardctl.system.processes.fork import keep_renewed
-from shardctl.system.text import lacks, printable
+from shardctl.system.text import printable
 
 if TYPE_CHECKING:
     from shardctl.system.fetching import Ahead
@@ -110,7 +110,7 @@ class Shards:
                 f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; "
                 f"{VERIFY_ADVICE}"
             )
-        self._take(table, self._shards_of(split, len(table)))
+        self._take(table, self.manifest.shards_of(split, self.shown))
 
     def _take(self, table: ShardTable, chosen: range) -> None:
         """Begin with these of the shards of a table."""
@@ -149,18 +149,6 @@ class Shards:
         """Take a fresh lock: in a forked child the old one may be held by a thread that is not
         there."""
         self.opening = threading.Lock()
-
-    def _shards_of(self, split: str | None, shards: int) -> range:
-        if split is None:
-            return range(shards)
-        start = 0
-        for facts in self.manifest.splits:
-            if facts.name == split:
-                return range(start, start + facts.shards)
-            start += facts.shards
-        raise UsageError(
-            f"{self.shown}: {lacks('split', split, (facts.name for facts in self.manifest.splits))}"
-        )
 
     @cached_property
     def layout(self) -> Layout:
