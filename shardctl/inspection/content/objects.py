@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Floats, items_of
+from shardctl.format.arrays import Floats, items_of, owners_of
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask, Objects
@@ -132,7 +132,7 @@ class _Tally:
         counts = lengths["bbox"]
         if any(not np.array_equal(counts, each) for each in lengths.values()):
             raise ValueError("the lists of a sample's objects have different lengths")
-        image_of = np.repeat(np.arange(rows), counts)
+        image_of = owners_of(counts)
         there = np.asarray(column.is_valid())
         self.counts.update(
             samples=rows,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.arrays import Bools, Numbers, owners_of
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.token_columns import list_lengths
 from shardctl.loader.blocks.column import Column
@@ -61,7 +61,7 @@ def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[i
 def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
     lists = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
     counts = list_lengths(lists[BOX])
-    owners = np.repeat(np.arange(len(counts)), counts)
+    owners = owners_of(counts)
     whole = True
     for name, items in lists.items():
         lengths = list_lengths(items)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Bools, Numbers, bytes_of
+from shardctl.format.arrays import Bools, Numbers, bytes_of, owners_of
 from shardctl.format.dataset_tables import MOST, ShardUnits
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
@@ -309,7 +309,7 @@ def _wrong_documents(
     for rows, name, least in ((lengths, DOCUMENT_LENGTHS, 1), (starts, DOCUMENT_STARTS, 0)):
         for row, place in _first_of_each_row(rows, rows.values < least):
             yield row, f"has {rows.values[place]} in {name}, and the least is {least}"
-    row_of = np.repeat(np.arange(block.num_rows), lengths.lengths)
+    row_of = owners_of(lengths.lengths)
     filled = np.bincount(row_of, np.maximum(lengths.values, 0), minlength=block.num_rows).astype(
         np.int64
     )

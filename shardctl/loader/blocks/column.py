@@ -31,6 +31,7 @@ from shardctl.format.arrays import (
 )
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Image, Mask, Names, Objects, Plain, Role
+from shardctl.format.token_columns import list_lengths
 from shardctl.loader.blocks.gather import Located, gather
 
 
@@ -292,15 +293,13 @@ class Lists:
     @classmethod
     def of(cls, array: pa.Array) -> Lists:
         """Read the lists of an Arrow array of lists of numbers."""
-        import pyarrow.compute as pc  # rare, and 40 ms
-
         lengths: list[Numbers] = []
         original = array
         lacking = np.zeros(len(array), bool)
         while not is_number(array.type):
             if array.null_count:
                 lacking[_owners(lengths, np.flatnonzero(is_missing(array)))] = True
-            lengths.append(_plain(pc.list_value_length(array).fill_null(0)).astype(np.int64))
+            lengths.append(list_lengths(array))
             array = array.flatten()  # without the lists that are missing
         missing = is_missing(array) if array.null_count else None
         numbers = _plain(array.fill_null(0) if array.null_count else array)

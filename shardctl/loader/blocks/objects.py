@@ -25,6 +25,7 @@ from shardctl.format.arrays import (
 )
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
+from shardctl.format.token_columns import list_lengths
 from shardctl.images.codecs.image import open_image
 from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.polygons import Polygons, stretches
@@ -135,10 +136,10 @@ class Marked:
         """Read the members of an Arrow array of structs of lists. Raises Misfit."""
         annotated = ~is_missing(array)
         lists = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        counts = _lengths(lists[BOX] if BOX in lists else array.field(0))
+        counts = list_lengths(lists[BOX] if BOX in lists else array.field(0))
         members: dict[str, Member] = {}
         for name, type_ in types.items():
-            lengths = _lengths(lists[name])
+            lengths = list_lengths(lists[name])
             wrong = np.flatnonzero(lengths != counts)
             if len(wrong):
                 place = int(wrong[0])
@@ -212,18 +213,6 @@ class Marked:
         }
 
 
-def _lengths(lists: pa.Array) -> Numbers:
-    if not lists.null_count:
-        found: Numbers = np.diff(lists.offsets.to_numpy().astype(np.int64))
-        return found
-    import pyarrow.compute as pc  # rare, and 40 ms
-
-    lengths: Numbers = (
-        pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return lengths
-
-
 def _member(name: str, values: pa.Array, type_: MemberType, counts: Numbers) -> Member:
     """Return the values of T objects."""
     if name == KEYPOINTS:
@@ -244,7 +233,7 @@ def _member(name: str, values: pa.Array, type_: MemberType, counts: Numbers) -> 
 def _keypoints(values: pa.Array, type_: MemberType, counts: Numbers) -> Array:
     """Return the points of T objects, (T, points, 3); those that an object lacks are 0, 0, 0: not
     there."""
-    lengths = _lengths(values)
+    lengths = list_lengths(values)
     most = int(lengths.max(initial=0)) if type_.shape[0] < 0 else type_.shape[0]
     wrong = np.flatnonzero(lengths > most)
     if len(wrong):
@@ -260,9 +249,9 @@ def _keypoints(values: pa.Array, type_: MemberType, counts: Numbers) -> Array:
 
 
 def _polygons(values: pa.Array, counts: Numbers) -> Polygons:
-    of_object = _lengths(values)
+    of_object = list_lengths(values)
     lists = values.flatten()
-    lengths = _lengths(lists)
+    lengths = list_lengths(lists)
     wrong = np.flatnonzero(lengths % 2)
     if len(wrong):
         owner = owners_of(of_object)[wrong[0]]
