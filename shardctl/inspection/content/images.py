@@ -9,30 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.errors import Rejection, StorageError
+from shardctl.errors import StorageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
-from shardctl.images.codecs import image
 from shardctl.images.codecs.drawing import name_of
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample
 from shardctl.system.files import make_folder, naming_the_path
 from shardctl.system.text import printable
-
-
-def facts_of(data: bytes | None) -> dict[str, Any]:
-    """Return width, height, stored bytes, format and mode of an encoded image; an `error` where it
-    cannot be opened."""
-    facts: dict[str, Any] = dict.fromkeys(("width", "height", "format", "image_bytes"))
-    if data is None:
-        return facts
-    facts["image_bytes"] = len(data)
-    try:
-        opened = image.open_image(data, max_pixels=2**62)
-    except Rejection as rejection:
-        return {**facts, "error": rejection.message}
-    facts["width"], facts["height"] = opened.size
-    return {**facts, "format": opened.format, "mode": opened.mode}
 
 
 def is_encoded_image(value: Any) -> bool:

@@ -29,10 +29,10 @@ from shardctl.inspection.content.blocks import (
     is_image,
     some_blocks,
 )
-from shardctl.inspection.content.images import facts_of, is_encoded_image, is_objects, plain_objects
+from shardctl.inspection.content.images import is_encoded_image, is_objects, plain_objects
 from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
-from shardctl.loader.blocks.pictures import askable_headers, headers_of
+from shardctl.loader.blocks.pictures import askable_headers, facts_of, headers_of
 from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
 from shardctl.system.folders import Folder

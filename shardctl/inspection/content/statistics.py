@@ -17,7 +17,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
 from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
 from shardctl.inspection.content.blocks import StoredBlock, blocks_and_share, count_blocks
-from shardctl.inspection.content.images import facts_of
+from shardctl.loader.blocks.pictures import facts_of
 from shardctl.system.report import Table
 from shardctl.system.text import format_bytes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -401,13 +400,20 @@ def headers_of(column: Column, values: pa.Array) -> pa.StructArray:
     if column.shape:
         known = {"width": column.shape[1], "height": column.shape[0], "image_bytes": column.width}
         return pa.array([known] * len(values), HEADER)
-    return pa.array([_header(data.as_py()) for data in values.field("bytes")], HEADER)
+    found = (data.as_py() for data in values.field("bytes"))
+    return pa.array([None if data is None else facts_of(data) for data in found], HEADER)
 
 
-def _header(data: bytes | None) -> dict[str, Any] | None:
+def facts_of(data: bytes | None) -> dict[str, Any]:
+    """Return width, height, stored bytes, format and mode of an encoded image; an `error` where it
+    cannot be opened."""
+    facts: dict[str, Any] = dict.fromkeys(("width", "height", "format", "image_bytes"))
     if data is None:
-        return None
-    width = height = None
-    with suppress(Rejection):
-        width, height = image.open_image(data, max_pixels=2**62).size
-    return {"width": width, "height": height, "image_bytes": len(data)}
+        return facts
+    facts["image_bytes"] = len(data)
+    try:
+        opened = image.open_image(data, max_pixels=2**62)
+    except Rejection as rejection:
+        return {**facts, "error": rejection.message}
+    facts["width"], facts["height"] = opened.size
+    return {**facts, "format": opened.format, "mode": opened.mode}

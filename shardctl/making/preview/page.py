@@ -15,7 +15,7 @@ from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.defaults import CENTRE
 from shardctl.inspection.content.blocks import StoredSample
-from shardctl.inspection.content.images import facts_of, is_encoded_image
+from shardctl.inspection.content.images import is_encoded_image
 from shardctl.inspection.pages.page import (
     STATIC,
     absolute,
@@ -35,6 +35,7 @@ from shardctl.inspection.pages.pictures import (
     marks,
     thumbnail,
 )
+from shardctl.loader.blocks.pictures import facts_of
 from shardctl.making.preview import Preview, Tried, count_objects
 from shardctl.system.messages import entry_for
 from shardctl.system.options import declared_in
