@@ -26,6 +26,7 @@ from shardctl.format.names import (
     REJECTS,
     SHARDS,
     STAGING,
+    UPDATE,
     job_of_generation,
 )
 from shardctl.format.on_store import DatasetOnStore
@@ -129,7 +130,9 @@ def _is_as_written(data: bytes) -> bool:
 
 def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> list[Finding]:
     """Compare one of the files beside the shards with what the manifest says of it."""
-    facts = manifest.files[name]
+    facts = manifest.update if name == UPDATE else manifest.files[name]
+    if facts is None:
+        return []
     remedy = BRING_BACK if name in manifest.given_files else MEND
     if name == PLAN and manifest.generation.number > 1:
         remedy = REPAIR_ADVICE  # an update keeps units in their shards, which nothing else says

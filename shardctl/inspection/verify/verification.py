@@ -54,7 +54,7 @@ from shardctl.inspection.verify.result import (
     result_of,
     warning,
 )
-from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_manifest
+from shardctl.inspection.verify.tables import OF_SHARDS, TABLE_CHECKS, check_file, check_manifest
 from shardctl.system.files import PARTIAL
 from shardctl.system.folders import hash_file
 from shardctl.system.permutation import LazySequence
@@ -222,23 +222,11 @@ class _Verification:
 
     def _check_update(self, manifest: Manifest) -> None:
         """Check what only `convert --update` needs: without it, a dataset is whole all the same."""
-        facts, found = manifest.update, self.folder.stat(UPDATE)
-        if facts is None:
-            return
-        what = "cannot be read"
-        with contextlib.suppress(OSError):
-            if found is None or found.kind != "file":
-                what = "is missing"
-            elif found.size == facts.bytes and (
-                self.level == "quick" or hash_file(self.folder, UPDATE) == facts.sha256
-            ):
-                return
-            else:
-                what = "is damaged"
-        needs = (
-            "the samples are whole, but `convert --update` cannot tell which inputs have changed"
-        )
-        self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
+        words = {MISSING: "is missing", UNREADABLE: "cannot be read"}
+        for found in check_file(self.folder, manifest, UPDATE, self.level):
+            what = f"{UPDATE} {words.get(found.kind, 'is damaged')}: the samples are whole, but "
+            needs = "`convert --update` cannot tell which inputs have changed"
+            self.findings.append(warning("damaged-update", f"{what}{needs}"))
 
     def _check_all(
         self,
