@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardctl.errors import WorkerError
 from shardctl.format.arrays import Bools, Numbers
@@ -40,18 +40,17 @@ memory is to be given up."""
 class Found:
     """What an answer says besides the batch.
 
-    `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays`
+    `there` (n,) is which samples are present; None says that the batch is an error. `arrays`
     has, for each array of the batch that is not in its pickle, the number of the segment, the first
     byte in it, and the size; a large pickle is the last of them. `segments` are the numbers and sizes of new segments, `dropped` the numbers of those
     that are no longer used. `counts` are those of the process so far, with CPU_S.
     """
 
-    failed: bool
-    there: Bools | None = None
-    arrays: list[Place] = field(default_factory=list)
-    segments: list[tuple[int, int]] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    counts: dict[str, float] = field(default_factory=dict)
+    there: Bools | None
+    arrays: list[Place]
+    segments: list[tuple[int, int]]
+    dropped: list[int]
+    counts: dict[str, float]
 
 
 def send_answer(

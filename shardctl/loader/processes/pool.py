@@ -238,9 +238,8 @@ class _Worker:
                 self._why = str(error)
             self._close()
             raise
-        if found.failed:
+        if found.there is None:
             raise_again(pickle.loads(batch))
-        assert found.there is not None
         buffers = [leases[number][first : first + size] for number, first, size in found.arrays]
         return pickle.loads(batch or buffers.pop(), buffers=buffers), found.there
 

@@ -256,19 +256,14 @@ def _answer(stream: Stream, pool: SegmentPool, channel: socket.socket, question:
     samples, epoch, free, given_up = question
     pool.give_back(free, given_up)
     memory = SharedMemory(pool)
-    arrays: list[Place] = []
-    there = None
     try:
         batch, there = stream.gather(samples, epoch, memory)
         message, arrays = _packed(batch, memory)
-        failed = False
     except Exception as error:  # noqa: BLE001 - the loader's process raises it
-        message, failed = pickle.dumps(_sent(error), protocol=5), True
-        arrays = []
+        message, arrays, there = pickle.dumps(_sent(error), protocol=5), [], None
     used = memory.keep({segment for segment, _, _ in arrays})
     new = [segment for segment in used if segment.descriptor is not None]
     found = Found(
-        failed,
         there,
         arrays,
         [(segment.number, segment.pages.size) for segment in new],

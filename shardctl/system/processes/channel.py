@@ -12,7 +12,7 @@ import socket
 import struct
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 _SIZE = struct.Struct("<Q")
 
@@ -87,7 +87,7 @@ def portable(error: BaseException) -> BaseException:
     return error
 
 
-def raise_again(error: BaseException) -> None:
+def raise_again(error: BaseException) -> NoReturn:
     """Raise an error of another process, with its traceback there if it brings that."""
     remote = error.__dict__.pop("remote", None)
     if remote is None:
