@@ -40,7 +40,7 @@ from harness import (
 )
 
 import shardctl
-from shardctl.benchmark.measure.machine import evict
+from shardctl.benchmark.measure.machine import drop
 from shardctl.loader.dataset import Dataset
 
 BATCH = 256
@@ -74,7 +74,7 @@ def compared(make: Callable[[Bench], Case]) -> Callable[[Bench, str, int], dict[
 
     def measure(bench: Bench, name: str, runs: int) -> dict[str, Any]:
         contenders, dataset = make(bench)
-        evict(dataset)
+        drop(shards_of(dataset))
         cold = contenders["shardctl"]()
         warm(dataset)
         in_turn(contenders, 1)

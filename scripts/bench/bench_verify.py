@@ -28,7 +28,7 @@ from harness import (
     warm,
 )
 
-from shardctl.benchmark.measure.machine import evict
+from shardctl.benchmark.measure.machine import drop
 
 HASH = """
 import hashlib, os, sys
@@ -69,7 +69,7 @@ def main() -> None:
 
         def timed(command: tuple[object, ...], cold: bool) -> Callable[[], float]:
             def run() -> float:
-                (evict if cold else warm)(dataset)
+                drop(shards) if cold else warm(dataset)
                 return seconds(lambda: done(*command))
 
             return run

@@ -73,9 +73,10 @@ def cold(
     def bench(**options: Any) -> tuple[Any, list[int]]:
         heard: list[int] = []
         dropped: list[int] = []
-        monkeypatch.setattr(
-            "shardctl.benchmark.measure.subjects.evict", lambda root: dropped.append(sum(heard))
-        )
+        for module in ("measure", "measure.throughput", "measure.consumers"):
+            monkeypatch.setattr(
+                f"shardctl.benchmark.{module}.drop", lambda files: dropped.append(sum(heard))
+            )
         result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, **options)
         assert np.diff([*dropped, sum(heard)]).max() <= 60, "no sample twice without dropping"
         return result, dropped

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from shardctl.benchmark.measure.consumers import consumer_of
-from shardctl.benchmark.measure.machine import drop
+from shardctl.benchmark.measure.machine import drop, residency
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
     BaselineResult,
@@ -119,12 +119,16 @@ def _bench(path: str | Path, listener: Listener, chosen: BenchOptions) -> BenchR
         raise UsageError(
             f"{printable(path)}: a baseline reads raw inputs of this machine; leave out --baseline"
         )
+    if chosen.cold and is_url(path):
+        raise UsageError(
+            f"{printable(path)}: only files of this machine can be dropped; leave out --cold"
+        )
     subject, manifest = OwnDataset(path, chosen), opened(path, chosen).manifest
     consumer = consumer_of(path, chosen)
     read = opened(path, chosen)
     dataset, root, tokens = _described(str(path), read), read.root, tokens_per_sample(read)
     del read  # nothing stays open that a cold measurement could not drop
-    page_cache = {"before": subject.residency()}
+    page_cache = {"before": residency(subject.files)}
     listener.phase("reading")
     (found,) = measure([subject], chosen, listener.samples)
     result = summarize(dataset, root, chosen, found, page_cache, tokens)
@@ -447,7 +451,7 @@ def _measure(
         shuffle = False if order == IN_ORDER else order
         chosen = replace(options, shuffle=shuffle, threads=threads, batch_size=size)
         if options.cold:
-            OwnDataset(place, chosen).evict()
+            drop(OwnDataset(place, chosen).files)
         loader, run = open_loader(place, chosen, repeat), Throughput()
         run.run(loader, SETTING_SECONDS, report)
         loader.close()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shardctl.benchmark.measure.machine import drop
 from shardctl.benchmark.measure.meters import count_of
 from shardctl.benchmark.measure.result import ENOUGH, ConsumerResult
 from shardctl.benchmark.measure.subjects import (
@@ -319,7 +320,7 @@ def _open_for_training(subject: Subject, options: BenchOptions) -> Batches:
     """Open full batches, so that all steps are alike. A cold reader has one epoch: a second would
     be warm."""
     if options.cold:
-        subject.evict()
+        drop(subject.files)
     return subject.open(1 if options.cold else None, drop_last=True)[0]
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.format.dataset_folder import dataset_in
-from shardctl.format.tables import ShardTable
 from shardctl.images.codecs import backend
 from shardctl.system.files import ordinary
 from shardctl.system.machine import memory_bytes, usable_cores
@@ -81,21 +79,7 @@ LOOKED_AT = 256
 """The largest number of files whose pages are looked up, from all over them."""
 
 
-def residency(root: Path) -> float | None:
-    """Return the share of the shards' pages that are in memory (0 to 1); None if the system does
-    not report it.
-
-    Raises DatasetError.
-    """
-    return residency_of(_shards_of(root))
-
-
-def _shards_of(root: Path) -> list[Path]:
-    dataset = dataset_in(root)
-    return list(map(dataset.path, ShardTable(dataset).paths))
-
-
-def residency_of(files: Sequence[Path]) -> float | None:
+def residency(files: Sequence[Path]) -> float | None:
     """Return the share of the pages of files that are in memory (0 to 1); None if the system does
     not report it."""
     found = [_pages_of(files[place]) for place in evenly_spaced(len(files), LOOKED_AT)]
@@ -110,19 +94,13 @@ def _pages_of(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def evict(root: Path) -> None:
-    """Ask the system to drop a dataset's shards from its page cache. Raises UsageError if it has no
-    such call.
+def drop(paths: Iterable[Path]) -> None:
+    """Ask the system to drop files from its page cache; what cannot be opened is skipped. Raises
+    UsageError if it has no such call.
 
     Mapped pages stay: datasets that were opened before must have been released.
     """
     gc.collect()
-    drop(_shards_of(root))
-
-
-def drop(paths: Iterable[Path]) -> None:
-    """Ask the system to drop files from its page cache; what cannot be opened is skipped. Raises
-    UsageError."""
     if not hasattr(os, "posix_fadvise"):
         raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
     for path in paths:

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardctl.benchmark.measure.machine import evict, residency
 from shardctl.benchmark.measure.meters import own_memory_mb, peak_memory_mb
 from shardctl.benchmark.measure.result import IN_ORDER
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.roles import Roles
+from shardctl.format.tables import ShardTable
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, columns_of_blocks, packed_column
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.memory import Batch
@@ -71,12 +72,9 @@ class Subject(Protocol):
         """Return what has come over a network since the reader was opened, as LoaderStats counts
         it; None for local files."""
 
-    def evict(self) -> None:
-        """Drop the shards from the page cache. Raises UsageError."""
-
-    def residency(self) -> float | None:
-        """Return the share of the shards that is in the page cache (0 to 1); None if the system
-        does not report it."""
+    @property
+    def files(self) -> list[Path]:
+        """The files of the shards; none where they are on a store. Raises DatasetError."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +102,13 @@ class OwnDataset:
         counts = vars(batches.stats())
         return {name: counts[name] for name in NETWORK_COUNTS} if is_url(self.place) else None
 
-    def evict(self) -> None:
-        """Drop the shards from the page cache. Raises UsageError for a dataset on a store."""
+    @property
+    def files(self) -> list[Path]:
+        """The files of the shards; none of a dataset on a store. Raises DatasetError."""
         if is_url(self.place):
-            raise UsageError(
-                f"{printable(self.place)}: only files of this machine can be dropped; leave "
-                "out --cold"
-            )
-        evict(Path(self.place))
-
-    def residency(self) -> float | None:
-        """Return the share of the shards in the page cache, None for a dataset on a store. Raises
-        DatasetError."""
-        return None if is_url(self.place) else residency(Path(self.place))
+            return []
+        dataset = dataset_in(Path(self.place))
+        return list(map(dataset.path, ShardTable(dataset).paths))
 
 
 def opened(place: str | Path, options: BenchOptions) -> Dataset:

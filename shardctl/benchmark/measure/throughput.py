@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.measure.machine import environment
+from shardctl.benchmark.measure.machine import drop, environment, residency
 from shardctl.benchmark.measure.meters import CpuMeter, Latencies, RateSeries, Weights, count_of
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
@@ -264,8 +264,9 @@ def _cold_epoch(
 ) -> None:
     """Drop the shards from the page cache, open them, and read them once, or as much as the time
     allows."""
-    subject.evict()
-    left = subject.residency()
+    files = subject.files
+    drop(files)
+    left = residency(files)
     if left is not None:
         result.left_in_cache = max(left, result.left_in_cache or 0.0)
     batches, seconds = subject.open(1)

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
 from shardctl.benchmark.measure import Listener
 from shardctl.benchmark.measure.consumers import find_consumer, without_reading_ahead
-from shardctl.benchmark.measure.machine import drop, residency_of
+from shardctl.benchmark.measure.machine import residency
 from shardctl.benchmark.measure.meters import memory_of_others
 from shardctl.benchmark.measure.result import IN_ORDER, BenchResult, ReaderFacts
 from shardctl.benchmark.measure.subjects import Batches, Memory, OwnDataset, Subject
@@ -49,36 +49,32 @@ class PeerShards:
 
     reader: PeerReader
     python: str
-    files: list[str]
+    files: list[Path]
+    notes: tuple[str, ...]
     options: BenchOptions
     scratch: Path
     library: str = ""
     how: str = ""
     reads_ahead: bool = True
-    _times: int = field(default=0)
+
+    @property
+    def facts(self) -> ReaderFacts:
+        """What is told of the reader."""
+        return ReaderFacts(self.library, self.how, self.python, self.notes)
 
     def open(self, epochs: int | None, drop_last: bool = False) -> tuple[Batches, float]:
         """Open the shards; the start of Python and its imports are not part of the seconds."""
-        self._times += 1
-        scratch = self.scratch / f"reader-{self._times}"
-        scratch.mkdir()
         options = {
-            "files": self.files,
+            "files": list(map(str, self.files)),
             "shuffle": bool(self.options.shuffle),
             "decode": self.options.decode,
             "batch_size": self.options.batch_size,
             "processes": self.options.processes or usable_cores(),
-            "scratch": str(scratch),
+            "scratch": mkdtemp(dir=self.scratch),
         }
         remote = Remote(self.reader, self.python, options, epochs)
-        began = time.perf_counter()
-        try:
-            remote.open()
-        except BaseException:
-            remote.close()
-            raise
         self.library, self.how, self.reads_ahead = remote.library, remote.how, remote.reads_ahead
-        return remote, time.perf_counter() - began
+        return remote, remote.opening_s
 
     def order_and_memory(self, batches: Batches) -> tuple[str, Memory]:
         """Return the name of the order, and the memory of the processes that read, without this
@@ -97,14 +93,6 @@ class PeerShards:
 
     def transfers_of(self, batches: Batches) -> dict[str, int] | None:
         """Return None: the files are local."""
-
-    def evict(self) -> None:
-        """Drop the files from the page cache."""
-        drop(map(Path, self.files))
-
-    def residency(self) -> float | None:
-        """Return the share of the files that is in the page cache."""
-        return residency_of(list(map(Path, self.files)))
 
 
 def bench_shards(
@@ -125,7 +113,7 @@ def bench_shards(
     _check(chosen, beside)
     consumer = find_consumer(chosen, _rate_of)
     with scratch_folder() as scratch:
-        subject, dataset, notes = _find(root, chosen, python, scratch)
+        subject, dataset = _find(root, chosen, python, scratch)
         if chosen.cold and subject.reader.copies:
             raise UsageError(
                 "--cold is not for Parquet files, of which a copy in memory is read; leave it out"
@@ -138,7 +126,7 @@ def bench_shards(
             subjects.append(OwnDataset(tried[0], replace(chosen, processes=None)))
             if not chosen.cold and dataset["bytes"] < memory_bytes() / 2:
                 subject.read()
-        page_cache = {"before": subject.residency()}
+        page_cache = {"before": residency(subject.files)}
         listener.phase("reading")
         found, *own = measure(subjects, chosen, listener.samples)
         result = summarize(dataset, root, chosen, found, page_cache)
@@ -152,16 +140,16 @@ def bench_shards(
             _, records, made = tried
             against = compare_readers(made.samples, records, made.bytes, found, own[0])
             result = replace(result, against=against)
-        return replace(result, reader=ReaderFacts(subject.library, subject.how, python, notes))
+        return replace(result, reader=subject.facts)
 
 
 def rate_today(path: Path, python: str, options: BenchOptions) -> tuple[ReaderFacts, float]:
     """Return the reader of the shards at a path and its rate in samples/s. Raises UsageError,
     InputError, InstallError."""
     with scratch_folder() as scratch:
-        subject, _, notes = _find(path, options, python, scratch)
+        subject, _ = _find(path, options, python, scratch)
         (found,) = measure([subject], options, lambda samples: None)
-        return ReaderFacts(subject.library, subject.how, python, notes), found.rate
+        return subject.facts, found.rate
 
 
 def _check(options: BenchOptions, beside: bool) -> None:
@@ -206,9 +194,8 @@ def _refuse_unreadable(files: Sequence[str]) -> None:
 
 def _find(
     root: Path, options: BenchOptions, python: str, scratch: Path
-) -> tuple[PeerShards, dict[str, Any], tuple[str, ...]]:
-    """Return the shards with their reader, what is measured of them, and what a person should know
-    of it."""
+) -> tuple[PeerShards, dict[str, Any]]:
+    """Return the shards with their reader, and what is measured of them."""
     with open_shards(root, "auto") as (shards, _):
         rows = [
             row
@@ -238,4 +225,5 @@ def _find(
         "bytes": sum(sizes[:count]),
         "recipe": None,
     }
-    return PeerShards(reader, python, files[:count], options, scratch), dataset, notes
+    read = list(map(Path, files[:count]))
+    return PeerShards(reader, python, read, notes, options, scratch), dataset

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,7 +142,6 @@ class Remote:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._answers = self._process.stdin, self._process.stdout
-        self.library, self.how, self.threads, self.reads_ahead = "", "", 0, True
         self._read: int | None = None  # samples of the epoch that was begun
         try:
             self._send(
@@ -155,19 +155,15 @@ class Remote:
                     f"{printable(python)}: is not a Python that runs the reader ({why}); name "
                     "another"
                 ) from None
+            began = time.perf_counter()
+            opened = self._ask("open")
         except BaseException:
             self.close()
             raise
-
-    def open(self) -> None:
-        """Open the shards."""
-        opened = self._ask("open")
-        self.library, self.how, self.threads = (
-            opened["library"],
-            opened["how"],
-            int(opened["parallel"]),
-        )
-        self.reads_ahead = opened["ahead"]
+        self.opening_s = time.perf_counter() - began
+        """How long it took to open the shards, without the start of Python and its imports."""
+        self.library, self.how = opened["library"], opened["how"]
+        self.threads, self.reads_ahead = int(opened["parallel"]), opened["ahead"]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches: those of the epochs, or without an end from where the last iteration was
@@ -199,7 +195,7 @@ class Remote:
 
     def stats(self) -> PeerStats:
         """Return the processor time of its processes so far."""
-        return PeerStats(sum(seconds for seconds in _processes_of(self._process.pid).values()))
+        return PeerStats(sum(_processes_of(self._process.pid).values()))
 
     @property
     def process_ids(self) -> list[int]:
