@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from shardctl.format.tables import ShardTable, is_written
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.order import MODES
+from shardctl.loader.prefetch import Prefetcher
 from shardctl.making.shards.inputs import check_digest, digest_of, read_whole
 from shardctl.making.shards.job import Job, PlannedUnit, RecordReading, RetryHints, SourceBase
 from shardctl.making.shards.records import RecordChoice, read_unit, sample_of
@@ -170,9 +171,6 @@ UNITS = 64
 """The largest number of units of files of many records that are read."""
 
 BASELINE_SECONDS = 4.0
-
-_AHEAD = 2
-"""Finished batches that may wait, beyond those being made."""
 
 
 def run_baseline(
@@ -302,21 +300,18 @@ class _Inputs:
         size = options.batch_size if self._job.fields is None else 1
         batches = [self._units[first : first + size] for first in range(0, len(self._units), size)]
         tasks = iter(batches) if options.cold else itertools.cycle(batches)
-        began, samples, rejected, first_time = time.perf_counter(), 0, 0, len(batches)
-        with ThreadPoolExecutor(threads) as pool:
-            ahead: list[Future[tuple[int, int]]] = [
-                pool.submit(self._make, rows) for rows in itertools.islice(tasks, threads + _AHEAD)
-            ]
-            while ahead:
-                made, refused = ahead.pop(0).result()
+        samples, rejected, first_time = 0, 0, len(batches)
+        began, seconds = time.perf_counter(), 0.0
+        with closing(Prefetcher(self._make, tasks, threads, None, None)) as finished:
+            for made, refused in finished:
                 samples, first_time = samples + made, first_time - 1
                 rejected += refused if first_time >= 0 else 0
                 report(made)
-                if time.perf_counter() - began < (options.seconds or BASELINE_SECONDS) or (
-                    not samples and first_time > 0
-                ):
-                    ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
-        return samples, rejected, time.perf_counter() - began
+                seconds = time.perf_counter() - began
+                is_over = seconds >= (options.seconds or BASELINE_SECONDS)
+                if is_over and (samples or first_time <= 0):
+                    break
+        return samples, rejected, seconds
 
     def _make(self, units: list[tuple[int, str]]) -> tuple[int, int]:
         """Make a batch: read, decode, transform, and stack images of one shape. Return how many
