@@ -230,76 +230,76 @@ computed."""
 
 
 @dataclass(frozen=True)
-class PacedConsumer:
-    """Takes batches at a fixed rate (samples/s of one GPU), as `options.gpus` GPUs would."""
+class Consumer:
+    """Takes batches: at a fixed `rate` (samples/s of one GPU), as `options.gpus` GPUs would; or by a
+    `function` of the user, which gets every batch. How fast it is without the loader is measured
+    first."""
 
     name: str
-    rate: float
     options: BenchOptions
+    rate: float = 0.0
+    function: Callable[[Any], Any] | None = None
     notes: tuple[str, ...] = ()
 
     def feed(self, subject: Subject, found: Throughput, report: Report) -> ConsumerResult:
         """Feed it batches, and return its utilisation."""
-        opened = _open_for_training(subject, self.options)
-        total = self.rate * self.options.gpus
-        with closing(opened), closing(iter(opened)) as batches:  # type: ignore[type-var]  # a generator
-            fed = feed_paced(batches, total, self.options.consumer_seconds, report)
-        time = ThreadTime()
-        time.add(opened)
-        return _consumer_result(self, self.rate, fed, found, time, self.notes)
+        options, function, time = self.options, self.function, ThreadTime()
+        if function is None:
+            rate, opened = self.rate, _open_for_training(subject, options)
+            with closing(opened), closing(iter(opened)) as batches:  # type: ignore[type-var]  # a generator
+                total = rate * options.gpus
+                fed = feed_paced(batches, total, options.consumer_seconds, report)
+            time.add(opened)
+        else:
 
+            def run(pulse: Pulse) -> tuple[float, Fed]:
+                source, finish = _on_device(_open_for_training(subject, options), options.device)
+                step = Step(self.name, function, finish)
+                with closing(iter(source)) as batches:
+                    first = next(batches)
+                    rate = own_rate(step, first, count_of(first), pulse)
+                # the pages that they map cannot be dropped from the page cache
+                del source, batches, first
+                loader = _open_for_training(subject, options)
+                with closing(iter(_on_device(loader, options.device)[0])) as batches:
+                    seconds = options.consumer_seconds
+                    fed = feed_step(batches, step, rate, seconds, report, pulse)
+                time.add(loader)
+                loader.close()
+                return rate, fed
 
-@dataclass(frozen=True)
-class FunctionConsumer:
-    """Calls a function of the user with every batch. How fast the function is without the loader is
-    measured first."""
-
-    name: str
-    function: Callable[[Any], Any]
-    options: BenchOptions
-
-    def feed(self, subject: Subject, found: Throughput, report: Report) -> ConsumerResult:
-        """Measure the function alone, then with the loader, and return its utilisation."""
-        time = ThreadTime()
-
-        def run(pulse: Pulse) -> tuple[float, Fed]:
-            source, finish = _on_device(
-                _open_for_training(subject, self.options), self.options.device
+            rate, fed = watched(self.name, run, options.consumer_timeout)
+        if not fed.steps:
+            raise UsageError(
+                "an epoch has too few batches for a consumer; give a smaller --batch-size"
             )
-            step = Step(self.name, self.function, finish)
-            with closing(iter(source)) as batches:
-                first = next(batches)
-                rate = own_rate(step, first, count_of(first), pulse)
-            # the pages that they map cannot be dropped from the page cache
-            del source, batches, first
-            loader = _open_for_training(subject, self.options)
-            with closing(iter(_on_device(loader, self.options.device)[0])) as batches:
-                fed = feed_step(batches, step, rate, self.options.consumer_seconds, report, pulse)
-            time.add(loader)
-            loader.close()
-            return rate, fed
-
-        rate, fed = watched(self.name, run, self.options.consumer_timeout)
-        note = "this rate is of the function alone, called with the same batch again and again"
-        return _consumer_result(self, rate, fed, found, time, (note,))
+        return ConsumerResult(
+            consumer=self.name,
+            consumer_rate=round(rate, 3),
+            gpus=options.gpus,
+            accelerator_utilization=round(fed.utilization, 4),
+            stall_fraction=round(1 - fed.utilization, 4),
+            steps=fed.steps,
+            seconds=round(fed.seconds, 3),
+            limit=round(found.rate, 1),
+            time=time.shares(),
+            notes=self.notes,
+        )
 
 
-def find_consumer(
-    options: BenchOptions, rate_of: RateOf
-) -> PacedConsumer | FunctionConsumer | None:
+def find_consumer(options: BenchOptions, rate_of: RateOf) -> Consumer | None:
     """Return the consumer, or None. Raises UsageError before anything is measured."""
     if options.consumer is not None and options.calls_function:
-        return FunctionConsumer(
-            options.consumer, find_function(options.consumer, "consumer"), options
-        )
+        function = find_function(options.consumer, "consumer")
+        note = "this rate is of the function alone, called with the same batch again and again"
+        return Consumer(options.consumer, options, function=function, notes=(note,))
     if options.consumer is not None:
         preset = find_preset(options.consumer)
         rate, notes = rate_of(preset)
-        consumer = PacedConsumer(
-            preset.name, rate, options, (f"{preset.what}: {preset.source}, {preset.date}", *notes)
-        )
+        said = (f"{preset.what}: {preset.source}, {preset.date}", *notes)
+        consumer = Consumer(preset.name, options, rate, notes=said)
     elif options.consumer_rate is not None:
-        consumer = PacedConsumer("rate", options.consumer_rate, options)
+        consumer = Consumer("rate", options, options.consumer_rate)
     else:
         return None
     remedy = "give a smaller --batch-size, or more --seconds"
@@ -309,7 +309,7 @@ def find_consumer(
     return consumer
 
 
-def consumer_of(path: str | Path, options: BenchOptions) -> PacedConsumer | FunctionConsumer | None:
+def consumer_of(path: str | Path, options: BenchOptions) -> Consumer | None:
     """Return the consumer of a dataset, as `find_consumer` does."""
     return find_consumer(
         options, lambda preset: samples_per_s(opened(path, options), preset, str(path))
@@ -322,30 +322,6 @@ def _open_for_training(subject: Subject, options: BenchOptions) -> Batches:
     if options.cold:
         drop(subject.files)
     return subject.open(1 if options.cold else None, drop_last=True)[0]
-
-
-def _consumer_result(
-    consumer: PacedConsumer | FunctionConsumer,
-    rate: float,
-    fed: Fed,
-    found: Throughput,
-    time: ThreadTime,
-    notes: tuple[str, ...],
-) -> ConsumerResult:
-    if not fed.steps:
-        raise UsageError("an epoch has too few batches for a consumer; give a smaller --batch-size")
-    return ConsumerResult(
-        consumer=consumer.name,
-        consumer_rate=round(rate, 3),
-        gpus=consumer.options.gpus,
-        accelerator_utilization=round(fed.utilization, 4),
-        stall_fraction=round(1 - fed.utilization, 4),
-        steps=fed.steps,
-        seconds=round(fed.seconds, 3),
-        limit=round(found.rate, 1),
-        time=time.shares(),
-        notes=notes,
-    )
 
 
 def without_reading_ahead(found: ConsumerResult) -> ConsumerResult:
@@ -383,7 +359,7 @@ def watch_dataset(
     options.check()
     consumer = consumer_of(path, options)
     if (
-        isinstance(consumer, FunctionConsumer)
+        options.calls_function
         or options.baseline
         or options.sweep
         or options.cold
