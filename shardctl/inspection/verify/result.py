@@ -69,10 +69,9 @@ def error(
     block: int | None = None,
     row: int | None = None,
     key: str | None = None,
-    source: str | None = None,
 ) -> Finding:
     """Return a finding of severity `error`: the dataset is damaged."""
-    return Finding("error", shard, block, row, key, kind, message, source)
+    return Finding("error", shard, block, row, key, kind, message)
 
 
 def warning(kind: str, message: str) -> Finding:

@@ -250,7 +250,7 @@ class _Verification:
 
         def answered(task: Task, message: dict[str, Any]) -> None:
             self.samples, findings = message["done"]
-            add(task, [Finding(**finding) for finding in findings])
+            add(task, findings)
 
         def died(task: Task, death: Death) -> Task | None:
             number = task["number"]

@@ -4,7 +4,7 @@ parent survives."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -52,7 +52,7 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
         findings = check_file(folder, _stored(folder).manifest, task["name"], level)
     else:
         findings = list(TABLE_CHECKS[what].findings(folder, _stored(folder).manifest))
-    return samples, [asdict(finding) for finding in findings]
+    return samples, findings
 
 
 @lru_cache(maxsize=1)
