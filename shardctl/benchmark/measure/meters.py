@@ -114,7 +114,7 @@ class Weights:
         """Count the bytes of a batch, or skip it."""
         self.batches += 1
         if self.batches <= _WEIGHED or self.batches % _WEIGHED == 0:
-            self.bytes += batch_bytes(batch)
+            self.bytes += bytes_of(batch)
             self.samples += samples
 
     @property
@@ -123,16 +123,13 @@ class Weights:
         return self.bytes / max(1, self.samples)
 
 
-def batch_bytes(batch: Batch) -> int:
-    """Return the bytes of a batch as returned by the loader: pixels, numbers, text."""
-    return sum(_value_bytes(values) for values in batch.values())
-
-
-def _value_bytes(value: Any) -> int:
+def bytes_of(value: Any) -> int:
+    """Return the bytes of a batch as returned by the loader, or of values in it: pixels, numbers,
+    text."""
     if isinstance(value, list):
-        return sum(_value_bytes(item) for item in value)
+        return sum(bytes_of(item) for item in value)
     if isinstance(value, dict):
-        return sum(_value_bytes(item) for item in value.values())
+        return sum(bytes_of(item) for item in value.values())
     return int(
         getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8)
     )

@@ -36,7 +36,7 @@ class Batch:
 
     def bytes(self) -> int:
         """Return the bytes of the values."""
-        return sum(map(_bytes_of, self.values.values()))
+        return _bytes_of(self.values)
 
 
 def _bytes_of(value: Any) -> int:
