@@ -146,7 +146,7 @@ class _Tally:
         add_numbers(self.objects.setdefault(split, Counter()), categories)
         pairs = np.unique(categories * rows + image_of)
         add_numbers(self.images.setdefault(split, Counter()), pairs // max(1, rows))
-        self._add_boxes(_rows_of(members["bbox"].flatten()), image_sizes[image_of])
+        self._add_boxes(rows_of(members["bbox"].flatten()), image_sizes[image_of])
         for name in _FLAGS & members.keys():
             self.counts[name] += pc.sum(members[name].flatten().cast(pa.int64())).as_py() or 0
         if "keypoints" in members:
@@ -176,7 +176,7 @@ class _Tally:
 
     def _add_points(self, of_objects: pa.ListArray) -> None:
         lengths = list_lengths(of_objects)
-        visible = _rows_of(of_objects.flatten())[:, 2]
+        visible = rows_of(of_objects.flatten())[:, 2]
         number = np.arange(len(visible)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         kept = (number < _MOST_POINTS) & np.isin(visible, (0, 1, 2))
         add_numbers(self.points, number[kept] * 3 + visible[kept].astype(np.int64))
@@ -229,7 +229,7 @@ class _Tally:
 _FLAGS = {"iscrowd", "difficult", "truncated"}
 
 
-def _rows_of(values: pa.FixedSizeListArray) -> Floats:
+def rows_of(values: pa.FixedSizeListArray) -> Floats:
     """Return lists of a fixed size as rows, (n, size); NaN where a list or a number is missing."""
     flat = items_of(values).to_numpy(zero_copy_only=False).astype(np.float64)
     rows: Floats = flat.reshape(-1, values.type.list_size)

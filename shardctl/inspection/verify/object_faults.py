@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Bools, Numbers, owners_of
+from shardctl.format.arrays import Numbers, owners_of
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.token_columns import list_lengths
+from shardctl.inspection.content.objects import rows_of
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import (
     BOX,
@@ -74,11 +75,10 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
             )
     if not whole:  # nothing more can be said: it is not known what belongs together
         return
-    for place in np.flatnonzero(_not_finite(lists[BOX].flatten())).tolist():
-        yield (
-            int(owners[place]),
-            f"has a {BOX} that is not four finite numbers: {lists[BOX].flatten()[place].as_py()}",
-        )
+    boxes = lists[BOX].flatten()
+    for place in np.flatnonzero(~np.isfinite(rows_of(boxes)).all(axis=1)).tolist():
+        what = f"has a {BOX} that is not four finite numbers: {boxes[place].as_py()}"
+        yield int(owners[place]), what
     if role.names is not None:
         categories = np.asarray(lists[CATEGORY].flatten().fill_null(0))
         for place in np.flatnonzero((categories < 0) | (categories >= len(role.names))).tolist():
@@ -116,15 +116,6 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
         lacking = pc.and_(masks.is_valid(), pc.or_(size.is_null(), counts_.is_null()))
         for place in np.flatnonzero(np.asarray(lacking)).tolist():
             yield int(owners[place]), "has an RLE without a size or without counts"
-
-
-def _not_finite(boxes: pa.Array) -> Bools:
-    """Return which boxes have a number that is missing, or that is not finite; or are missing
-    themselves."""
-    wrong: Bools = np.array(boxes.is_null())
-    numbers = boxes.drop_null().flatten().to_numpy(zero_copy_only=False)  # a missing number is NaN
-    wrong[~wrong] = ~np.isfinite(numbers.reshape(-1, 4)).all(axis=1)
-    return wrong
 
 
 def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
