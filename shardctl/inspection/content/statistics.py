@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.format.arrays import Array
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.manifest import Manifest
 from shardctl.format.shard import Compression
-from shardctl.format.token_columns import DOCUMENT_COLUMNS, packed_column
+from shardctl.format.token_columns import DOCUMENT_COLUMNS, list_lengths, packed_column
 from shardctl.inspection.content.blocks import StoredBlock, blocks_and_share, count_blocks
 from shardctl.loader.blocks.pictures import facts_of
 from shardctl.system.report import Table
@@ -183,13 +184,11 @@ def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
 
 def _lengths(column: pa.Array) -> Array | None:
     """Return how long text, bytes and lists are; None for other columns."""
-    type_ = column.type
-    small = pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_)
-    if not small and not pa.types.is_large_list(type_):
-        return None
-    offsets = np.frombuffer(column.buffers()[1], np.int32 if small else np.int64)
-    lengths = np.diff(offsets[column.offset : column.offset + len(column) + 1])
-    return lengths[np.asarray(column.is_valid())] if column.null_count else lengths
+    there = column.drop_null() if column.null_count else column
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return list_lengths(there)
+    is_text = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    return np.asarray(pc.binary_length(there)) if is_text else None
 
 
 def add_numbers(counter: Counter[Any], numbers: Array) -> None:
