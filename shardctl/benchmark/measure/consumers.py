@@ -371,11 +371,6 @@ def watch_dataset(
     seconds = math.inf if options.seconds is None else options.seconds
     with closing(open_loader(path, options, None)) as loader:
         batches = iter(watch(loader, *targets, every=every))
-        if consumer is not None:
-            feed_paced(batches, consumer.rate * options.gpus, seconds, lambda count: None)
-        else:
-            until = time.monotonic() + seconds
-            for _ in batches:
-                if time.monotonic() >= until:
-                    break
+        rate = math.inf if consumer is None else consumer.rate * options.gpus
+        feed_paced(batches, rate, seconds, lambda count: None)
         batches.close()  # type: ignore[attr-defined]  # a generator: it tells the last figures
