@@ -30,7 +30,7 @@ from shardctl.format.arrays import (
     items_of,
 )
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.roles import Image, Mask, Names, Objects, Plain, Role
+from shardctl.format.roles import Image, Mask, Names, Objects, Role
 from shardctl.format.token_columns import list_lengths
 from shardctl.loader.blocks.gather import Located, gather
 
@@ -43,8 +43,7 @@ class Column:
     (text, bytes, encoded images, lists of numbers: items of `width` bytes), "nested" (lists of
     lists of numbers) or "other". `dtype` is that of the numbers, None for text and bytes. `picture`
     is the role of images and masks, `objects` that of what is marked in an image, None for all
-    others; of objects, only `members` are wanted, all of them for None. `plain` is the role of what
-    is neither.
+    others; of objects, only `members` are wanted, all of them for None.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Column:
     picture: Image | None = None
     objects: Objects | None = None
     members: Names | None = None
-    plain: Plain | None = None
 
     @classmethod
     def of(cls, field: pa.Field, role: Role | None = None) -> Column:
@@ -68,7 +66,6 @@ class Column:
             *_places_of(field.type),
             picture=role if isinstance(role, Image) else None,
             objects=role if isinstance(role, Objects) else None,
-            plain=role if isinstance(role, Plain) else None,
         )
 
     @property
