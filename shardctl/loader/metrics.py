@@ -273,13 +273,16 @@ def check_target(target: Any) -> None:
 
 
 @contextmanager
-def sinks_at(targets: Sequence[str | Path]) -> Iterator[list[Sink]]:
-    """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER each, and close them in the end.
-    Raises UsageError, InstallError, StorageError."""
+def sinks_at(targets: Sequence[str | Path | Sink]) -> Iterator[list[Sink]]:
+    """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER each, and close them in the end;
+    sinks of a person are given as they are. Raises UsageError, InstallError, StorageError."""
     with ExitStack() as stack:
-        sinks = []
+        sinks: list[Sink] = []
         for target in targets:
             check_target(target)
+            if not isinstance(target, str | Path):
+                sinks.append(target)
+                continue
             word, _, rest = str(target).partition(":")
             if word in BY_WORD and rest:
                 sinks.append(BY_WORD[word](rest))

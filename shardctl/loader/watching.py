@@ -48,10 +48,7 @@ class Watched(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """Yield the batches of an epoch."""
-        places = [target for target in self._targets if isinstance(target, str | Path)]
-        own = [target for target in self._targets if not isinstance(target, str | Path)]
-        with sinks_at(places) as opened:
-            sinks = [*own, *opened]
+        with sinks_at(self._targets) as sinks:
             # the loader's figures begin at 0
             self._last: LoaderStats | None = None
             self._at = time.monotonic()
