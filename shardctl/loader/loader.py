@@ -205,7 +205,6 @@ class Loader:
     """
 
     def __init__(self, stream: Stream, options: LoaderOptions) -> None:
-        options.check()
         for column in options.bucket:
             stream.lengths(column, np.empty(0, np.int64))  # raises for a column without lengths
         if options.repeated and REPEATED in stream.specs():
@@ -322,9 +321,7 @@ class Loader:
         given = self.options
         wanted = given.rank_and_size(rank, world_size)
         if wanted != given.rank_and_size():
-            options = replace(given, rank=wanted[0], world_size=wanted[1])
-            options.check()
-            self.options = options
+            self.options = replace(given, rank=wanted[0], world_size=wanted[1])
 
     @property
     def next_epoch(self) -> int:

@@ -57,7 +57,7 @@ class LoaderOptions:
     processes: int | None = None
     repeated: bool = False
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError for impossible numbers."""
         for name in ("batch_size", "prefetch", "repeat", "processes", "world_size"):
             if getattr(self, name) is not None:

@@ -42,7 +42,7 @@ class OrderOptions:
     lanes: int = 64
     interleave: int = 64
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError for impossible options."""
         if self.mode is not None and self.mode not in MODES:
             raise UsageError(
@@ -78,7 +78,6 @@ class Ordering:
     """
 
     def __init__(self, starts: Numbers, options: OrderOptions) -> None:
-        options.check()
         self.options, self._starts = options, starts
         self._last: tuple[int, EpochOrder] = (-1, EpochOrder())
         self._lane_count, blocks = options.lanes, len(starts) - 1

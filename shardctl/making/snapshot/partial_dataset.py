@@ -224,7 +224,7 @@ class PartialDataset:
         for name in ("repeat", "processes", "bucket"):
             if chosen.get(name) not in (None, 1):
                 raise _too_early(f"{name}=")
-        options_among(LoaderOptions, checked_arguments(chosen)).check()
+        options_among(LoaderOptions, checked_arguments(chosen))  # raises for impossible ones
         return PartialLoader(self, chosen)
 
 
