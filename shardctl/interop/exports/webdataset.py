@@ -16,9 +16,7 @@ import io
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +41,7 @@ from shardctl.interop.exports.base import (
 from shardctl.interop.exports.loose_files import IMAGE_SUFFIXES
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
-from shardctl.system.files import FileFacts, StreamedFile, replacing
+from shardctl.system.files import StreamedFile, replacing
 
 IN_JSON = "json/"
 """What the written name of a column begins with that is in KEY.json."""
@@ -94,15 +92,18 @@ class WebDataset(Export):
     def write(self, work: Work) -> PartResult:
         """Write one archive; none if no sample was chosen of the shard."""
         name = f"{work.name}.tar{COMPRESSED[self.compression]}"
-        samples, seen = 0, Counter[str]()
-        with _archive(work.folder / name) as archive:
+        path, samples, size, seen = work.folder / name, 0, 0, Counter[str]()
+        with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
             for batch in work.batches(plain=True):
                 for own, files in _samples(work.source, batch, work.fields):
                     key = distinct_name(member_key(own), seen)
                     for extension, data in files:
-                        archive.add(f"{key}.{extension}", data)
+                        size += stream.write(member(f"{key}.{extension}", data))
                 samples += batch.num_rows
-        return PartResult(samples, {name: archive.facts} if samples else {})
+            # two empty blocks, and more up to the size that tar reads at once
+            size += 2 * tarfile.BLOCKSIZE
+            stream.write(bytes(2 * tarfile.BLOCKSIZE + -size % tarfile.RECORDSIZE))
+        return PartResult(samples, {name: sink.facts} if samples else {})
 
     def facts(self, source: Source) -> dict[str, Any]:
         """Say how images are called in KEY.json: as their columns in the target, so that no other
@@ -242,9 +243,15 @@ _BARE = tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT)
 to write and all to read."""
 
 
+def member(name: str, data: bytes) -> bytes:
+    """Return a member with its header and the rest of its last block. All that is not in its name
+    and its data is the same for every member."""
+    return b"".join([member_header(name, len(data)), data, bytes(-len(data) % tarfile.BLOCKSIZE)])
+
+
 def member_header(name: str, size: int) -> bytes:
-    """Return the header of a member: the bytes that tarfile makes, in a sixth of the time where the
-    name is short."""
+    """Return the header of a member in GNU's format: the bytes that tarfile makes, in a sixth of
+    the time where the name is short."""
     encoded = name.encode()
     if len(encoded) > _NAME.stop or size >= _LARGE:
         info = tarfile.TarInfo(name)
@@ -256,40 +263,3 @@ def member_header(name: str, size: int) -> bytes:
     header[_SUM] = b" " * 8
     header[_SUM] = b"%06o\0 " % sum(header)
     return bytes(header)
-
-
-class _Archive:
-    """Writes the members of a tar archive in GNU's format. All that is not in the data is the same
-    for every member."""
-
-    def __init__(self, sink: Any) -> None:
-        self._sink = sink
-        self._written = 0
-        self.facts = FileFacts(0, "")
-
-    def add(self, name: str, data: bytes) -> None:
-        """Add a file."""
-        self._put(
-            b"".join([member_header(name, len(data)), data, bytes(-len(data) % tarfile.BLOCKSIZE)])
-        )
-
-    def end(self) -> None:
-        """Write the end of the archive: two empty blocks, and more up to the size that tar reads at
-        once."""
-        end = 2 * tarfile.BLOCKSIZE
-        self._put(bytes(end + -(self._written + end) % tarfile.RECORDSIZE))
-
-    def _put(self, data: bytes) -> None:
-        self._sink.write(data)
-        self._written += len(data)
-
-
-@contextmanager
-def _archive(path: Path) -> Iterator[_Archive]:
-    """Yield an archive that appears at `path` when the block ends without an error; its `facts` are
-    known then."""
-    with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
-        archive = _Archive(stream)
-        yield archive
-        archive.end()
-    archive.facts = sink.facts
