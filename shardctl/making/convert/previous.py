@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -414,17 +414,10 @@ class NewDataset:
     existing: str = ""
 
 
-class Decision(NamedTuple):
-    """What a conversion does: the name of the folder of its job, "" where the dataset is up to
-    date; and the digest of the dataset that the job updates, "" for none. A job in that folder
-    which updates the same dataset is resumed."""
-
-    job_name: str = ""
-    digest_before: str = ""
-
-
-def decide(new: NewDataset, there: Manifest | None) -> Decision:
-    """Decide what to do where the dataset `there` is, None for none.
+def decide(new: NewDataset, there: Manifest | None) -> str:
+    """Decide what to do where the dataset `there` is, None for none: return the name of the folder
+    of the job, "" where the dataset is up to date. A job in that folder which updates the same
+    dataset is resumed.
 
     A dataset that other versions made counts as the same one: it is complete, and can be used.
     Raises the error of a refusal, and DatasetReplacedError where a dataset that is to be followed
@@ -432,13 +425,13 @@ def decide(new: NewDataset, there: Manifest | None) -> Decision:
     """
     name = fingerprint(new.parts)
     if there is None or new.overwrites:
-        return Decision(name)
-    digest, follows = there.files[CHECKSUMS].sha256, new.updates or new.appends
-    if follows and digest != new.existing:
+        return name
+    follows = new.updates or new.appends
+    if follows and there.files[CHECKSUMS].sha256 != new.existing:
         raise DatasetReplacedError
     verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
     if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
-        return Decision()
+        return ""
     if not follows:
         differs = difference(there.fingerprint_parts, new.parts)
         found = between_settings(there, new.recipe, new.settings)
@@ -452,7 +445,7 @@ def decide(new: NewDataset, there: Manifest | None) -> Decision:
         )
     moved = new.sources[: len(there.sources)] if new.appends else new.moved
     _refuse_to_follow(new, there, moved)
-    return Decision(name + UPDATING, digest)
+    return name + UPDATING
 
 
 FOLLOWED = ("inputs", "labels", VERSIONS)

@@ -41,7 +41,6 @@ from shardctl.making.convert.listener import SPARE_DISK, Estimate, Listener, met
 from shardctl.making.convert.previous import (
     UPDATING,
     DatasetReplacedError,
-    Decision,
     NewDataset,
     PreviousDataset,
     decide,
@@ -139,19 +138,19 @@ def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
     None. Raises the error of a refusal, DatasetReplacedError."""
     if conversion.options.explain:
         return explained(conversion, inputs)
-    decision, before, there = _decide(conversion, inputs)
-    if there is not None and not decision.job_name:
+    job_name, before, there = _decide(conversion, inputs)
+    if there is not None and not job_name:
         if not conversion.options.dry_run:
             there = _settled(conversion, there)
         return _use_existing(conversion, inputs, there)
-    return _plan_only(conversion, inputs, decision, before) if conversion.options.dry_run else None
+    return _plan_only(conversion, inputs, job_name, before) if conversion.options.dry_run else None
 
 
 def _decide(
     conversion: Conversion, inputs: Inputs
-) -> tuple[Decision, PreviousDataset | None, Manifest | None]:
+) -> tuple[str, PreviousDataset | None, Manifest | None]:
     """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
-    Return also that dataset where it is followed, and its manifest; a damaged one is refused even
+    Return the name of the job, "" where the dataset is up to date; and that dataset where it is followed, and its manifest; a damaged one is refused even
     if nothing has changed. Raises the error of a refusal, DatasetReplacedError."""
     options, before, there = conversion.options, None, conversion.target.manifest()
     moved = options.moved_from if there is not None else ()
@@ -167,10 +166,10 @@ def _decide(
         settings=conversion.request.recorded_settings(conversion.recipe),
         existing=inputs.existing,
     )
-    decision = decide(new, there)
+    job_name = decide(new, there)
     if there is not None and (options.update or options.append):
         before = conversion.before(there)
-    return decision, before, there
+    return job_name, before, there
 
 
 def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
@@ -216,12 +215,12 @@ def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
 
 
 def _plan_only(
-    conversion: Conversion, inputs: Inputs, decision: Decision, before: PreviousDataset | None
+    conversion: Conversion, inputs: Inputs, job_name: str, before: PreviousDataset | None
 ) -> ConvertResult:
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
     conversion.target.check_writable()
-    planned = _job_to_resume(conversion, inputs, decision, before)
+    planned = _job_to_resume(conversion, inputs, job_name, before)
     planned = planned or plan_job(conversion, inputs, before, inputs.scratch)
     job, expected = planned.job, announce(conversion, planned)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
@@ -253,18 +252,18 @@ def begin_job(
         target.fetch_dataset()
         return finished(conversion, inputs, "resumed", 0, inputs.listing)
     # Once more: another converter may have finished while this one waited.
-    decision, before, there = _decide(conversion, inputs)
-    if there is not None and not decision.job_name:
+    job_name, before, there = _decide(conversion, inputs)
+    if there is not None and not job_name:
         return _use_existing(conversion, inputs, there)
     gives_way = (DatasetError,) if conversion.options.overwrite else ()
     with contextlib.suppress(*gives_way):  # damaged or not
         if upgrade(target, held):
             raise DatasetReplacedError
-    folder = conversion.staging.path(decision.job_name)
+    folder = conversion.staging.path(job_name)
     if all_types:
         # the disk has its room before the plan asks for it
-        sweep(target, held, [decision.job_name])
-    elif (resumed := _job_to_resume(conversion, inputs, decision, before)) is not None:
+        sweep(target, held, [job_name])
+    elif (resumed := _job_to_resume(conversion, inputs, job_name, before)) is not None:
         return resumed
     planned = plan_job(conversion, inputs, before, folder, all_types)
     announce(conversion, planned)
@@ -283,15 +282,15 @@ def begin_job(
 
 
 def _job_to_resume(
-    conversion: Conversion, inputs: Inputs, decision: Decision, before: PreviousDataset | None
+    conversion: Conversion, inputs: Inputs, job_name: str, before: PreviousDataset | None
 ) -> PlannedJob | None:
     """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
     that would throw away finished shards of another one."""
-    folder = conversion.staging.path(decision.job_name)
-    if not conversion.options.overwrite and not decision.digest_before:
+    folder = conversion.staging.path(job_name)
+    if not conversion.options.overwrite and before is None:
         refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
     job = unfinished(folder, inputs.bases, conversion.recipe)
-    if job is None or job.digest_before != decision.digest_before:
+    if job is None or job.digest_before != ("" if before is None else before.digest):
         return None
     return PlannedJob(job, inputs, "resumed", before)
 
