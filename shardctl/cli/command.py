@@ -193,6 +193,18 @@ class Group(_WithExamples, click.Group):
         raise click.UsageError(f"there is no command {args[0]!r}{answer}", ctx)
 
 
+def context_of(context: click.Context, words: Sequence[str]) -> click.Context:
+    """Return the context of the command that the first of some words name, below that of another
+    one."""
+    for word in words:
+        outer = context.command
+        inner = outer.get_command(context, word) if isinstance(outer, click.Group) else None
+        if inner is None:
+            break
+        context = click.Context(inner, parent=context, info_name=word)
+    return context
+
+
 def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
     """Return the decorator of a command. The settings are those of Command, and of click's."""
     return click.command(cls=Command, **settings)

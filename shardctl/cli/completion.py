@@ -26,7 +26,7 @@ from click.shell_completion import (
     shell_complete,
 )
 
-from shardctl.cli.command import command
+from shardctl.cli.command import command, context_of
 from shardctl.cli.output import Output, output_options
 from shardctl.system.text import printable
 
@@ -131,10 +131,13 @@ class _Completing(ShellComplete):
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what the word may become; nothing if something is wrong."""
         try:
-            path, asked = self._command(args)
-            if not path and not incomplete.startswith("-"):
+            if not args and not incomplete.startswith("-"):
                 return _items(_commands(), incomplete)
-            for parameter in asked.params:
+            asked = context_of(click.Context(self.cli, info_name=self.prog_name), args)
+            path = asked.command_path.partition(" ")[2]
+            if isinstance(asked.command, click.Group) and path.split() != args:
+                return []  # there is no such command
+            for parameter in asked.command.params:
                 if found := _VALUES.get((path, parameter.name or "")):
                     _complete_with(parameter, found, args)
             items = super().get_completions(args, incomplete)
@@ -145,21 +148,6 @@ class _Completing(ShellComplete):
             return items
         except Exception:  # noqa: BLE001 - whatever it is, the line that a person types stays as it is
             return []
-
-    def _command(self, args: Sequence[str]) -> tuple[str, click.Command]:
-        """Return the name of the command that the words begin with ("recipe check"), and the
-        command. Raises LookupError."""
-        found = self.cli
-        names: list[str] = []
-        for word in args:
-            if not isinstance(found, click.Group):
-                break
-            inner = found.get_command(click.Context(found, resilient_parsing=True), word)
-            if inner is None:
-                raise LookupError(f"no command {word}")
-            found = inner
-            names.append(found.name or word)
-        return " ".join(names), found
 
 
 def _complete_with(parameter: click.Parameter, values: Values, words: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from shardctl.cli.command import command
+from shardctl.cli.command import command, context_of
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.errors import UsageError
 from shardctl.system.messages import Entry, all_entries, entry_for
@@ -50,10 +50,11 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
     """
     named = " ".join(words)
     topic = _topic(named)
-    found = None if topic and topic != named else _command(context, words)
+    found = context_of(context.find_root(), words)
+    is_command = found.command_path.split()[1:] == list(words) and topic in (None, named)
     if not named:
         _show_topics(context, output)
-    elif found is not None:
+    elif is_command:
         text = found.get_help()
         if topic is not None:
             text += f"\n\n  There is also a page: shardctl help {topic}.md"
@@ -94,22 +95,6 @@ def _topic(named: str) -> str | None:
         return None
     stem = named.partition("#")[0].rpartition("/")[2].removesuffix(".md")
     return stem if stem in pages() else None
-
-
-def _command(context: click.Context, words: tuple[str, ...]) -> click.Context | None:
-    """Return the context of a command. It knows the command's help. None if the words are not a
-    command."""
-    found = context.find_root()
-    for word in words:
-        inner = (
-            found.command.get_command(found, word)
-            if isinstance(found.command, click.Group)
-            else None
-        )
-        if inner is None:
-            return None
-        found = click.Context(inner, parent=found, info_name=word)
-    return found
 
 
 def _message(named: str) -> Entry | None:

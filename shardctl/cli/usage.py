@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import click
 
-from shardctl.cli.command import option_name
+from shardctl.cli.command import context_of, option_name
 from shardctl.cli.options import OneOf
 
 
 def sentence(error: click.ClickException, group: click.Group, arguments: Sequence[str]) -> str:
     """Return one sentence about wrong usage of a command of a group, without a full stop, as all
     other messages are."""
-    context = (error.ctx if isinstance(error, click.UsageError) else None) or _context(
-        group, arguments
+    # click's parser raises some errors without a context
+    context = (error.ctx if isinstance(error, click.UsageError) else None) or context_of(
+        click.Context(group, info_name="shardctl"), arguments
     )
     said = error.format_message().rstrip(".")
     match error:
@@ -39,19 +40,6 @@ def sentence(error: click.ClickException, group: click.Group, arguments: Sequenc
             "arguments"
         )
     return said
-
-
-def _context(group: click.Group, arguments: Sequence[str]) -> click.Context:
-    """Return the context of the command that the arguments name: click's parser raises some errors
-    without it."""
-    context = click.Context(group, info_name="shardctl")
-    for name in arguments:
-        command = context.command
-        inner = command.get_command(context, name) if isinstance(command, click.Group) else None
-        if inner is None:
-            break
-        context = click.Context(inner, parent=context, info_name=name)
-    return context
 
 
 def _missing(parameter: click.Parameter, context: click.Context) -> str:
