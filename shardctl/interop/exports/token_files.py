@@ -19,10 +19,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -433,61 +432,40 @@ class Megatron(TokenExport):
     def write(self, work: Work) -> PartResult:
         """Write SPLIT.bin and SPLIT.idx."""
         form, index = self.form(work.source), work.path(f"{work.split}.idx")
-        with _Lengths(work.folder) as lengths:
-            facts, counts = form.write(work, lengths.add)
+        # the lengths of a billion documents take 4 GB: they are in a nameless file
+        with naming_the_path(work.folder), tempfile.TemporaryFile(dir=work.folder) as lengths:
+
+            def add(some: Numbers) -> None:
+                if len(some) and some.max() > LONGEST:
+                    raise InputError(
+                        f"a document has {some.max():,} tokens; Megatron's index holds {LONGEST:,} "
+                        "at most"
+                    )
+                lengths.write(some.astype(INT32).data)
+
+            facts, counts = form.write(work, add)
             files = {
                 f"{work.split}.bin": facts,
-                index.name: _write_index(index, lengths, form.dtype),
+                index.name: _write_index(index, lengths, counts["documents"], form.dtype),
             }
         return PartResult(counts["documents"], files, counts)
 
 
-class _Lengths:
-    """The lengths of documents, kept in a nameless file in `folder`: those of a billion documents
-    take 4 GB."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.count = 0
-
-    def __enter__(self) -> _Lengths:
-        with naming_the_path(self._folder):
-            self._file = tempfile.TemporaryFile(dir=self._folder)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def add(self, lengths: Numbers) -> None:
-        """Add the lengths of some documents. Raises InputError for one that is too long."""
-        if len(lengths) and lengths.max() > LONGEST:
-            raise InputError(
-                f"a document has {lengths.max():,} tokens; Megatron's index holds {LONGEST:,} at "
-                "most"
-            )
-        with naming_the_path(self._folder):
-            self._file.write(lengths.astype("<i4").data)
-        self.count += len(lengths)
-
-    def chunks(self) -> Iterator[npt.NDArray[np.int32]]:
-        """Yield all lengths in order, some at a time."""
-        with naming_the_path(self._folder):
-            self._file.seek(0)
-            while data := self._file.read(SPOOL_ITEMS * INT32.itemsize):
-                yield np.frombuffer(data, INT32)
-
-
-def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> FileFacts:
-    """Write the index."""
-    count = lengths.count
+def _write_index(
+    path: Path, lengths: IO[bytes], count: int, dtype: np.dtype[np.generic]
+) -> FileFacts:
+    """Write the index of so many documents, whose lengths are in a file."""
     with replacing(path, StreamedFile) as sink:
         sink.write(MAGIC + struct.pack("<QBQQ", VERSION, CODES[dtype], count, count + 1))
-        for chunk in lengths.chunks():
-            sink.write(chunk)
+        lengths.seek(0)
+        while data := lengths.read(SPOOL_ITEMS * INT32.itemsize):
+            sink.write(data)
         place = 0
-        for chunk in lengths.chunks():
-            ends = place + np.cumsum(chunk, dtype="<i8") * dtype.itemsize
-            sink.write(ends - chunk * np.int64(dtype.itemsize))
+        lengths.seek(0)
+        while data := lengths.read(SPOOL_ITEMS * INT32.itemsize):
+            sizes = np.frombuffer(data, INT32) * np.int64(dtype.itemsize)
+            ends = place + np.cumsum(sizes, dtype="<i8")
+            sink.write(ends - sizes)
             place = int(ends[-1])
         for first in range(0, count + 1, SPOOL_ITEMS):
             sink.write(np.arange(first, min(first + SPOOL_ITEMS, count + 1), dtype="<i8"))
