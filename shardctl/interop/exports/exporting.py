@@ -27,7 +27,7 @@ from shardctl.format.names import CHECKSUMS
 from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
-from shardctl.interop.exports.job import ExportJob, Parts, chosen_export
+from shardctl.interop.exports.job import ExportJob, chosen_export, write_parts
 from shardctl.interop.exports.options import Choice, FormSettings
 from shardctl.interop.exports.source import KEY, Source, digest_of
 from shardctl.interop.exports.staging import (
@@ -218,7 +218,7 @@ def export(
             discard_others(writer.folder, staging.folder)
             with _kept_if_of_use(job, staging, writer):
                 with counting(progress, "samples", "exporting") as report:
-                    written = Parts(job, staging, workers, report).write()
+                    written = write_parts(job, staging, workers, report)
                 try:
                     source.check_unchanged()
                 except DatasetError:  # what was written is of no use then

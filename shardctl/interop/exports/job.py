@@ -142,113 +142,89 @@ The figures are in docs/dev/measurements.md.
 """
 
 
-class Parts:
-    """The parts of an export, written by workers or in this process; those that are done already
-    are left."""
+def write_parts(
+    job: ExportJob, staging: Staging, workers: int | str, progress: Callable[[int, int], None]
+) -> list[tuple[ExportPart, PartResult]]:
+    """Write the parts of an export that are not done yet, by workers or in this process, and return
+    all parts in order. `progress` is called with (samples read, samples)."""
+    source, parts, found, read = job.source, job.parts, dict[int, PartResult](), 0
 
-    def __init__(
-        self,
-        job: ExportJob,
-        staging: Staging,
-        workers: int | str,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._job, self._staging, self._progress = job, staging, progress
-        self._found: dict[int, PartResult] = {}
-        self._samples = 0
-        self._reported: Counter[int] = Counter()
-        few = len(job.parts) == 1 or job.source.bytes < SMALL
-        self._workers: int | str = 0 if workers == "auto" and few else workers
+    def tell(samples: int) -> None:
+        nonlocal read
+        read += samples
+        progress(read, source.samples)
 
-    def write(self) -> list[tuple[ExportPart, PartResult]]:
-        """Write what is not done yet, and return all parts in order."""
-        self._staging.begin(self._job.to_json())
-        parts = self._job.parts
-        for number, part in enumerate(parts):
-            done = self._staging.done(part)
-            if done is not None:
-                self._found[number] = done
-        self._staging.sweep(list(self._found.values()))
-        self._tell(self._samples_of(self._found))
-        missing = [number for number in range(len(parts)) if number not in self._found]
-        source, ends = (
-            self._job.source,
-            list(accumulate(len(parts[number].shards) for number in missing)),
-        )
-        names = [
-            source.shard(shard).entry.path for number in missing for shard in parts[number].shards
-        ]
-        with source.folder.prefetch(names) as note:
-            self._write_all(missing, lambda place: note(ends[place] - 1))
-        return [(part, self._found[number]) for number, part in enumerate(parts)]
+    def keep(place: int, written: PartResult) -> None:
+        found[missing[place]] = written
+        note(ends[place] - 1)
 
-    def _write_all(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
-        """Write these parts. `note` gets the place of each among them, when it is done."""
-        if missing and self._workers == 0:
+    staging.begin(job.to_json())
+    for number, part in enumerate(parts):
+        if (done := staging.done(part)) is not None:
+            found[number] = done
+    staging.sweep(list(found.values()))
+    rows = {number: entry.rows for number, entry in source.numbered_shards()}
+    tell(sum(rows[shard] for number in found for shard in parts[number].shards))
+    missing = [number for number in range(len(parts)) if number not in found]
+    ends = list(accumulate(len(parts[number].shards) for number in missing))
+    names = [source.shard(shard).entry.path for number in missing for shard in parts[number].shards]
+    few = len(parts) == 1 or source.bytes < SMALL
+    with source.folder.prefetch(names) as note:
+        if missing and workers != 0 and not (few and workers == "auto"):
+            _write_in_pool(job, staging, workers, missing, tell, keep)
+        else:
             for place, number in enumerate(missing):
-                part = self._job.parts[number]
-                written = self._job.write(part, self._staging.files, self._tell)
-                self._staging.mark_done(part, written)
-                self._found[number] = written
-                note(place)
-        elif missing:
-            self._in_pool(missing, note)
+                written = job.write(parts[number], staging.files, tell)
+                staging.mark_done(parts[number], written)
+                keep(place, written)
+    return [(part, found[number]) for number, part in enumerate(parts)]
 
-    def _samples_of(self, numbers: Mapping[int, PartResult]) -> int:
-        """Return how many samples were read for some parts."""
-        if not numbers:
-            return 0
-        rows = {number: entry.rows for number, entry in self._job.source.numbered_shards()}
-        return sum(rows[shard] for number in numbers for shard in self._job.parts[number].shards)
 
-    def _tell(self, samples: int) -> None:
-        self._samples += samples
-        self._progress(self._samples, self._job.source.samples)
+def _write_in_pool(
+    job: ExportJob,
+    staging: Staging,
+    workers: int | str,
+    missing: Sequence[int],
+    tell: Progress,
+    keep: Callable[[int, PartResult], None],
+) -> None:
+    """Have some parts written by workers. `keep` gets what was written of each, by its place among
+    these."""
+    start = {
+        "folder": str(staging.folder),
+        "state": job.source.state,
+        "version": staging.job.record_path.stat().st_mtime_ns,
+    }
+    deaths, told = Deaths(), Counter[int]()
 
-    def _in_pool(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
-        version = self._staging.job.record_path.stat().st_mtime_ns
-        start = {
-            "folder": str(self._staging.folder),
-            "state": self._job.source.state,
-            "version": version,
-        }
-        deaths = Deaths()
+    def on_message(task: Task, message: Json) -> None:
+        if "done" in message:
+            keep(task["place"], PartResult.from_json(message["done"]))
+        else:
+            told[task["part"]] += message["progress"]
+            tell(message["progress"])
 
-        def on_message(task: Task, message: Json) -> None:
-            if "done" in message:
-                self._found[task["part"]] = PartResult.from_json(message["done"])
-                note(task["place"])
-            else:
-                self._reported[task["part"]] += message["progress"]
-                self._tell(message["progress"])
-
-        def died(task: Task, death: Death) -> Task:
-            self._tell(-self._reported.pop(task["part"], 0))  # these samples are read again
-            if deaths.is_fatal(task["part"], death):
-                name = printable(self._job.parts[task["part"]].name)
-                why = f" ({printable(death.last_words)})" if death.last_words else ""
-                raise WorkerError(
-                    f"{self._job.source.shown}: the process that wrote {name} {death}{why}; "
-                    "fewer --workers need less memory, and `shardctl verify` tells more"
-                )
-            return task
-
-        workers = (
-            min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
-        )
-        pool = Pool(
-            WORKER, workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or "
-        )
-        try:
-            pool.run(
-                LazySequence(
-                    len(missing), lambda place: {**start, "place": place, "part": missing[place]}
-                ),
-                on_message,
-                died,
+    def died(task: Task, death: Death) -> Task:
+        tell(-told.pop(task["part"], 0))  # these samples are read again
+        if deaths.is_fatal(task["part"], death):
+            name = printable(job.parts[task["part"]].name)
+            why = f" ({printable(death.last_words)})" if death.last_words else ""
+            raise WorkerError(
+                f"{job.source.shown}: the process that wrote {name} {death}{why}; "
+                "fewer --workers need less memory, and `shardctl verify` tells more"
             )
-        finally:
-            pool.close()
+        return task
+
+    if isinstance(workers, int):
+        workers = min(workers, len(missing))
+    pool = Pool(WORKER, workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or ")
+    tasks = LazySequence(
+        len(missing), lambda place: {**start, "place": place, "part": missing[place]}
+    )
+    try:
+        pool.run(tasks, on_message, died)
+    finally:
+        pool.close()
 
 
 def handle(task: Json, tell: Tell, _progress: WorkerProgress) -> Any:

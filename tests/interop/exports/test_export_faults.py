@@ -19,8 +19,8 @@ from tars import members_of
 import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.format.dataset_folder import dataset_in
-from shardctl.interop.exports import job
-from shardctl.interop.exports.job import ExportJob, Parts
+from shardctl.interop.exports import exporting, job
+from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
@@ -118,14 +118,14 @@ def test_a_part_that_names_a_file_outside_of_the_export_is_written_again(tmp_pat
 
 def at_the_end(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Have something happen when all parts are written, and nothing is in its place yet."""
-    real = Parts.write
+    real = exporting.write_parts
 
-    def write(parts: Parts) -> Any:
-        written = real(parts)
+    def write(*given: Any) -> Any:
+        written = real(*given)
         happens()
         return written
 
-    monkeypatch.setattr(Parts, "write", write)
+    monkeypatch.setattr(exporting, "write_parts", write)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
