@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError
 from shardctl.format.names import Json
 from shardctl.format.python_values import python_rows
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
@@ -21,7 +22,7 @@ from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import Units
 from shardctl.making.sampling import take
-from shardctl.making.shards.engines.local import Engine, local_engine
+from shardctl.making.shards.engines.local import local_engine
 from shardctl.making.shards.inputs import Found, PrePlanTask, read_all
 from shardctl.sources.export_description import located
 from shardctl.sources.files import SourceRoot
@@ -42,9 +43,13 @@ LIMITS = Limits(seconds=INPUT_TIMEOUT)
 class Shards:
     """The files of another tool, and their units."""
 
-    listing: Listing
-    units: Units
     discovery: Discovery
+    units: Units
+
+    @property
+    def listing(self) -> Listing:
+        """The list of the files."""
+        return self.discovery.listing
 
     @property
     def formats(self) -> dict[str, int]:
@@ -64,7 +69,7 @@ class Shards:
 
 
 @contextmanager
-def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine]]:
+def open_shards(path: Path, workers: int | str) -> Iterator[Shards]:
     """List the files at a path, and find their units, in processes that may be used on. Raises
     InputError."""
     with scratch_folder() as scratch:
@@ -81,7 +86,7 @@ def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine
                 lambda _: None,
             )
             discovery = Discovery(listing, reading, False, engine)
-            yield Shards(listing, discovery.find_units(), discovery), engine
+            yield Shards(discovery, discovery.find_units())
         finally:
             engine.close()
 
@@ -109,7 +114,7 @@ class ForeignOverview:
 def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOverview:
     """Look at the shards at a path, and at their `first` records. Raises InputError if there are
     none."""
-    with open_shards(path, workers) as (shards, engine):
+    with open_shards(path, workers) as shards:
         units, listing = shards.units, shards.listing
         types = shards.discovery.find_types(units, all_of_them=False)
         faulty = {unit: fault for unit, fault in units.faults.items() if int(units.records[unit])}
@@ -121,7 +126,7 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
         if types is not None:
             schema = [(f.name, str(f.type)) for f in types.schema()]
             classes = {name: list(names) for name, names in types.classes.items()}
-            records, fault = _first_records(shards, engine, types, first)
+            records, fault = _first_records(shards, types, first)
             faults |= {} if fault is None else {_name_of(shards, int(units.readable()[0])): fault}
         return ForeignOverview(
             shards.formats,
@@ -144,9 +149,7 @@ def _name_of(shards: Shards, unit: int) -> str:
     return f"{path}#{first}" if first else path
 
 
-def _first_records(
-    shards: Shards, engine: Engine, types: Types, count: int
-) -> tuple[list[Json], str | None]:
+def _first_records(shards: Shards, types: Types, count: int) -> tuple[list[Json], str | None]:
     """Return the first records of the first unit that can be read; and if there are none of them,
     why they cannot be."""
     first = shards.units.readable()[:1]
@@ -155,7 +158,9 @@ def _first_records(
     wanted = np.arange(number, number + min(count, records))
     with scratch_folder() as scratch:
         ranges = shards.discovery.ranges(shards.units, first)
-        taken, fault = take(engine, ranges, Reading(), [wanted], types.found(), scratch)
+        taken, fault = take(
+            shards.discovery.engine, ranges, Reading(), [wanted], types.found(), scratch
+        )
         found = [
             {"key": f"{path}#{number}", **row}
             for _, numbers, batch in taken
@@ -181,34 +186,34 @@ def check(
     if there are none.
     """
     try:
-        with open_shards(path, workers) as (shards, engine):
+        with open_shards(path, workers) as shards:
             findings: dict[int, list[Finding]] = {}
-            lost = _faults(shards, findings)
-            numbers = shards.units.readable()
+            numbers, total = shards.units.readable(), int(shards.units.records.sum())
             looks = [
                 numbers[start : start + UNITS_TOGETHER]
                 for start in range(0, len(numbers), UNITS_TOGETHER)
             ]
-            total = int(shards.units.records.sum())
-            done = 0
+            lost = done = 0
+
+            def add(unit: int, answer: Json) -> None:
+                nonlocal lost
+                found, bad = _findings(shards, unit, answer)
+                lost += bad
+                if found:
+                    findings[unit] = found
 
             def on_found(number: int, found: Found) -> None:
-                nonlocal done, lost
+                nonlocal done
                 for unit, answer in zip(looks[number].tolist(), found, strict=True):
-                    of_unit, bad = _findings(shards, unit, answer)
-                    if of_unit:
-                        findings[unit] = of_unit
-                    lost += bad
+                    add(unit, answer)
                     done += int(shards.units.records[unit])
                 progress(done, total)
 
-            engine.examine(
-                [
-                    PrePlanTask(shards.discovery.ranges(shards.units, chosen), read_all)
-                    for chosen in looks
-                ],
-                on_found,
-            )
+            for unit, fault in shards.units.faults.items():
+                add(unit, {"fault": (fault.stage, fault.error, fault.message)})
+            ranges = partial(shards.discovery.ranges, shards.units)
+            tasks = [PrePlanTask(ranges(chosen), read_all) for chosen in looks]
+            shards.discovery.engine.examine(tasks, on_found)
             missing = [notice for notice in shards.listing.notices if notice.startswith(MISSING)]
             ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
             ordered += _wrong_checksums(shards)
@@ -234,39 +239,18 @@ def _wrong_checksums(shards: Shards) -> Iterator[Finding]:
             )
 
 
-def _faults(shards: Shards, findings: dict[int, list[Finding]]) -> int:
-    """Add what was found while the units were looked for, and return how many records are lost by
-    it."""
-    lost = 0
-    for unit, fault in shards.units.faults.items():
-        findings[unit] = [_finding(shards, unit, int(shards.units.first[unit]), fault)]
-        lost += int(shards.units.records[unit])
-    return lost
-
-
 def _findings(shards: Shards, unit: int, answer: Json) -> tuple[list[Finding], int]:
     """Return what was found in a unit, and how many of its records cannot be read."""
-    first = int(shards.units.first[unit])
+    first, records = (int(of[unit]) for of in (shards.units.first, shards.units.records))
     if "fault" in answer:
-        return [_finding(shards, unit, first, Rejection(*answer["fault"]))], int(
-            shards.units.records[unit]
-        )
+        return [_finding(shards, unit, first, *answer["fault"][1:])], records
     rejects, more = answer["rejects"], answer["more"]
-    found = [
-        _finding(shards, unit, number, Rejection("read", kind, message))
-        for number, kind, message in rejects
-    ]
+    found = [_finding(shards, unit, *reject) for reject in rejects]
     if answer["note"] is not None:
         found.append(replace(warning(*answer["note"]), shard=_path_of(shards, unit)))
     if more:
-        found.append(
-            _finding(
-                shards,
-                unit,
-                first,
-                Rejection("read", "more", f"{counted(more, 'record')} more cannot be read"),
-            )
-        )
+        said = f"{counted(more, 'record')} more cannot be read"
+        found.append(_finding(shards, unit, first, "more", said))
     return found, len(rejects) + more
 
 
@@ -274,7 +258,6 @@ def _path_of(shards: Shards, unit: int) -> str:
     return shards.listing.paths_at(shards.units.file[unit : unit + 1])[0]
 
 
-def _finding(shards: Shards, unit: int, record: int, fault: Rejection) -> Finding:
+def _finding(shards: Shards, unit: int, record: int, kind: str, message: str) -> Finding:
     path = _path_of(shards, unit)
-    key = f"{path}#{record}" if record else None
-    return error(fault.error, fault.message, path, key=key)
+    return error(kind, message, path, key=f"{path}#{record}" if record else None)

@@ -195,7 +195,7 @@ def _find(
     root: Path, options: BenchOptions, python: str, scratch: Path
 ) -> tuple[PeerShards, dict[str, Any]]:
     """Return the shards with their reader, and what is measured of them."""
-    with open_shards(root, "auto") as (shards, _):
+    with open_shards(root, "auto") as shards:
         rows = [
             row
             for row in shards.listing.table.select(["path", "root", "error"]).to_pylist()
