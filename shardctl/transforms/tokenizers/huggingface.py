@@ -121,15 +121,11 @@ class HuggingFace(Tokenizer):
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is
         named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
-            try:
-                found = _proven(self._data, candidate)
-            except Exception:
-                # tells which file it is that tokenizers cannot open
-                _opened(self._data, self._where)
-                raise
+            found = _proven(self._data, candidate)
             if not isinstance(found, UnfitError):
                 return found
             if name != AUTO:
+                _ = self._own  # a file that tokenizers cannot open is told of first
                 # The command takes 26 ms to find (2026-11-27), and without the name of an engine
                 # nobody reads it.
                 why = (
@@ -382,40 +378,28 @@ Proven = tuple[Engine, Facts]
 @lru_cache(maxsize=8)
 def _proven(data: bytes, name: str) -> Proven | UnfitError:
     """Return an engine that gives the same tokens as `tokenizers` for all strings of engines.py; else
-    why there is none.
-
-    Raises what `_own_of` does.
-    """
+    why there is none."""
     try:
         engine: Engine = ENGINES[name](data)
-    except Exception as error:  # noqa: BLE001 - young packages raise anything, and panics of Rust arrive as exceptions
-        return _unfit(error)
-    digest, remembered = _digest_of_proof(data, engine), Remembered(PROVEN)
-    found = None if digest is None else remembered.find(digest)
-    if found is not None:
-        # it opens a tokenizer for its first text, for which memory may be missing: then it is
-        # proven anew, and why it cannot be used is told
-        with suppress(Exception):
-            engine.encode(pa.array([""], pa.string()))
-            around, special, vocabulary = found
-            return engine, (around and (around[0], around[1]), special, vocabulary)
-    said, own = _parsed(data), _own_of(data)
-    facts = _facts(said, own)
-    try:
+        digest, remembered = _digest_of_proof(data, engine), Remembered(PROVEN)
+        found = None if digest is None else remembered.find(digest)
+        if found is not None:
+            # it opens a tokenizer for its first text, for which memory may be missing: then it is
+            # proven anew, and why it cannot be used is told
+            with suppress(Exception):
+                engine.encode(pa.array([""], pa.string()))
+                around, special, vocabulary = found
+                return engine, (around, special, vocabulary)
+        said, own = _parsed(data), _own_of(data)
+        facts = _facts(said, own)
         _prove(engine, said, own, facts)
-    except Exception as error:  # noqa: BLE001
-        return _unfit(error)
-    if digest is not None:
-        remembered.add(digest, facts)
-    return engine, facts
-
-
-def _unfit(error: Exception) -> UnfitError:
-    return (
-        error
-        if isinstance(error, UnfitError)
-        else UnfitError(f"it fails ({type(error).__name__}: {str(error)[:200]})")
-    )
+        if digest is not None:
+            remembered.add(digest, facts)
+        return engine, facts
+    except UnfitError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - young packages raise anything, and panics of Rust arrive as exceptions
+        return UnfitError(f"it fails ({type(error).__name__}: {str(error)[:200]})")
 
 
 def _digest_of_proof(data: bytes, engine: Engine) -> str | None:
