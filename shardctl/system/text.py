@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -17,6 +18,15 @@ def printable(what: object) -> str:
     decoded = str(what).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded
+    )
+
+
+def quoted(text: str) -> str:
+    """Return a text in double quotes, as JSON, TOML and YAML take it. What a terminal or an editor
+    does not show is escaped."""
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 1 << 16 else f"\\U{ord(c):08x}"
+        for c in json.dumps(text, ensure_ascii=False)
     )
 
 

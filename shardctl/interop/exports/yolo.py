@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from shardctl.errors import UsageError
-from shardctl.format.python_values import dumps, to_json
+from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.interop.exports.annotated_images import (
     IMAGE_ID,
@@ -38,7 +37,7 @@ from shardctl.interop.exports.loose_files import writing
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
 from shardctl.system.files import FileFacts
-from shardctl.system.text import counted
+from shardctl.system.text import counted, quoted
 
 DATA = "data.yaml"
 IMAGES, LABELS = "images", "labels"
@@ -245,7 +244,7 @@ class Yolo(AnnotatedImagesExport):
         """Yield the lines of data.yaml. Text is in quotes, as JSON has it, which is YAML too."""
         role = main_role(source)
         for name, split in _split_names(splits).items():
-            yield f"{_text(name)}: {_text(f'{IMAGES}/{split}')}"
+            yield f"{quoted(name)}: {quoted(f'{IMAGES}/{split}')}"
         yield f"task: {self.task}"
         if points:
             yield f"kpt_shape: [{points}, 3]"
@@ -257,7 +256,7 @@ class Yolo(AnnotatedImagesExport):
         )
         yield f"nc: {len(names)}"
         yield from (
-            ["names:", *(f"  - {_text(name)}" for name in names)] if names else ["names: []"]
+            ["names:", *(f"  - {quoted(name)}" for name in names)] if names else ["names: []"]
         )
 
 
@@ -268,7 +267,7 @@ def _said_of_points(role: Objects) -> Iterator[str]:
     if role.keypoints is not None:
         yield "kpt_names:"
         for number in range(len(role.names or ())):
-            yield f"  {number}: [{', '.join(map(_text, role.keypoints))}]"
+            yield f"  {number}: [{', '.join(map(quoted, role.keypoints))}]"
 
 
 def _said_of_polygons(found: Members) -> list[str]:
@@ -311,15 +310,3 @@ def _number(share: float) -> str:
     know."""
     text = f"{share:.{DECIMALS}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
-
-
-def _text(text: str) -> str:
-    """Return a text for YAML, in double quotes. What JSON leaves as it is and YAML does not allow
-    is escaped."""
-    quoted = dumps(text)
-    return "".join(char if char.isprintable() else _escaped(char) for char in quoted)
-
-
-def _escaped(char: Any) -> str:
-    number = ord(char)
-    return f"\\u{number:04x}" if number < 2**16 else f"\\U{number:08x}"

@@ -20,7 +20,7 @@ from shardctl.format.manifest import Manifest
 from shardctl.images.geometry import Size
 from shardctl.system.files import near_path, read_named
 from shardctl.system.folders import LocalFolder
-from shardctl.system.text import printable
+from shardctl.system.text import printable, quoted
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import KEYS, Recipe
 from shardctl.transforms.recipe_files.ready import recipe_file
@@ -477,17 +477,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, str):
-        text = json.dumps(value, ensure_ascii=False)
-        return "".join(
-            character if character.isprintable() else _escaped(character) for character in text
-        )
+        return quoted(value)
     return value.isoformat() if isinstance(value, date | time) else json.dumps(value)
-
-
-def _escaped(character: str) -> str:
-    """Return a character that a terminal or an editor does not show, as TOML spells it."""
-    number = ord(character)
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _key(name: str) -> str:
