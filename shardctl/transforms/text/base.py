@@ -87,14 +87,10 @@ class TextStep(BatchTransform):
 
     def made(self, records: Records, reject: RejectRow, counts: Counts) -> Iterable[Records]:
         """Return the records with their texts afterwards. A missing text stays missing."""
-        kept, before = np.ones(len(records.numbers), bool), texts_of(records)
-
-        def reject_row(row: int, rejection: Rejection) -> None:
-            kept[row] = False
-            reject(row, rejection)
-
-        after = self.work(before, reject_row)
-        return ((records if after is before else with_texts(records, after)).kept(kept),)
+        faults, before = list[Fault](), texts_of(records)
+        after = self.work(before, lambda *fault: faults.append(fault))
+        made = records if after is before else with_texts(records, after)
+        return (made.without(faults, reject),)
 
 
 class TextTransform(TextStep):
