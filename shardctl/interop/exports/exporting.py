@@ -200,10 +200,10 @@ def export(
         raise UsageError(f"{printable(out)}: export to a local folder, and copy it")
     with open_location(dst) as place:
         source, out, began = Source(place.whole, choice), Path(out), time.monotonic()
-        chosen_export(to, settings)
+        form = chosen_export(to, settings)
         check_target = partial(check_destination, out, source, replaces)
         target = check_target()
-        job, planned = _planned(source, to, settings)
+        job, planned = _planned(source, form)
         refuse_losses(job.export, source, planned)
         plan = _plan_of(job, planned)
         on_plan(plan)
@@ -260,7 +260,7 @@ def plan_export(
     """
     check_options(choice)
     with open_location(dst, "blocks") as place:
-        return _plan_of(*_planned(Source(place.whole, choice), to, settings))
+        return _plan_of(*_planned(Source(place.whole, choice), chosen_export(to, settings)))
 
 
 def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
@@ -271,15 +271,12 @@ def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
     )
 
 
-def _planned(
-    source: Source, to: str, settings: Mapping[str, Any]
-) -> tuple[ExportJob, tuple[PlannedField, ...]]:
+def _planned(source: Source, form: Export) -> tuple[ExportJob, tuple[PlannedField, ...]]:
     """Check all that can be checked beforehand, and return the job."""
-    chosen = chosen_export(to, settings)
-    chosen.check(source)
-    planned = plan_fields(chosen, source)
+    form.check(source)
+    planned = plan_fields(form, source)
     fields = tuple(each.field for each in planned if each.field is not None)
-    return ExportJob.of(source, to, settings, fields), planned
+    return ExportJob(source, form, fields), planned
 
 
 _LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)

@@ -7,7 +7,7 @@ import importlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -37,22 +37,17 @@ TURNED = "turned"
 
 @dataclass(frozen=True)
 class ExportJob:
-    """An export that is about to be written: its source, the form, the columns, and the parts in
-    their order."""
+    """An export that is about to be written: its source, the form with its settings, and the
+    columns."""
 
     source: Source
     export: Export
-    settings: Mapping[str, Any]
     fields: tuple[Field, ...]
-    parts: Sequence[ExportPart]
 
-    @classmethod
-    def of(
-        cls, source: Source, to: str, settings: Mapping[str, Any], fields: tuple[Field, ...]
-    ) -> ExportJob:
-        """Return the job of a form with these settings."""
-        export = chosen_export(to, settings)
-        return cls(source, export, settings, fields, export.parts(source))
+    @cached_property
+    def parts(self) -> Sequence[ExportPart]:
+        """The parts in their order."""
+        return self.export.parts(self.source)
 
     def to_json(self) -> Json:
         """Return what makes the same job of the same dataset, as plain data."""
@@ -60,7 +55,7 @@ class ExportJob:
             "dataset": to_json(self._folder),
             "choice": asdict(self.source.choice),
             "to": self.export.name,
-            "settings": dict(self.settings),
+            "settings": vars(self.export),
             "fields": [asdict(field) for field in self.fields],
         }
 
@@ -85,7 +80,7 @@ class ExportJob:
         if source.state != state:  # moved away, and another one put in its place
             raise DatasetError(f"{source.shown}: {WAS_REPLACED}")
         fields = tuple(Field(**field) for field in record["fields"])
-        return cls.of(source, record["to"], record["settings"], fields)
+        return cls(source, chosen_export(record["to"], record["settings"]), fields)
 
     def write(self, part: ExportPart, folder: Path, progress: Progress) -> PartResult:
         """Write one part. Raises DatasetError if there is another dataset by the time that it is

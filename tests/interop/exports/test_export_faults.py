@@ -21,6 +21,7 @@ from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.format.dataset_folder import dataset_in
 from shardctl.interop.exports import exporting, job
 from shardctl.interop.exports.job import ExportJob
+from shardctl.interop.exports.mds import Mds
 from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
@@ -165,7 +166,7 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     dataset = write_texts(tmp_path / "in")
     (tmp_path / "out.partial").mkdir()
     staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
-    planned = ExportJob.of(Source(dataset_in(dataset), Choice()), "mds", {}, ())
+    planned = ExportJob(Source(dataset_in(dataset), Choice()), Mds(), ())
     staging.begin(planned.to_json())
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
