@@ -67,7 +67,7 @@ def test_an_update_has_a_job_of_its_own():
 
 @pytest.mark.parametrize("versions", [PARTS["versions"], "numpy 1.0", ""])
 def test_the_same_dataset_is_up_to_date_whatever_versions_made_it(versions):
-    assert decided(manifest(versions=versions))== ""
+    assert decided(manifest(versions=versions)) == ""
 
 
 def test_a_dataset_with_a_part_that_is_not_known_is_another_one():
@@ -125,4 +125,4 @@ def test_sources_may_be_appended_after_those_that_are_there():
 def test_all_is_looked_at_again_where_the_dataset_was_replaced_meanwhile(option):
     with pytest.raises(DatasetReplacedError):
         decided(manifest(), existing="the one before", **{option: True})
-    assert decided(manifest(), existing="the one before")== ""
+    assert decided(manifest(), existing="the one before") == ""
