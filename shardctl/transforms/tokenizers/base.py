@@ -75,9 +75,16 @@ class Tokenizer(ABC):
         """Return the text of tokens. Bytes that are not UTF-8, for instance at the cut of a text,
         become U+FFFD."""
 
-    @abstractmethod
     def token(self, number: int) -> str:
         """Return a token as people read it. Raises IndexError if there is none of this number."""
+        found = self._token(number) if 0 <= number < self.vocabulary else None
+        if found is None:
+            raise IndexError(f"there is no token {number}")
+        return found
+
+    @abstractmethod
+    def _token(self, number: int) -> str | None:
+        """Return a token by a number below `vocabulary`; None where there is none."""
 
     @abstractmethod
     def number(self, token: str) -> int | None:

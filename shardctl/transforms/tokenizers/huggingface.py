@@ -259,13 +259,11 @@ class HuggingFace(Tokenizer):
         """Return the text of tokens, with the names of special ones."""
         return str(self._own.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
-    def token(self, number: int) -> str:
+    def _token(self, number: int) -> str | None:
         """Return a token; those of byte-level BPE as the text that they are, if they are one."""
-        token = self._own.id_to_token(number) if 0 <= number < self.vocabulary else None
-        if token is None:
-            raise IndexError(f"there is no token {number}")
-        text = self.decode([number]) if self._pattern is not None else ""
-        return text if text and "\ufffd" not in text else str(token)
+        token: str | None = self._own.id_to_token(number)
+        text = "" if token is None or self._pattern is None else self.decode([number])
+        return text if text and "\ufffd" not in text else token
 
     def number(self, token: str) -> int | None:
         """Return the number of a token by its name in the vocabulary."""

@@ -70,10 +70,8 @@ class Bytes(Tokenizer):
         parts = (bytes((number,)) if number < 256 else names[number] for number in numbers.tolist())
         return b"".join(parts).decode(errors="replace")
 
-    def token(self, number: int) -> str:
+    def _token(self, number: int) -> str:
         """Return a printable ASCII character, or the number of a byte as in 0x0A."""
-        if not 0 <= number < self.vocabulary:
-            raise IndexError(f"there is no token {number}")
         if number > 255:
             return next(name for name, special in SPECIAL.items() if special == number)
         return chr(number) if 32 < number < 127 else f"0x{number:02X}"
@@ -150,10 +148,8 @@ class Words(Tokenizer):
         """Return the words with a space between each two."""
         return " ".join(self.token(int(number)) for number in ids)
 
-    def token(self, number: int) -> str:
+    def _token(self, number: int) -> str:
         """Return a word."""
-        if not 0 <= number < self.vocabulary:
-            raise IndexError(f"there is no token {number}")
         return self._words[number]
 
     def number(self, token: str) -> int | None:

@@ -69,10 +69,8 @@ class SentencePiece(Tokenizer):
         """Return the text of pieces."""
         return str(self._model.DecodeIds(np.asarray(ids).tolist()))
 
-    def token(self, number: int) -> str:
+    def _token(self, number: int) -> str:
         """Return a piece; a space is shown as U+2581."""
-        if not 0 <= number < self.vocabulary:
-            raise IndexError(f"there is no token {number}")
         return str(self._model.IdToPiece(number))
 
     def number(self, token: str) -> int | None:

@@ -136,11 +136,10 @@ class Tiktoken(Tokenizer):
         """Return the text of tokens."""
         return str(self.core.decode(np.asarray(ids).tolist()))
 
-    def token(self, number: int) -> str:
+    def _token(self, number: int) -> str | None:
         """Return a token; bytes that are no UTF-8 are shown as in \\xe6."""
-        if number not in self._bytes:
-            raise IndexError(f"there is no token {number}")
-        return self._bytes[number].decode(errors="backslashreplace")
+        found = self._bytes.get(number)
+        return None if found is None else found.decode(errors="backslashreplace")
 
     def number(self, token: str) -> int | None:
         """Return the number of a token."""
