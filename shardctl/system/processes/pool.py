@@ -98,50 +98,44 @@ class Pool:
         self._leaving: list[_Worker] = []
         self._server: ForkServer | None = None
 
-    def run(
-        self,
-        tasks: Sequence[Task],
-        on_message: OnMessage,
-        died: Died,
-    ) -> None:
+    def run(self, tasks: Sequence[Task], on_message: OnMessage, died: Died) -> None:
         """Do all tasks, in any order. Raises the error of shardctl.errors that a task failed with.
 
         A task is taken from `tasks` when a worker is free for it: it may be made then
         (LazySequence).
         """
+        for _ in self.steps(tasks, on_message, died):
+            pass
+
+    def steps(self, tasks: Sequence[Task], on_message: OnMessage, died: Died) -> Iterator[None]:
+        """Do the same step by step, for a caller that has other things to do between them: each
+        waits for what workers say, and takes it in."""
         try:
-            self._run(tasks, on_message, died)
+            waiting = _Waiting(tasks)
+            with selectors.DefaultSelector() as selector:
+                for place in range(self._places):
+                    self._start_next(place, waiting, selector)
+                while any(worker.task is not None for worker in self._workers.values()):
+                    look = self._limits.seconds / LOOKS_PER_LIMIT if self._limits.seconds else None
+                    for key, _ in selector.select(look):
+                        worker: _Worker = key.data
+                        if worker.gone:
+                            continue  # it ended a moment ago, and its descriptors are closed
+                        if key.fileobj is worker.channel:
+                            self._attend(worker, waiting, selector, on_message, died)
+                        elif not worker.listen():
+                            selector.unregister(worker.output)
+                    if self._limits.seconds:
+                        for worker in self._workers.values():
+                            worker.end_overtime(self._limits.seconds)
+                    yield
+            for worker in self._workers.values():
+                worker.listen()
         except BaseException:
             # other workers are busy: what they answer is not for the next run, nor what they know
             # of its job
             self.close()
             raise
-
-    def _run(
-        self,
-        tasks: Sequence[Task],
-        on_message: OnMessage,
-        died: Died,
-    ) -> None:
-        waiting = _Waiting(tasks)
-        with selectors.DefaultSelector() as selector:
-            for place in range(self._places):
-                self._start_next(place, waiting, selector)
-            while any(worker.task is not None for worker in self._workers.values()):
-                look = self._limits.seconds / LOOKS_PER_LIMIT if self._limits.seconds else None
-                for key, _ in selector.select(look):
-                    worker: _Worker = key.data
-                    if worker.gone:
-                        continue  # it ended a moment ago, and its descriptors are closed
-                    if key.fileobj is worker.channel:
-                        self._attend(worker, waiting, selector, on_message, died)
-                    elif not worker.listen():
-                        selector.unregister(worker.output)
-                if self._limits.seconds:
-                    for worker in self._workers.values():
-                        worker.end_overtime(self._limits.seconds)
-        for worker in self._workers.values():
-            worker.listen()
 
     def _start_next(self, place: int, waiting: _Waiting, selector: selectors.BaseSelector) -> None:
         task = waiting.take(place)

@@ -3,7 +3,7 @@ processes that an input may kill."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -152,6 +152,11 @@ class LocalPool(Engine):
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
+        for _ in self.steps(job, shards, report):
+            pass
+
+    def steps(self, job: Job, shards: Sequence[int], report: Report) -> Iterator[None]:
+        """Build the shards step by step, as `Pool.steps` does."""
         policy, folder = CrashPolicy(job, self._limits), str(job.folder)
         reported: dict[int, WorkDone] = {}
 
@@ -171,7 +176,7 @@ class LocalPool(Engine):
             return policy.judge(task, death)
 
         tasks = LazySequence(len(shards), lambda place: ShardTask(folder, shards[place]))
-        self._pool.run(tasks, on_message, died)
+        yield from self._pool.steps(tasks, on_message, died)
 
     def let_go(self) -> None:
         """Have the workers end."""

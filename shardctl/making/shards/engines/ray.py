@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
 import secrets
 import signal
 import socket
@@ -20,7 +19,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -276,7 +275,6 @@ class RayCluster(LocalPool):
                 self._report(progress)
             else:
                 del self._flights[messages]
-                self._losses.pop(flight.shard, None)
                 node.shards += 1
 
     def _lose(self, messages: Any, error: BaseException) -> None:
@@ -448,40 +446,32 @@ class Agent:
         self._copies = ExitStack()
         atexit.register(self._copies.close)
         self._pool: LocalPool | None = None
-        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._messages: list[Message] = []
         self._busy = threading.Lock()
         self._end_when_idle = threading.Timer(0, self._end)
 
     def build(self, order: BuildOrder) -> Iterator[list[Message]]:
         """Build a shard, and yield messages about it, those together that come within a short
         time."""
-        messages = self._messages = queue.SimpleQueue[Message]()
-        threading.Thread(target=self._answer, args=(order, messages), daemon=True).start()
-        is_last = False
-        while not is_last:
-            together, due = [messages.get()], time.monotonic() + order.every
-            with suppress(queue.Empty):
-                while not (is_last := not together[-1].keys() & {"progress", "line"}):
-                    together.append(messages.get(timeout=max(0.0, due - time.monotonic())))
-            yield together
-
-    def _answer(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
-        """Build a shard, and say how it ended."""
         self._end_when_idle.cancel()
+        self._messages, due = [], 0.0
         try:
             with self._busy:
-                self._build(order, messages)
+                for _ in self._steps(order):
+                    if self._messages and time.monotonic() >= due:
+                        yield self._messages
+                        self._messages, due = [], time.monotonic() + order.every
             answer: Message = {"done": None}
         except ShardctlError as error:
             answer = {"failed": [type(error).__name__, str(error)]}
-        except BaseException:  # noqa: BLE001 - whatever it is, the engine raises it: it waits for the last message
+        except Exception:  # noqa: BLE001 - whatever it is, the engine raises it: it waits for the last message
             answer = {"bug": traceback.format_exc()}
         self._end_when_idle = threading.Timer(IDLE_SECONDS, self._end)
         self._end_when_idle.daemon = True
         self._end_when_idle.start()
-        messages.put(answer)
+        yield [*self._messages, answer]
 
-    def _build(self, order: BuildOrder, messages: queue.SimpleQueue[Message]) -> None:
+    def _steps(self, order: BuildOrder) -> Iterator[None]:
         if self._pool is None or self._job is None or order.run != self._run:
             if self._pool is not None:
                 self._pool.close()
@@ -491,10 +481,10 @@ class Agent:
             self._pool = LocalPool(
                 1,
                 Limits(order.memory, order.seconds),
-                lambda line: self._messages.put({"line": line.partition(": ")[2]}),
+                lambda line: self._messages.append({"line": line.partition(": ")[2]}),
             )
-        self._pool.run(
-            self._job, [order.shard], lambda progress: messages.put({"progress": progress})
+        yield from self._pool.steps(
+            self._job, [order.shard], lambda done: self._messages.append({"progress": done})
         )
 
     def _end(self) -> None:
