@@ -63,10 +63,10 @@ def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> Floats:
     return result
 
 
-def corners(box: Box) -> Floats:
-    """Return the four corners of a box, in turn: (4, 2)."""
-    left, top, right, bottom = box
-    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
+def corners(boxes: Box | Floats) -> Floats:
+    """Return the four corners of boxes (…, 4), in turn: (…, 4, 2)."""
+    places: Floats = np.asarray(boxes, np.float64)[..., [[0, 1], [2, 1], [2, 3], [0, 3]]]
+    return places
 
 
 @dataclass(frozen=True)

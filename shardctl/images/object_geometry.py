@@ -107,10 +107,9 @@ class Motion:
     @property
     def is_still(self) -> bool:
         """Whether nothing moves, and nothing is cut off, since the motion before it."""
-        whole = (0.0, 0.0, float(self.source[0]), float(self.source[1]))
         return (
             self.size == self.source
-            and self.seen == whole
+            and self.seen == (0, 0, *self.source)
             and np.array_equal(self.matrix, np.eye(3))
         )
 
@@ -141,7 +140,7 @@ class Motion:
     def boxes(self, boxes: Floats) -> Floats:
         """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right,
         bottom."""
-        moved = self.points(_corners(boxes))
+        moved = self.points(corners(boxes))
         return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1).clip(-_FAR, _FAR)
 
     def growth(
@@ -154,7 +153,7 @@ class Motion:
         after, before = ((each[:, 2:] - each[:, :2]).prod(axis=1) for each in (to, boxes))
         # of what the perspective throws behind the eye, where there are no corners
         grown = _ratio(after, before, np.ones(len(boxes)))
-        outlines = Polygons.of([[each.ravel()] for each in _corners(boxes)])
+        outlines = Polygons.of([[each.ravel()] for each in corners(boxes)])
         for own, made in ((outlines, _moved_polygons(outlines, self)), (polygons, moved)):
             if own is not None and made is not None:
                 areas = made.areas()
@@ -222,11 +221,6 @@ class Moves:
 
 def _keeps_boxes(matrix: Matrix) -> bool:
     return not (matrix[0, 1] or matrix[1, 0] or matrix[2, 0] or matrix[2, 1])
-
-
-def _corners(boxes: Floats) -> Floats:
-    """Return the corners of boxes (n, 4), in turn: (n, 4, 2)."""
-    return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
 
 Keep = float | str

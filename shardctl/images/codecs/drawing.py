@@ -26,7 +26,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, encoded, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Colour, Size, Values, View, fit
+from shardctl.images.geometry import Colour, Size, Values, View, corners, fit
 from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
@@ -411,9 +411,8 @@ class _Pen:
     def box(self, box: Floats, colour: Colour, dashed: bool) -> None:
         """Draw a box (x, y, width, height). What is outside of the picture is drawn along its
         edge."""
-        half, corners = self._line / 2, np.array([box[:2], box[:2] + box[2:]]) * self._scale
-        (left, top), (right, bottom) = np.clip(corners, half, self._size - half)
-        around = np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]])
+        half, ends = self._line / 2, np.array([box[:2], box[:2] + box[2:]]) * self._scale
+        around = corners(np.clip(ends, half, self._size - half).ravel())[[0, 1, 2, 3, 0]]
         if not dashed:
             self._stroke(around.ravel().tolist(), colour)
         for start, end in pairwise(around) if dashed else ():

@@ -57,9 +57,7 @@ def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
     if angle % 90.0 == 0:  # whole pixels
         wide, high = size if angle % 180.0 == 0 else (height, width)
     else:
-        left, top, right, bottom = bounds(
-            apply(inverse, corners((0.0, 0.0, float(width), float(height))))
-        )
+        left, top, right, bottom = bounds(apply(inverse, corners((0, 0, width, height))))
         wide, high = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
     return inverse @ moving(-(wide - width) / 2, -(high - height) / 2), (wide, high)
 
@@ -218,7 +216,7 @@ class Perspective(ImageTransform, step="perspective"):
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
-        start = corners((0.0, 0.0, float(picture.size[0]), float(picture.size[1])))
+        start = corners((0, 0, *picture.size))
         end = np.array(self.corners, np.float64).reshape(4, 2) * picture.size
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
 
@@ -239,10 +237,9 @@ class RandomPerspective(ImageTransform, step="random_perspective"):
         """Draw the corners, and warp."""
         if not drawn(self.p, rng):
             return
-        (right, bottom), (width, height) = (side - 1 for side in picture.size), picture.size
+        most = [int(self.distortion_scale * (side // 2)) + 1 for side in picture.size]
         # Pixels, and not their corners, as torchvision counts them: 0 to side - 1.
-        most = [int(self.distortion_scale * (side // 2)) + 1 for side in (width, height)]
-        start = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+        start = corners((0, 0, picture.size[0] - 1, picture.size[1] - 1))
         inwards = np.array([[rng.integers(each) for each in most] for _ in range(4)], np.float64)
         end = start + inwards * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
         warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
