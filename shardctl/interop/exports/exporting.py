@@ -215,14 +215,14 @@ def export(
             staging = Staging(
                 writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__])
             )
-            discard_others(writer.folder, staging.folder)
+            discard_others(writer.folder, staging.path)
             with _kept_if_of_use(job, staging, writer):
                 with counting(progress, "samples", "exporting") as report:
                     written = write_parts(job, staging, workers, report)
                 try:
                     source.check_unchanged()
                 except DatasetError:  # what was written is of no use then
-                    writer.discard(staging.folder)
+                    writer.discard(staging.path)
                     raise
                 done = Done(source, job.fields, staging.files, written)
                 description, late = _complete(job, staging, done), job.notes_of(done)
@@ -231,7 +231,7 @@ def export(
                 parts = [each for _, each in written]
                 staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))
                 staging.publish(target, replaces)
-            writer.discard(staging.folder)
+            writer.discard(staging.path)
         seconds = round(time.monotonic() - began, 3)
         for note in late:
             on_note(note)
@@ -293,8 +293,8 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         done = sum(staging.done(part) is not None for part in job.parts)
         is_kept = done and isinstance(error, _LATER)
         if not is_kept:
-            writer.discard(staging.folder)
-        kept = printable(staging.folder.parent)
+            writer.discard(staging.path)
+        kept = printable(staging.path.parent)
         state = (
             f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command "
             "again to continue"

@@ -170,7 +170,7 @@ def write_parts(
         else:
             for place, number in enumerate(missing):
                 written = job.write(parts[number], staging.files, tell)
-                staging.mark_done(parts[number], written)
+                staging.finish(parts[number], written)
                 keep(place, written)
     return [(part, found[number]) for number, part in enumerate(parts)]
 
@@ -186,9 +186,9 @@ def _write_in_pool(
     """Have some parts written by workers. `keep` gets what was written of each, by its place among
     these."""
     start = {
-        "folder": str(staging.folder),
+        "folder": str(staging.path),
         "state": job.source.state,
-        "version": staging.job.record_path.stat().st_mtime_ns,
+        "version": staging.record_path.stat().st_mtime_ns,
     }
     deaths, told = Deaths(), Counter[int]()
 
@@ -229,10 +229,10 @@ def handle(task: Json, tell: Tell, _progress: WorkerProgress) -> Any:
     Raises DatasetError if the dataset is not in the `state` for which the export was planned.
     """
     staging = Staging(Path(task["folder"]))
-    job = _job(staging.job, task["state"], task["version"])
+    job = _job(staging, task["state"], task["version"])
     part = job.parts[task["part"]]
     written = job.write(part, staging.files, tell)
-    staging.mark_done(part, written)
+    staging.finish(part, written)
     return asdict(written)
 
 

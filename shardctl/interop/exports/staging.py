@@ -57,40 +57,33 @@ _UNFINISHED_JOB = re.compile(rf"{re.escape(JOB)}\.[0-9a-f]+{re.escape(PARTIAL)}"
 
 
 @dataclass(frozen=True)
-class Staging:
+class Staging(JobFolder):
     """The folder in which one export is made: of one state of a dataset, in one form, with the same
     settings."""
-
-    folder: Path
 
     @property
     def files(self) -> Path:
         """The folder that becomes the export."""
-        return self.folder / FILES
-
-    @property
-    def job(self) -> JobFolder:
-        """The same folder, with the record that tells workers what to do, and the markers."""
-        return JobFolder(self.folder)
+        return self.path / FILES
 
     def begin(self, job: Mapping[str, Any]) -> None:
         """Make the folders, and write the job. Raises StorageError."""
-        with naming_the_path(self.folder):
-            self.folder.mkdir(exist_ok=True)
-        self.job.save(job)  # first of all: it tells what the folder is
-        self.job.make_folders(FILES)
+        with naming_the_path(self.path):
+            self.path.mkdir(exist_ok=True)
+        self.save(job)  # first of all: it tells what the folder is
+        self.make_folders(FILES)
 
-    def mark_done(self, part: ExportPart, written: PartResult) -> None:
+    def finish(self, part: ExportPart, written: PartResult) -> None:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
         for folder in {path.parent for path, _ in self._own(written)}:
             sync_folder(folder)
-        self.job.mark_done(part.name, asdict(written))
+        self.mark_done(part.name, asdict(written))
 
     def done(self, part: ExportPart) -> PartResult | None:
         """Return what was written of a part, None if it is not done or a file of it is not there as
         it was."""
         try:
-            written = PartResult.from_json(self.job.read_marker(part.name))
+            written = PartResult.from_json(self.read_marker(part.name))
             loose = ((self.files / name, facts) for name, facts in self.loose_files([written]))
             whole = all(
                 path.stat().st_size == facts.bytes
@@ -102,14 +95,14 @@ class Staging:
 
     def _own(self, written: PartResult) -> Iterator[tuple[Path, FileFacts]]:
         """Yield the files and the pieces of a part, without loose files."""
-        for folder, files in ((self.files, written.files), (self.folder / PIECES, written.pieces)):
+        for folder, files in ((self.files, written.files), (self.path / PIECES, written.pieces)):
             yield from ((folder / name, facts) for name, facts in files.items())
 
     def loose_files(self, written: Iterable[PartResult]) -> Iterator[tuple[str, FileFacts]]:
         """Yield the loose files of some parts, in order."""
         for each in written:
             if each.loose is not None:
-                yield from listed(self.folder / PIECES / each.loose.list)
+                yield from listed(self.path / PIECES / each.loose.list)
 
     def sweep(self, written: Sequence[PartResult], others: Iterable[str] = ()) -> None:
         """Remove files that are not of these parts, nor `others`: what workers left that were
@@ -144,7 +137,7 @@ class Staging:
             with contextlib.suppress(OSError):  # a folder with anything in it stays
                 target.rmdir()
             if overwrite and target.exists():
-                _move_away(target, self.folder.parent / OLD)
+                _move_away(target, self.path.parent / OLD)
             # refused by the system if there is a file, or a folder that is not empty
             self.files.rename(target)
         sync_folder(target.parent)

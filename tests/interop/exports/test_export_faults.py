@@ -170,10 +170,10 @@ def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_pat
     staging.begin(planned.to_json())
     dataset.rename(tmp_path / "away")
     shardctl.write(dataset, [{"key": "another", "text": "one"}])
-    task = {"folder": str(staging.folder), "state": planned.source.state, "version": 0, "part": 0}
+    task = {"folder": str(staging.path), "state": planned.source.state, "version": 0, "part": 0}
     with pytest.raises(DatasetError, match="was replaced while it was read; run the same command"):
         job.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
-    assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
+    assert list(staging.path.glob("done/*")) == list(staging.path.glob("files/*")) == []
 
 
 def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path, monkeypatch):
@@ -185,7 +185,7 @@ def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path, monk
         [{"key": str(n), "text": "another", "year": n} for n in range(8)],
         samples_per_shard=2,
     )
-    monkeypatch.setattr(Staging, "mark_done", lambda *given: pytest.fail("it was marked as done"))
+    monkeypatch.setattr(Staging, "finish", lambda *given: pytest.fail("it was marked as done"))
 
     def moved(_done: int, _samples: int) -> None:
         if other.exists():
