@@ -167,11 +167,13 @@ class Conversion:
     """One call of `convert`. `folder` is that of the dataset; of one on a store, a folder of this
     machine with the work on it. `staging` has the jobs. `notices` say how the kind of the samples
     was found; `held` is the lease of the target where the caller has it. `unwalked` is what
-    `listed_without_walk` has told.
+    `listed_without_walk` has told. `asks_cost`: the plan says what it will all cost.
 
     Another process may replace the dataset that is at the target at any time that this one holds no
     lease.
     """
+
+    asks_cost = True
 
     def __init__(
         self,

@@ -67,6 +67,7 @@ from shardctl.making.plan.plan import (
     why_unread,
 )
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
+from shardctl.making.shards.first_records import columns_beside
 from shardctl.making.shards.job import DatasetJob, Job, Probe
 from shardctl.sources.formats import CHOSEN, DETECT, is_json
 from shardctl.sources.formats.base import FOLDER
@@ -552,8 +553,13 @@ def _probe(
     conversion: Conversion, listing: Listing, job: Job, planner: Planner, labelling: Labelling
 ) -> Probe:
     """Try some records of a job: if most fail, others from all over the inputs, as the first ones
-    of a file may be unlike all others. They are always the same ones."""
+    of a file may be unlike all others. They are always the same ones; none where the columns are
+    known, and nobody asks for the cost."""
     folder, recipe = job.folder, conversion.recipe
+    # what only values show: what a mask, an object or a place is, and what functions return
+    asked = recipe.sample_transforms or marked_masks(job.fields) or job.annotation_rules
+    if not (conversion.asks_cost or asked or columns_beside(job)):
+        return Probe(job.layout)
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if job.has_image_columns:
         run = PROBE_IMAGE_RUN

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +38,9 @@ from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
 from shardctl.making.plan.splits import SplitRule
-from shardctl.making.shards.engines.local import Engine, local_engine
-from shardctl.making.shards.first_records import columns_beside
-from shardctl.making.shards.job import Job, Probe
+from shardctl.making.shards.engines.local import local_engine
+from shardctl.making.shards.job import Job
 from shardctl.making.shards.marker import make_folders, read_marker
-from shardctl.sources.image_columns import marked_masks
 from shardctl.sources.types import without_nulls
 from shardctl.system.folders import LocalFolder
 from shardctl.system.permutation import evenly_spaced
@@ -156,8 +154,7 @@ def make_preview(
                     "store none: the images are shown as your functions get them"
                 )
             conversion.recipe = checked
-            if not checked.sample_transforms:
-                conversion.engine = cast("Engine", _Unprobed(engine))
+            conversion.asks_cost = False
             is_open = given.get("variants") is None and checked.random
             variants = VARIANTS if is_open else checked.variants
             trial = _Trial(conversion, list_inputs(conversion, scratch), variants, shown)
@@ -263,26 +260,6 @@ class _Trial:
         told.building()
         self.conversion.engine.run(job, shards, told.progress)
         return [_tried(job, shard) for shard in shards]
-
-
-class _Unprobed:
-    """An engine that tries no inputs beforehand.
-
-    Without a user's functions the columns are known, and nobody asks for the cost.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def probe(self, job: Job) -> Probe:
-        """Return what is known without looking, unless values show what is a mask, an object or a
-        place."""
-        if marked_masks(job.fields) or job.annotation_rules or columns_beside(job):
-            return self._engine.probe(job)
-        return Probe(job.layout)
 
 
 def _tried(job: Job, shard: int) -> Tried:
