@@ -217,10 +217,9 @@ def strings() -> tuple[str, ...]:
     low = [chr(code) for code in range(0x370)]
     spaces = [*map(chr, range(0x2000, 0x2070)), *"\u1680\u180e\u3000\ufeff\ufffd\uffff\U0010ffff"]
     others = [chr(code) for code in range(0x370, 0x32000, 31) if not 0xD800 <= code < 0xE000]
-    made += [f"a{c}{c}1 {c} b" for c in low[:0xC0] + spaces]
     rest = low[0xC0:] + others
     groups = (rest[start : start + 8] for start in range(0, len(rest), 8))
-    made += ["".join(f"a{c}{c}1 {c}." for c in group) for group in groups]
+    made += ["".join(f"a{c}{c}1 {c} b." for c in each) for each in (*low[:0xC0], *spaces, *groups)]
     made += [
         space * count + end
         for space in " \n\t"
