@@ -180,7 +180,7 @@ def permute_channels(image: Image.Image, order: Sequence[int]) -> Image.Image:
     return Image.merge("RGB", [bands[channel] for channel in order])
 
 
-def drop_channels(image: Image.Image, dropped: Sequence[int], fill: int = 0) -> Image.Image:
+def drop_channels(image: Image.Image, dropped: Sequence[int], fill: int) -> Image.Image:
     """Return the image with all values of some channels set to `fill`."""
     bands = image.split()
     flat = Image.new("L", image.size, fill)
@@ -262,7 +262,7 @@ def sharpness(image: Image.Image, factor: float) -> Image.Image:
     return _blend(image.filter(ImageFilter.SMOOTH), image, factor)
 
 
-def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = None) -> Image.Image:
+def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None) -> Image.Image:
     """Blur with a Gaussian of standard deviation `sigma` in pixels; at the edges the image is
     mirrored.
 
@@ -292,7 +292,7 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = No
     return Image.fromarray(np.ascontiguousarray(inner))
 
 
-def gaussian_weights(sigma: float, kernel_size: int | None = None) -> list[float]:
+def gaussian_weights(sigma: float, kernel_size: int | None) -> list[float]:
     """Return the weights of a Gaussian from its middle outwards; mirrored, they add up to 1.
 
     Source: torchvision's `_get_gaussian_kernel1d`, whose points lie 1/sqrt(2) apart, so that
@@ -327,22 +327,19 @@ Rectangle = tuple[int, int, int, int]
 
 
 def erase(
-    image: Image.Image, box: Rectangle, colour: tuple[int, int, int] = (0, 0, 0)
+    image: Image.Image, box: Rectangle, filling: tuple[int, int, int] | Image.Image
 ) -> Image.Image:
-    """Return the image with a rectangle of one colour."""
+    """Return the image with a rectangle of one colour, or of another image."""
     left, top, width, height = box
     made = image.copy()
-    made.paste(colour, (left, top, left + width, top + height))
+    made.paste(filling, (left, top, left + width, top + height))
     return made
 
 
 def erase_with_noise(image: Image.Image, box: Rectangle, rng: np.random.Generator) -> Image.Image:
     """Return the image with a rectangle whose values are drawn uniformly from 0 to 255."""
-    left, top, width, height = box
-    made = image.copy()
-    noise = rng.integers(0, 256, (height, width, 3), np.uint8)
-    made.paste(Image.fromarray(noise), (left, top))
-    return made
+    noise = rng.integers(0, 256, (box[3], box[2], 3), np.uint8)
+    return erase(image, box, Image.fromarray(noise))
 
 
 def gaussian_noise(
@@ -362,7 +359,7 @@ def gaussian_noise(
 
 
 def salt_and_pepper(
-    image: Image.Image, rng: np.random.Generator, amount: float = 0.01, salt: float = 0.5
+    image: Image.Image, rng: np.random.Generator, amount: float, salt: float
 ) -> Image.Image:
     """Make a share `amount` of the pixels white (a share `salt` of these) or black, drawn for each
     pixel."""
