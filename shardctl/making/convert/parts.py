@@ -405,7 +405,7 @@ def _finish(
             )
         refuse_many_rejects(made.folder, made.manifest, max_rejects)
     held.check()
-    job = commit_made(made, target, held, before is not None)
+    job = commit_made(made, target, held)
     seconds = time.monotonic() - began
     result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
     return replace(result, changes=job.changes)

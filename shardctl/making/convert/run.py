@@ -500,6 +500,6 @@ def _commit(
             )
         job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *checked))))
     made = replace(made, job=job)
-    job = commit_made(made, target, held, before is not None, checks)
+    job = commit_made(made, target, held, checks)
     result = finished(conversion, planned.inputs, planned.status, samples, job)
     return replace(result, changes=job.changes)

@@ -116,15 +116,14 @@ def commit_made(
     made: MadeDataset,
     target: Target,
     held: WriteLease,
-    updates: bool,
     checks: Pool | None = None,
 ) -> DatasetJob:
     """Make this the dataset that is there. Return the job with all notices.
 
-    One that `updates` the dataset of before on this machine is checked first, in the processes
+    An update of the dataset of before on this machine is checked first, in the processes
     `checks`, None for new ones: its tables, and the footers of its new shards. Raises DatasetError.
     """
-    if updates and not target.folder.url:
+    if made.job.digest_before and not target.folder.url:
         # which most conversions never need
         from shardctl.inspection.verify.verification import verify_with
 
