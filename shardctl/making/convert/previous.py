@@ -293,19 +293,17 @@ def rows_before(files: pa.Table, listing: Listing) -> Numbers:
     paths = files["path"]
     for start in range(0, len(rows), CHUNK_ROWS):
         here = start + np.flatnonzero(rows[start : start + CHUNK_ROWS] >= 0)
-        low, high = _range_of(rows[here])
-        taken = paths.slice(low, high - low).take(pa.array(rows[here] - low))
-        differ = np.asarray(
-            pc.not_equal(taken, listing.table["path"].take(pa.array(here))).combine_chunks()
-        )
+        now = listing.table["path"].take(pa.array(here))
+        differ = np.asarray(pc.not_equal(_taken(paths, rows[here]), now).combine_chunks())
         rows[here[differ]] = -1
     return rows
 
 
-def _range_of(rows: Numbers) -> tuple[int, int]:
-    """Return the first of some rows and the one behind the last: neighbours now were mostly
-    neighbours before."""
-    return (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+def _taken(column: pa.ChunkedArray, rows: Numbers) -> pa.ChunkedArray:
+    """Return some rows of a column, from the part of it that they are in: neighbours now were
+    mostly neighbours before."""
+    low, high = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+    return column.slice(low, high - low).take(pa.array(rows - low))
 
 
 def _labels(files: pa.Table) -> Numbers:
@@ -325,8 +323,7 @@ def _compare_columns(
     before."""
     for start in range(0, len(rows), CHUNK_ROWS):
         here = start + np.flatnonzero(same[start : start + CHUNK_ROWS])
-        low, high = _range_of(rows[here])
-        then = before.slice(low, high - low).take(pa.array(rows[here] - low))
+        then = _taken(before, rows[here])
         these = now.slice(start, CHUNK_ROWS).take(pa.array(here - start))
         # NaN, too, is another value for Arrow, and the same text for Python
         if not then.equals(these):
