@@ -114,8 +114,23 @@ def _wide_spaces() -> dict[int, list[bytes]]:
 _WIDE_SPACES = _wide_spaces()
 
 
+class _OfTexts:
+    """Parts of texts: those of text t are of_text[t] to of_text[t + 1] - 1."""
+
+    of_text: Numbers
+
+    @property
+    def count(self) -> Numbers:
+        """How many there are in each text, (texts,)."""
+        return np.diff(self.of_text)
+
+    def per_text(self, values: Numbers | Bools) -> Numbers:
+        """Return the sums of the values of the parts, (parts,), by text, (texts,)."""
+        return np.diff(sums(values)[self.of_text])
+
+
 @dataclass(frozen=True)
-class Spans:
+class Spans(_OfTexts):
     """Stretches of words of texts: span i has the words first[i] to end[i] - 1. Those of text t are
     of_text[t] to of_text[t + 1] - 1, and `text` (n,) says it the other way.
     """
@@ -124,15 +139,6 @@ class Spans:
     end: Numbers
     of_text: Numbers
     text: Numbers
-
-    @property
-    def count(self) -> Numbers:
-        """How many there are in each text, (texts,)."""
-        return np.diff(self.of_text)
-
-    def per_text(self, values: Numbers | Bools) -> Numbers:
-        """Return the sums of the values of spans, (spans,), by text, (texts,)."""
-        return np.diff(sums(values)[self.of_text])
 
 
 def stretches(inside: Bools, offsets: Numbers) -> tuple[Numbers, Numbers]:
@@ -147,7 +153,7 @@ def stretches(inside: Bools, offsets: Numbers) -> tuple[Numbers, Numbers]:
     return np.flatnonzero(starts), np.flatnonzero(ends) + 1
 
 
-class Words:
+class Words(_OfTexts):
     """The words of texts: word i is data[starts[i]:ends[i]], and those of text t are of_text[t] to
     of_text[t + 1] - 1."""
 
@@ -165,11 +171,6 @@ class Words:
     def texts(self) -> int:
         """How many texts there are."""
         return len(self.of_text) - 1
-
-    @property
-    def count(self) -> Numbers:
-        """How many words each text has, (texts,)."""
-        return np.diff(self.of_text)
 
     @cached_property
     def text(self) -> Numbers:
@@ -205,10 +206,6 @@ class Words:
     def text_characters(self) -> Numbers:
         """How many characters the words of each text have, (texts,)."""
         return np.diff(self.lengths_before[self.of_text])
-
-    def per_text(self, values: Numbers | Bools) -> Numbers:
-        """Return the sums of the values of words, (words,), by text, (texts,)."""
-        return np.diff(sums(values)[self.of_text])
 
     def with_letters(self) -> Bools:
         """Return which words have a letter, (words,)."""
