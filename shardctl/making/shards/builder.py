@@ -489,9 +489,7 @@ class ShardBuilder:
             record = unit.first + place
             self._progress.begin(planned.number, record)
             try:
-                self._add_part(
-                    planned, unit._replace(skip=unit.skip + place, first=record, records=1)
-                )
+                self._add_part(planned, unit.part(place, 1))
             except MemoryError:
                 if self._making.rows.ends_worker(planned.number):
                     raise

@@ -118,7 +118,7 @@ def read_fitting(
     unit, done, together = planned.unit, 0, FITTED_RECORDS
     while done < unit.records:
         count = min(together, unit.records - done)
-        part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
+        part = unit.part(done, count)
         try:
             yield from list(read_unit(job, planned, part, choose, xxhash.xxh3_64()))
         except Misfit as misfit:
@@ -344,7 +344,7 @@ class RecordChoice:
         together, done = most, 0
         while done < unit.records:
             end = min(done + together, unit.records)
-            part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=end - done)
+            part = unit.part(done, end - done)
             self.progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
             read = read_fields(
                 job,

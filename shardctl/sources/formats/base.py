@@ -194,6 +194,10 @@ class Unit(NamedTuple):
     first: int
     records: int
 
+    def part(self, after: int, records: int) -> Unit:
+        """Return a stretch of so many of its records, those after the first ones."""
+        return self._replace(skip=self.skip + after, first=self.first + after, records=records)
+
 
 Digest = xxhash.xxh3_64
 """What hashes the bytes that records are made of."""
