@@ -10,6 +10,7 @@ of all (int64). Here each document is one sequence.
 
 from __future__ import annotations
 
+import shutil
 import struct
 import tempfile
 from abc import abstractmethod
@@ -458,8 +459,7 @@ def _write_index(
     with replacing(path, StreamedFile) as sink:
         sink.write(MAGIC + struct.pack("<QBQQ", VERSION, CODES[dtype], count, count + 1))
         lengths.seek(0)
-        while data := lengths.read(SPOOL_ITEMS * INT32.itemsize):
-            sink.write(data)
+        shutil.copyfileobj(lengths, sink)
         place = 0
         lengths.seek(0)
         while data := lengths.read(SPOOL_ITEMS * INT32.itemsize):
