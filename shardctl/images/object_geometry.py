@@ -29,6 +29,7 @@ from shardctl.images.geometry import (
     Size,
     Stage,
     Values,
+    View,
     Warp,
     apply,
     bounds,
@@ -62,7 +63,7 @@ class Motion:
     @classmethod
     def still(cls, size: Size, before: Motion | None = None) -> Motion:
         """Return the motion that changes nothing of an image of this size."""
-        return cls(size, np.eye(3), size, (0.0, 0.0, float(size[0]), float(size[1])), before)
+        return cls(size, np.eye(3), size, View.whole(size).box, before)
 
     @classmethod
     def of(cls, size: Size, stages: Iterable[Stage]) -> Motion:
