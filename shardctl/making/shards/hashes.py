@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +29,11 @@ from shardctl.making.shards.inputs import (
     requests_of,
     take,
 )
-from shardctl.making.shards.job import Job, PlannedUnit
+from shardctl.making.shards.job import PlannedUnit, job_in
 from shardctl.making.shards.records import fields_of, read_fitting, read_unit
 from shardctl.sources.files import changed
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed
 from shardctl.system.files import naming_the_path
-from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
@@ -140,18 +139,18 @@ class TextHashTask(PrePlanTask):
     @cached_property
     def _units(self) -> list[PlannedUnit]:
         numbers = range(self.first, self.first + self.count)
-        return list(_job(self.folder).units_at(numbers))
+        return list(job_in(self.folder).units_at(numbers))
 
     def requests(self, number: int) -> Sequence[ReadRequest]:
         """Return what a unit is read from."""
-        return requests_of(_job(self.folder), self._units[number])
+        return requests_of(job_in(self.folder), self._units[number])
 
     def look(self, number: int, progress: WorkerProgress) -> Json:
         """Read a unit, and write the hashes of its records.
 
         Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
         """
-        job, planned = _job(self.folder), self._units[number]
+        job, planned = job_in(self.folder), self._units[number]
         if job.fields is None:
             fields = fields_of(job, planned, read_whole(job, planned))
             whole = records_of_file(planned.file_number, planned.key(), fields)
@@ -180,14 +179,14 @@ class TextHashTask(PrePlanTask):
 
     @cached_property
     def _step(self) -> Deduplicate:
-        step = _job(self.folder).recipe.batch_transforms[self.step]
+        step = job_in(self.folder).recipe.batch_transforms[self.step]
         assert isinstance(step, Deduplicate), "its place was looked up"
         return step
 
     def _compare(self, number: int, records: Iterable[Records], progress: WorkerProgress) -> Json:
         """Take the texts of a unit's records; those of small units are held until there are more,
         which is much faster."""
-        job, first = _job(self.folder), self._ranks[number] - self._units[number].unit.first
+        job, first = job_in(self.folder), self._ranks[number] - self._units[number].unit.first
         before = BatchPipeline(
             job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name
         )
@@ -266,11 +265,6 @@ def _append(path: Path, data: bytes) -> None:
     """Append data. Raises StorageError: a full disk is no fault of the input."""
     with naming_the_path(path), open(path, "ab") as file:
         file.write(data)
-
-
-@lru_cache(maxsize=1)
-def _job(folder: str) -> Job:
-    return Job.load(LocalFolder(Path(folder)))
 
 
 def _records_of(planned: PlannedUnit, read: Iterator[Parsed]) -> Iterator[Records]:

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -701,6 +701,12 @@ def _lists(table: pa.Table | pa.RecordBatch, *names: str) -> list[list[Any]]:
         table.column(name).to_pylist() if name in there else [None] * table.num_rows
         for name in names
     ]
+
+
+@lru_cache(maxsize=1)
+def job_in(folder: str) -> Job:
+    """Return the job in a folder, which is read once for all that a process does of it."""
+    return Job.load(LocalFolder(Path(folder)))
 
 
 def marker_path(folder: Path, shard: int) -> Path:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -37,6 +37,7 @@ from shardctl.making.shards.job import (
     Probe,
     RetryHints,
     ShardTask,
+    job_in,
 )
 from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, write_marker
 from shardctl.making.shards.previous_samples import PreviousUnits
@@ -228,7 +229,8 @@ def handle(task: ExamineTask | ShardTask, tell: Tell, progress: WorkerProgress) 
         return run_task(task.task, progress, task.lost)
     # the folder of a probe may have another job the next time; that of a dataset has none before
     # this process has ended (Pool.run)
-    job, hints = (_read if task.shard is None else _job)(task.folder), task.hints
+    is_probe, hints = task.shard is None, task.hints
+    job = Job.load(LocalFolder(Path(task.folder))) if is_probe else job_in(task.folder)
     if task.suspect is not None:
         unit, attempt = task.suspect
         compare_reads(job, unit, attempt, progress, given_up=(unit, None) in hints.lost)
@@ -237,13 +239,6 @@ def handle(task: ExamineTask | ShardTask, tell: Tell, progress: WorkerProgress) 
     if task.trial is not None:
         try_units(job, task.shard, task.trial, task.on, progress, hints)
     return build_shard(job, task.shard, tell, progress, hints)
-
-
-def _read(folder: str) -> Job:
-    return Job.load(LocalFolder(Path(folder)))
-
-
-_job = lru_cache(maxsize=1)(_read)
 
 
 # --- a few records pushed through the recipe before anything is written: what the columns are, and what it
