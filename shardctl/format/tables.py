@@ -34,6 +34,14 @@ from shardctl.system.files import naming_the_path, replacing
 from shardctl.system.folders import Folder
 from shardctl.system.text import printable
 
+
+@contextlib.contextmanager
+def new_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """Yield a writer for a table of a job or a dataset, which is complete in the end or not there."""
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        yield writer
+
+
 BRING_BACK = "copy the right one into the dataset's folder"
 """What to do about a lost file of a dataset that came from outside, for messages."""
 
@@ -240,10 +248,7 @@ class ShardSpool:
             metadata[JPEG_KEY] = json.dumps(jpegs.to_json())
         schema = SHARDS_SCHEMA.with_metadata(metadata)
         batches = self.batches()
-        with (
-            replacing(path) as sink,
-            pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer,
-        ):
+        with new_table(path, schema) as writer:
             while held := list(islice(batches, SHARD_ROWS // SPOOLED_ROWS)):
                 writer.write_table(
                     pa.Table.from_batches(held)

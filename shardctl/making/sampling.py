@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.format.names import Json
+from shardctl.format.tables import new_table
 from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.convert.discover import Discovery, settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.plan.list_files import list_files
 from shardctl.making.plan.listing import LabelRule, Listing
-from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.inputs import ByteRange, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
@@ -189,7 +189,7 @@ def _write(path: Path, taken: Taken, written: pa.Schema, paths: list[str] | None
     if paths is not None:
         named = zip(_beside_place(written.names), written.types, strict=True)
         written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
-    with job_table(path, written) as writer:
+    with new_table(path, written) as writer:
         for unit, numbers, batch in taken:
             if paths is not None:
                 places = pa.array(
@@ -234,8 +234,7 @@ def take(
     taken: Taken = []
     for place, out in enumerate(outs):
         if found[place].get("rows"):
-            reader = pa.ipc.open_file(pa.memory_map(out))
-            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            batches = pa.ipc.open_file(pa.memory_map(out)).read_all().to_batches()
             last = len(batches[0].schema) - 1
             taken += [
                 (place, batch.column(last).to_numpy(), batch.remove_column(last))

@@ -25,6 +25,7 @@ from shardctl.format.tables import (
     Reject,
     ShardTable,
     is_written,
+    new_table,
     open_checked_table,
     open_table,
     read_rejects,
@@ -39,7 +40,6 @@ from shardctl.making.plan.fingerprint import (
     version_changes,
 )
 from shardctl.making.plan.listing import CHUNK_ROWS, Listing
-from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import Job, RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.system.files import naming_the_path
@@ -373,7 +373,7 @@ def write_reused(job: Job, before: PreviousDataset, of_old: Numbers) -> None:
         *before.state.image_sizes[shard_before[begins]].T,
     )
     arrays = [column_of(column.astype(np.int64, copy=False)) for column in of_runs]
-    with job_table(job.folder / REUSED, REUSED_SCHEMA) as table:
+    with new_table(job.folder / REUSED, REUSED_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=REUSED_SCHEMA))
 
 

@@ -32,6 +32,7 @@ from shardctl.format.tables import (
     Reject,
     count_reasons,
     failures,
+    new_table,
     of_several,
     open_table,
     read_rejects,
@@ -42,7 +43,6 @@ from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import ANY_UNIT, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
@@ -524,7 +524,7 @@ def hide_pruned(path: Path, pruned: Pruned) -> None:
         return
     import pyarrow.compute as pc
 
-    with job_table(path, files.schema) as writer:
+    with new_table(path, files.schema) as writer:
         for batch in files.to_batches():
             gone = np.asarray(pc.is_in(batch.column("path"), value_set=pa.array(hidden)))
             for name in names:

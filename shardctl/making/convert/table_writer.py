@@ -21,6 +21,7 @@ from shardctl.format.tables import (
     UNIT_FIELDS,
     Making,
     ShardEntry,
+    new_table,
     read_rejects,
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned
@@ -35,7 +36,7 @@ from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import VERSIONS
 from shardctl.making.plan.labels import JOB_ONLY
-from shardctl.making.plan.plan import NOT_KEPT, job_table
+from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import DatasetJob
 from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.system.files import copy_file, write_atomically
@@ -392,7 +393,7 @@ def write_final_files(path: Path, files: pa.Table) -> None:
     if "label" in names and files["label"].null_count == len(files):
         names.remove("label")
     files = files.select(names)
-    with job_table(path, files.schema) as writer:
+    with new_table(path, files.schema) as writer:
         writer.write_table(files)
 
 

@@ -16,10 +16,9 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers, column_of, numbers_of, one_chunk, rows_at
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
-from shardctl.format.tables import FILE_FIELDS
+from shardctl.format.tables import FILE_FIELDS, new_table
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import CHUNK_ROWS, Listing
-from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import PlanRules, Splitting, export_of
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
@@ -252,7 +251,7 @@ def write_files_table(
     """Write files.arrow: the listed files, or some rows of them, with their labels and the columns
     of the labels files."""
     schema = job_files_schema(listing)
-    with job_table(path, schema) as writer:
+    with new_table(path, schema) as writer:
         # of several faults of a file, the first one
         annotations = reversed(listing.annotations)
         wrong = {row: fault for each in annotations for row, fault in each.faults.items()}

@@ -17,11 +17,10 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Bools, Numbers, column_of, dtype_of, numbers_of
 from shardctl.format.names import PLAN, SHARDS
-from shardctl.format.tables import UNIT_FIELDS
+from shardctl.format.tables import UNIT_FIELDS, new_table
 from shardctl.making.plan.listing import CHUNK_ROWS
 from shardctl.making.plan.splits import Splitting
 from shardctl.sources.formats import Cut
-from shardctl.system.files import replacing
 from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
 
@@ -366,7 +365,7 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     table = table.set_column(
         0, JOB_PLAN_SCHEMA.field(0), column_of(np.searchsorted(files, file).astype(np.int32))
     )
-    with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+    with new_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
         plan.write_table(table)
     return files
 
@@ -392,15 +391,8 @@ def write_shards(
     arrays = [column_of(column.astype(dtype_of(type_))) for column, type_ in typed]
     missing = pa.nulls(len(columns[0]), of_blocks)
     arrays.append(pa.array(blocks, of_blocks) if blocks else missing)
-    with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
+    with new_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
-
-
-@contextmanager
-def job_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """Yield a writer for a table of a job or a dataset, which is complete in the end or not there."""
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        yield writer
 
 
 JOINED_SHARDS = 64
@@ -427,7 +419,7 @@ def plan_table(folder: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table],
         elif len(held) == JOINED_SHARDS:
             held = [pa.concat_tables(held).combine_chunks()]
 
-    with job_table(folder / PLAN, schema) as plan:
+    with new_table(folder / PLAN, schema) as plan:
         yield add
         if held:
             write()

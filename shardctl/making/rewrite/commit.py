@@ -32,6 +32,7 @@ from shardctl.format.tables import (
     Reject,
     ShardEntry,
     is_written,
+    new_table,
     open_checked_table,
     read_rejects,
     taken,
@@ -49,7 +50,6 @@ from shardctl.making.commit.tables import writing_tables
 from shardctl.making.convert.previous import refuse_damaged_tables, without_planned
 from shardctl.making.paths import destination_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
-from shardctl.making.plan.plan import job_table
 from shardctl.making.write.writer import digest_of_shards
 from shardctl.system.files import copy_file, naming_the_path, write_atomically
 from shardctl.system.folders import Folder
@@ -228,7 +228,7 @@ def commit(
     if is_written(old.manifest.settings):
         parts = {WRITTEN_PART: digest_of_shards(shard.entry for shard in shards)}
         making = replace(making, parts=parts)
-    with job_table(tables / FILES, files.schema) as table:
+    with new_table(tables / FILES, files.schema) as table:
         table.write_table(files)
     for name in old.manifest.own_files:
         with naming_the_path(tables / name):

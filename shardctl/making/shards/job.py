@@ -37,8 +37,8 @@ from shardctl.format.names import (
     shard_name,
 )
 from shardctl.format.roles import RESERVED_FIELDS, Objects
-from shardctl.format.tables import UNIT_FIELDS, Reject, open_table, read_rejects
-from shardctl.making.plan.plan import NOT_KEPT, Changes, SplitPlan, job_table
+from shardctl.format.tables import UNIT_FIELDS, Reject, new_table, open_table, read_rejects
+from shardctl.making.plan.plan import NOT_KEPT, Changes, SplitPlan
 from shardctl.making.plan.splits import Draw
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.huggingface import has_objects
@@ -397,7 +397,7 @@ class Job:
     def write_shards(self) -> None:
         """Write the table of its shards into its folder."""
         table = self._shards.combine_chunks()
-        with job_table(self.folder / SHARDS, table.schema) as writer:
+        with new_table(self.folder / SHARDS, table.schema) as writer:
             writer.write_table(table)
 
     @property

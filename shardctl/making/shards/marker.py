@@ -14,9 +14,8 @@ import pyarrow as pa
 from shardctl.format.counts import JpegRecord
 from shardctl.format.names import DATA, STAGING, Json
 from shardctl.format.shard import ShardFacts
-from shardctl.format.tables import PLAN_SCHEMA
+from shardctl.format.tables import PLAN_SCHEMA, new_table
 from shardctl.format.update_state import ShardCounts
-from shardctl.making.plan.plan import job_table
 from shardctl.making.shards.job import RECIPE_FOLDER, Job
 from shardctl.system.file_lease import PARTS
 from shardctl.system.files import PARTIAL, make_folder, replacing, write_atomically
@@ -124,7 +123,7 @@ def write_marker(path: Path, done: ShardMarker) -> None:
     record["counts"] = done.counts.row()
     units = record.pop("units")
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps(record)})
-    with job_table(path, schema) as writer:
+    with new_table(path, schema) as writer:
         writer.write_table(units)
 
 

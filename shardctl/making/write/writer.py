@@ -38,13 +38,13 @@ from shardctl.format.tables import (
     PLAN_SCHEMA,
     Making,
     ShardEntry,
+    new_table,
 )
 from shardctl.format.update_state import NO_COUNTS
 from shardctl.images.codecs.image import to_rgb
 from shardctl.making.commit.commit import NewGeneration, manifest_of
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.plan.fingerprint import WRITTEN_PART
-from shardctl.making.plan.plan import job_table
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
 from shardctl.system.files import (
@@ -256,7 +256,7 @@ def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
 def write_tables(folder: Path, entries: Sequence[ShardEntry], making: Making) -> Json:
     """Write all tables of a dataset without a source, of whose shards are the `entries`, and return
     what the manifest says of them."""
-    with job_table(folder / FILES, pa.schema(FILE_FIELDS)):
+    with new_table(folder / FILES, pa.schema(FILE_FIELDS)):
         pass
     units = PLAN_SCHEMA.empty_table()
     with writing_tables(folder, folder.parent, None) as tables:

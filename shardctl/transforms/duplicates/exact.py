@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.arrays import Array, Bytes, Numbers, dtype_of
-from shardctl.system.files import replacing
-from shardctl.system.text import printable
+from shardctl.format.tables import new_table, open_table
+from shardctl.system.folders import LocalFolder
 
 Rows = Array
 
@@ -179,7 +179,7 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
     """Write the rows of DROPPED of all parts as a table, sorted by their places. The runs are used
     up."""
     assert runs.dtype == DROPPED, "these rows become the table"
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), SCHEMA) as writer:
+    with new_table(path, SCHEMA) as writer:
         for rows in runs.parts():
             if len(rows):
                 rows = rows[np.argsort(rows["place"])]
@@ -197,29 +197,15 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
 class DuplicatesTable:
     """A table on disk, memory-mapped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: LocalFolder, name: str) -> None:
         """Open it. Raises DatasetError."""
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if not reader.schema.equals(SCHEMA):
-                raise DatasetError(
-                    f"{printable(path)}: does not have the columns that `shardctl help "
-                    "format` gives it"
-                )
-            self._batches = [
-                reader.get_batch(number) for number in range(reader.num_record_batches)
-            ]
-            for batch in self._batches:
-                batch.validate()
-                if any(column.null_count for column in batch.columns):
-                    raise DatasetError(f"{printable(path)}: a value is missing in it")
-            self._firsts = [
-                (batch["file"][0].as_py(), batch["record"][0].as_py())
-                for batch in self._batches
-                if batch.num_rows
-            ]
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise DatasetError(f"{printable(path)}: cannot be read ({error})") from error
+        table = open_table(folder, name, SCHEMA)
+        if any(column.null_count for column in table.columns):
+            raise DatasetError(f"{folder.shown(name)}: a value is missing in it")
+        self._batches = [batch for batch in table.to_batches() if batch.num_rows]
+        self._firsts = [
+            (batch["file"][0].as_py(), batch["record"][0].as_py()) for batch in self._batches
+        ]
 
     def of(self, file: int, numbers: Numbers) -> list[Array]:
         """Return what is dropped of records of a file, given by their numbers, (n,) and increasing:

@@ -87,7 +87,7 @@ class Deduplicate(BatchTransform, step="deduplicate"):
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what drops the duplicates of one batch after the other. Raises DatasetError if it
         is not known which."""
-        table = DuplicatesTable(folder / self.table)
+        table = DuplicatesTable(LocalFolder(folder), self.table)
         if self.unit != DOCUMENT:
             return BatchRun(partial(self._drop_pieces, table), "pieces_dropped", "bytes_dropped")
         paths = open_table(LocalFolder(folder), FILES, columns=["path"])["path"]
