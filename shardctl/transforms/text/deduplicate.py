@@ -91,17 +91,11 @@ class Deduplicate(BatchTransform, step="deduplicate"):
         if self.unit != DOCUMENT:
             return BatchRun(partial(self._drop_pieces, table), "pieces_dropped", "bytes_dropped")
         paths = open_table(LocalFolder(folder), FILES, columns=["path"])["path"]
-        return BatchRun(partial(self._reject_documents, table, paths))
-
-    def _reject_documents(
-        self,
-        table: DuplicatesTable,
-        paths: pa.ChunkedArray,
-        records: Records,
-        reject: RejectRow,
-        counts: Counts,
-    ) -> Iterable[Records]:
-        return (records.without(self._documents(table, paths, records), reject),)
+        return BatchRun(
+            lambda records, reject, _: (
+                records.without(self._documents(table, paths, records), reject),
+            )
+        )
 
     def _documents(
         self, table: DuplicatesTable, paths: pa.ChunkedArray, records: Records
