@@ -36,7 +36,7 @@ from shardctl.sources.export_description import (
     name_in_records,
 )
 from shardctl.sources.files import SourceRoot, begin_of, changed
-from shardctl.sources.format_table import BINARY_SUFFIXES, FORMAT_NAMES, UNDECLARED_SUFFIXES
+from shardctl.sources.format_table import BINARY_SUFFIXES, UNDECLARED_SUFFIXES
 from shardctl.sources.formats import (
     DETECT,
     PIECE_BYTES,
@@ -404,8 +404,6 @@ def settle_kind(
     where keys and labels are.
     """
     recipe = dict(given)
-    if recipe.get("kind") in FORMAT_NAMES:
-        recipe |= {"kind": "auto", "format": recipe["kind"]}
     notices = _settle_export(recipe, roots)
     is_open = recipe.get("kind") in (None, "auto")
     are_members = (
@@ -414,8 +412,8 @@ def settle_kind(
         and not recipe.get("fields")
         and not recipe.get("schema")
     )
-    reading = Recipe.draft(recipe).record_reading
-    field = recipe.get("image_field")
+    draft, field = Recipe.draft(recipe), recipe.get("image_field")
+    reading = draft.record_reading
     if is_open:
         recipe["kind"] = _kind_of(roots, reading, field, labels)
     elif (
@@ -423,14 +421,14 @@ def settle_kind(
         and field is None
         and (reading.format or _has_only_tables(roots, reading))
     ):
-        recipe["image_field"] = Recipe.draft(recipe).image_source or AUTO
+        recipe["image_field"] = draft.image_source or AUTO
     if not (is_open or are_members) or (
         recipe["kind"] != "table" and recipe.get("image_field") is None
     ):
         return recipe, notices
     types = _first_types(roots, reading, engine)
     if is_open and recipe["kind"] == "table" and field is None:
-        chosen = Recipe.draft(recipe).image_source
+        chosen = draft.image_source
         column = chosen or (None if types is None else without_doubt(types.found()))
         if column is not None:
             recipe |= {"kind": "image", "image_field": column}
