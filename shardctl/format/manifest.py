@@ -389,10 +389,14 @@ class Manifest:
         )
         return replace(self, keep=keep, history=tuple(history))
 
+    @property
+    def samples_digest(self) -> str:
+        """What stands for every byte of its samples: the SHA-256 of SHA256SUMS."""
+        return self.files[CHECKSUMS].sha256
+
     def _as_generation(self, number: int, command: str, *changes: int) -> Generation:
-        digest = self.files[CHECKSUMS].sha256
         added, removed, changed = changes
-        facts = (self.samples, self.shards, digest)
+        facts = (self.samples, self.shards, self.samples_digest)
         return Generation(number, self.created, command, added, removed, changed, *facts)
 
     @cached_property

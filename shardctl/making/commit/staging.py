@@ -14,7 +14,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Bools
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, DATA
+from shardctl.format.names import DATA
 from shardctl.making.plan.fingerprint import difference
 from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob, Job, SourceBase
 from shardctl.making.shards.marker import ShardMarker, read_finished, record_of_marker
@@ -79,7 +79,7 @@ def is_resumable(folder: Path, there: Manifest | None) -> bool:
         return False
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         before = JobFolder(folder).record()["digest_before"]
-        return not before or (there is not None and there.files[CHECKSUMS].sha256 == before)
+        return not before or (there is not None and there.samples_digest == before)
     return True
 
 

@@ -21,7 +21,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Numbers, column_of, numbers_of
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, FILES, MANIFEST, STAGING, Json
+from shardctl.format.names import FILES, MANIFEST, STAGING, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
@@ -315,7 +315,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         # command line has started it, where it saw early that there is work
         conversion.engine.prepare()
     manifest, roots, known = conversion.target.manifest(), request.roots, None
-    existing = "" if manifest is None else manifest.files[CHECKSUMS].sha256
+    existing = "" if manifest is None else manifest.samples_digest
     # their devices count where the workers are on this machine
     base_of = SourceBase.of if engines.is_here(options.engine) else SourceBase.anywhere
     bases = tuple(base_of(root.base) for root in roots)
@@ -551,7 +551,7 @@ def find_unwalked(
             return None
         found = UnwalkedInputs(
             request,
-            manifest.files[CHECKSUMS].sha256,
+            manifest.samples_digest,
             recipe,
             Listed(files, state.mtime_ns, changed),
         )

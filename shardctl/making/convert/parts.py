@@ -32,7 +32,7 @@ from shardctl.errors import (
 )
 from shardctl.format.arrays import Numbers
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, MANIFEST, STAGING
+from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.tables import count_reasons
 from shardctl.making.commit import open_target
 from shardctl.making.commit.commit import sweep
@@ -304,7 +304,7 @@ def before_of(job: DatasetJob, target: Target) -> PreviousDataset | None:
     folder = target.folder
     target.fetch_dataset()
     manifest = Manifest.load(folder)
-    if manifest.files[CHECKSUMS].sha256 != job.digest_before:
+    if manifest.samples_digest != job.digest_before:
         raise DatasetError(
             f"{folder.shown()}: has changed since its update was planned; delete {STAGING} in "
             "it, and run all parts again"

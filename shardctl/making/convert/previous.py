@@ -20,7 +20,7 @@ from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import CHECKSUMS, FILES, PLAN, PLANNED, REJECTS, SHARDS, TABLES, Json
+from shardctl.format.names import FILES, PLAN, PLANNED, REJECTS, SHARDS, TABLES, Json
 from shardctl.format.tables import (
     Reject,
     ShardTable,
@@ -86,7 +86,7 @@ class PreviousDataset:
     @property
     def digest(self) -> str:
         """What stands for every byte of its samples."""
-        return self.manifest.files[CHECKSUMS].sha256
+        return self.manifest.samples_digest
 
     @cached_property
     def files(self) -> pa.Table:
@@ -424,7 +424,7 @@ def decide(new: NewDataset, there: Manifest | None) -> str:
     if there is None or new.overwrites:
         return name
     follows = new.updates or new.appends
-    if follows and there.files[CHECKSUMS].sha256 != new.existing:
+    if follows and there.samples_digest != new.existing:
         raise DatasetReplacedError
     verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
     if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):

@@ -133,7 +133,7 @@ def recorded_shards(
         shards = [NamedShard(each.split, each.number, each.path) for each in entries]
         return shards, {each.path: each.sha256 for each in entries}
     recorded = hashes
-    if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
+    if hashes.get(CHECKSUMS) == manifest.samples_digest:
         recorded = read_checksums(folder)
     elif not manifest.job:  # they are numbered without gaps
         shards = [
