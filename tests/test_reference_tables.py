@@ -154,7 +154,8 @@ def test_each_code_of_a_reject_is_in_the_reference():
     documented = first_cells(EXIT_CODES, "### The file", "## Findings of `verify`")
     of_verify_alone = {"more"}
     assert sorted(raised - documented - of_verify_alone) == []
-    made_of_a_kind = {"not-parquet", "not-arrow"}
+    of_kinds = ("parquet", "arrow", "array-record", "hdf5", "lmdb")
+    made_of_a_kind = {f"not-{kind}" for kind in of_kinds}
     assert sorted(documented - all_strings() - made_of_a_kind) == []
 
 

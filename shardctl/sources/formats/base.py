@@ -106,7 +106,7 @@ def unmarked_wide(data: bytes) -> str | None:
     UTF-16 or UTF-32; else None.
 
     In UTF-16 most high bytes of an alphabet are below 32, and those of spaces, line ends and ASCII
-    are NUL: in Korean one of five. A text in UTF-8 with some NUL bytes has them at any places, and letters between them.
+    are NUL. A text in UTF-8 with some NUL bytes has them at any places, and letters between them.
     """
     sample = data[:JUDGED_BYTES]
     units = len(sample) // 4
@@ -123,8 +123,7 @@ def unmarked_wide(data: bytes) -> str | None:
         low = sum(
             len(quarter) - len(quarter.translate(None, _LOW)) for quarter in quarters[high::2]
         )
-        is_alphabet = 128 * own >= units and 5 * low >= 6 * units
-        if own > 8 * other and (is_alphabet or 3 * own >= units):
+        if own > 8 * other and 128 * own >= units and 5 * low >= 6 * units:
             return name
     return None
 
