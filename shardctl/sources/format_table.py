@@ -133,16 +133,13 @@ class InputFormat:
     number may follow the ending of its name."""
 
     check: str = ""
-    """A function of a path that compares a file with hashes in other files. It raises Rejection."""
+    """A function of a path that looks at a file as a whole, as `formats.check_file` does: it returns
+    a warning or None, and raises Rejection, for instance where a hash in another file differs."""
 
     companions: str = ""
     """A function of the path of a file. It yields what the format may read beside it, as paths from
     its folder on. Of a copy of an object, each of these is copied before the function goes on, if
     there is such an object."""
-
-    note: str = ""
-    """A function of a path that returns a warning about a file, as `formats.note_on` does, or
-    None."""
 
     sidecars: tuple[Sidecar, ...] = ()
 
@@ -204,7 +201,7 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
         spellings=((r"\.(tgz|tar\.gz)$", ".tar.gz"), (r"\.(tzst|tar\.zstd)$", ".tar.zst")),
         magic=((257, b"ustar"),),
         companions=OF_EXPORT,
-        note="webdataset:note_on_end",
+        check="webdataset:note_on_end",
         # Of img2dataset.
         sidecars=(Sidecar((".json",), r"(\d+)_stats\.json", beside=(r"\1.tar", r"\1.parquet")),),
     ),

@@ -43,7 +43,6 @@ from shardctl.sources.formats import (
     check_file,
     copy_to_read,
     find_format,
-    note_on,
 )
 from shardctl.system.files import naming_the_path, open_ordinary
 from shardctl.system.locations import follow, is_stored
@@ -554,10 +553,7 @@ def read_all(part: ByteRange, _progress: WorkerProgress) -> Json:
     message], `more` counts those that are not named, `note` is [kind, message] or None.
     """
     path, reading, unit = part.path_to_read(), Reading(), _unit_of(part)
-    note = None
-    if unit.first == 1:
-        check_file(part.suffix, path)
-        note = note_on(part.suffix, path)
+    note = check_file(part.suffix, path) if unit.first == 1 else None
     form = find_format(part.suffix, reading)
     schema = form.types(path, unit, reading).found()
     records, rejects = 0, list[list[Any]]()

@@ -84,7 +84,6 @@ __all__ = [
     "find_format",
     "import_attribute",
     "is_json",
-    "note_on",
 ]
 
 
@@ -146,24 +145,18 @@ def _function(suffix: str, kind: str) -> Callable[[str], Any] | None:
     return None if name is None else import_attribute(name)
 
 
-def check_file(suffix: str, path: str) -> None:
-    """Compare a file with what is known of it as a whole, beside its records. Raises Rejection,
-    OSError."""
-    if (check := _function(suffix, "check")) is not None:
-        check(path)
+def check_file(suffix: str, path: str) -> tuple[str, str] | None:
+    """Look at a file as a whole, beside its records. Return what should be known of it, a short
+    stable name and a sentence; None if nothing. Raises OSError; Rejection if it is not as it should
+    be."""
+    check = _function(suffix, "check")
+    return None if check is None else check(path)
 
 
 def companions_of(suffix: str, path: str) -> Iterator[str]:
     """Yield the files that the format of a file reads beside it: see InputFormat.companions."""
     found = _function(_split(suffix)[0], "companions")
     return iter(()) if found is None else found(path)
-
-
-def note_on(suffix: str, path: str) -> tuple[str, str] | None:
-    """Return what should be known of a file, a short stable name and a sentence; None if nothing.
-    Raises OSError, Rejection."""
-    note = _function(suffix, "note")
-    return None if note is None else note(path)
 
 
 def import_attribute(name: str) -> Any:
