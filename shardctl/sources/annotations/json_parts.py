@@ -69,9 +69,8 @@ class JsonParts:
     out. Raises InputError: it cannot be read, is not UTF-8, or no such JSON.
     """
 
-    def __init__(self, file: str, columns: Mapping[str, Columns] | None = None) -> None:
-        self.file, self.sha256 = file, ""
-        self._columns = columns or {}
+    def __init__(self, file: str, columns: Mapping[str, Columns]) -> None:
+        self.file, self.sha256, self._columns = file, "", columns
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
         self._json = json.JSONDecoder()
         # the text from the place that has been read to, more of which is read as it is needed

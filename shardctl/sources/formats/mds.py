@@ -12,7 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -187,14 +187,7 @@ class MdsShard(Container):
                 raise rejection.saying(
                     f"its {printable(column.name)}: {rejection.message}",
                 ) from None
-            except (
-                ValueError,
-                IndexError,
-                KeyError,
-                TypeError,
-                OverflowError,
-                InvalidOperation,
-            ) as error:
+            except (ValueError, LookupError, TypeError, ArithmeticError) as error:
                 raise Rejection(
                     "decode",
                     "bad-value",

@@ -100,14 +100,7 @@ class Features:
         for name, leaf in self.leaves.items():
             try:
                 value = _value(name, leaf, record, used)
-            except (
-                ValueError,
-                TypeError,
-                OverflowError,
-                IndexError,
-                KeyError,
-                zlib.error,
-            ) as error:
+            except (ValueError, TypeError, ArithmeticError, LookupError, zlib.error) as error:
                 raise Rejection(
                     "decode",
                     "other-type",

@@ -341,7 +341,7 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(tmp_path, monkeypatch, 
             json.dumps(record, indent=indent, ensure_ascii=False), "utf-8"
         )
         found: dict[str, list[Any]] = {}
-        for part in json_parts.JsonParts(str(tmp_path / "x.json")):
+        for part in json_parts.JsonParts(str(tmp_path / "x.json"), {}):
             assert part.first == len(found.setdefault(part.name, []))
             found[part.name] += part.elements
         assert found == {name: value for name, value in record.items() if isinstance(value, list)}
