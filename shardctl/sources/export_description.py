@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -193,12 +193,8 @@ class Description:
         expect(_are_strings(texts), "the form, the fingerprint and a key are strings")
         layout = Layout.loads(record["layout"])
         fields = tuple(Field(**each) for each in record["fields"])
-        expect(
-            _are_strings(
-                [text for each in fields for text in (each.name, each.written, each.form)]
-            ),
-            "a field is told in strings",
-        )
+        told = [text for each in fields for text in astuple(each)]
+        expect(_are_strings(told), "a field is told in strings")
         names = {each.name for each in fields}
         expect(len(names) == len(fields), "each field comes once")
         expect(names <= set(layout.columns.names), "fields are columns")

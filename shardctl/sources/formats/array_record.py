@@ -19,7 +19,6 @@ from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
 from shardctl.sources.formats.columns import damaged
 from shardctl.sources.formats.found_values import Entries, Entry
 from shardctl.sources.formats.tfrecord import example_parser
-from shardctl.system.text import printable
 
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 """No threads, and nothing is read before it is asked for."""
@@ -58,4 +57,4 @@ def opened(path: str) -> Iterator[Entries]:
 
 
 def _damaged(what: str, error: Exception) -> Rejection:
-    return damaged(what, printable(first_line(error).partition(";")[0]))
+    return damaged(what, first_line(error).partition(";")[0])

@@ -568,7 +568,7 @@ def _reason(error: Exception) -> str:
 def damaged(what: str, error: Exception | str) -> Rejection:
     """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
     reason = error if isinstance(error, str) else _reason(error)
-    message = f"{what} cannot be read ({reason}); it is damaged, get it again"
+    message = f"{what} cannot be read ({printable(reason)}); it is damaged, get it again"
     return Rejection("read", "damaged", message)
 
 

@@ -295,9 +295,8 @@ class Delimited(TextFormat):
         return Parsed(numbers[places], batch, rejects)
 
 
-def tab_delimited() -> Delimited:
-    """Return the format of rows with tabs between their cells."""
-    return Delimited("\t")
+tab_delimited = partial(Delimited, "\t")
+"""Makes the format of rows with tabs between their cells."""
 
 
 def _first_row(text: str, delimiter: str) -> list[str]:

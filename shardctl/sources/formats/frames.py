@@ -17,10 +17,8 @@ from shardctl.images.codecs.image import frame_count, frames_of
 from shardctl.sources.formats.base import Choose, Digest, Format, Parsed, Reading, Unit
 from shardctl.sources.types import Types
 
-
-def begins(start: bytes) -> bool:
-    """Return whether a file that begins like this is an image."""
-    return is_image(start)
+begins = is_image
+"""Tells whether a file that begins like this is an image."""
 
 
 class Frames(Format):

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import Rejection, first_line
+from shardctl.errors import Rejection
 from shardctl.format.arrays import leaf_of
 from shardctl.sources.formats.base import Digest, Unit, check_magic
 from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE, damaged, nested
@@ -54,13 +54,9 @@ def opened(path: str) -> DataSets:
             file = stack.enter_context(h5py.File(path, "r", locking=False))
             sets = DataSets(file, os.stat(path).st_size)  # noqa: PTH116 - see pyproject.toml
         except _FAULTS as error:
-            raise _damaged(error) from None
+            raise damaged("it", error) from None
         stack.pop_all()
         return sets
-
-
-def _damaged(error: Exception) -> Rejection:
-    return damaged("it", printable(first_line(error)))
 
 
 class DataSets(Rows):
@@ -136,7 +132,7 @@ class DataSets(Rows):
         try:
             values: Array = self._sets[name][first : first + count]
         except _FAULTS as error:
-            raise _damaged(error) from None
+            raise damaged("it", error) from None
         return values
 
     def close(self) -> None:
