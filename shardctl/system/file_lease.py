@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
+from shardctl.system.file_locks import is_at
 from shardctl.system.files import naming_the_path, refuse_links
 from shardctl.system.machine import boot
 from shardctl.system.text import printable
@@ -150,7 +151,7 @@ class Lease:
             self._thread.join()
         with contextlib.suppress(OSError):  # out of reach; then it grows old there
             # No owner: the disk was too full to write one.
-            if _is_at(self._descriptor, self._path) and _owner(self._descriptor) in (
+            if is_at(self._descriptor, self._path) and _owner(self._descriptor) in (
                 None,
                 self._owner,
             ):
@@ -348,7 +349,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
             return str(_owner(descriptor) or _BEGUN)
         return _UNREADABLE
     owner = _owner(descriptor)
-    if not _is_at(descriptor, staging / LEASE):
+    if not is_at(descriptor, staging / LEASE):
         return _ENDING
     # A lock that is free proves that the owner is gone, if that was a process of this machine. The
     # locks of other machines need not be seen here, and some file systems have none at all: then
@@ -443,15 +444,6 @@ def _age(descriptor: int, staging: Path) -> float:
         clock.write(b"now")
         clock.flush()
         return os.fstat(clock.fileno()).st_mtime - os.fstat(descriptor).st_mtime
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether `path` still is the file that was opened: it may have been replaced or taken
-    away since."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _shown(staging: Path) -> str:

@@ -129,6 +129,15 @@ def lock_at_once(descriptor: int) -> bool:
     return True
 
 
+def is_at(descriptor: int, path: str | Path) -> bool:
+    """Return whether a file that was opened is the one at its path: it may have been replaced, or
+    removed before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))  # noqa: PTH116 - a path of text, too
+    except OSError:
+        return False
+
+
 def _retry(lock: Callable[[], bool], patience: float) -> bool:
     """Call `lock` until it returns True, at most for so many seconds, and return whether it did."""
     until, pause = time.monotonic() + patience, _SHORTEST
@@ -147,13 +156,10 @@ class Use:
         self._descriptor = _opened(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-            there = os.fstat(self._descriptor).st_ino == path.stat().st_ino
-        except FileNotFoundError:  # it was removed while this waited
-            there = False
         except OSError as error:
             self.close()
             raise _refusal(path, error) from error
-        if not there:
+        if not is_at(self._descriptor, path):  # it was removed while this waited
             self.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 

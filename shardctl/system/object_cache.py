@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from shardctl.system.file_locks import lock_at_once, locked
+from shardctl.system.file_locks import is_at, lock_at_once, locked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +120,7 @@ class ObjectCache:
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise IsADirectoryError(21, "other objects have its name as that of their folder")
-        if not _is_same_file(path, status) or not _is_version(status, stamp):
+        if not is_at(descriptor, path) or not _is_version(status, stamp):
             os.close(descriptor)
             return False
         os.utime(descriptor, ns=(time.time_ns(), status.st_mtime_ns))
@@ -276,15 +276,6 @@ def _let_go(held: OrderedDict[str, tuple[int, int]]) -> None:
     for descriptor, _ in held.values():
         os.close(descriptor)
     held.clear()
-
-
-def _is_same_file(path: str, status: os.stat_result) -> bool:
-    """Return whether a file that was opened is the one at its path: it may have been removed before
-    it was locked."""
-    try:
-        return os.stat(path).st_ino == status.st_ino  # noqa: PTH116 - see pyproject.toml
-    except OSError:
-        return False
 
 
 def _bytes_of(status: os.stat_result) -> int:

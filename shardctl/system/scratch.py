@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardctl.errors import StorageError
-from shardctl.system.file_locks import lock_at_once, open_own
+from shardctl.system.file_locks import is_at, lock_at_once, open_own
 from shardctl.system.files import READ_CHUNK, naming_the_path
 from shardctl.system.machine import boot
 
@@ -94,13 +94,11 @@ def _owned(folder: str) -> int | None:
                     _wipe(folder, but=_OWNER)
                 os.pwrite(descriptor, boot().encode(), 0)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - see pyproject.toml
-            return descriptor
-    except FileNotFoundError:
-        pass
     except BaseException:
         os.close(descriptor)
         raise
+    if is_at(descriptor, path):
+        return descriptor
     os.close(descriptor)
     return None
 
