@@ -84,7 +84,7 @@ def refuse_folders(folder: Folder, names: Iterable[str]) -> None:
             )
 
 
-def hash_files(folder: Folder, progress: Report) -> tuple[dict[str, str], dict[str, OSError]]:
+def hash_files(folder: Folder, progress: Report) -> tuple[dict[str, str], dict[str, str]]:
     """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others
     cannot be read.
 
@@ -98,7 +98,7 @@ def hash_files(folder: Folder, progress: Report) -> tuple[dict[str, str], dict[s
             f"{folder.shown()}: cannot be listed ({error.strerror or error})"
         ) from error
     hashes: dict[str, str] = {}
-    unreadable: dict[str, OSError] = {}
+    unreadable: dict[str, str] = {}
     # hashing lets other threads run
     with folder.prefetch(names) as note, ThreadPoolExecutor(usable_cores()) as pool:
         found = pool.map(partial(_hash, folder), names)
@@ -106,7 +106,7 @@ def hash_files(folder: Folder, progress: Report) -> tuple[dict[str, str], dict[s
             if isinstance(hashed, str):
                 hashes[name] = hashed
             elif hashed is not None and not isinstance(hashed, FileNotFoundError):
-                unreadable[name] = hashed
+                unreadable[name] = hashed.strerror or str(hashed)
             note(done)
             progress(done + 1, len(names))
     return hashes, unreadable

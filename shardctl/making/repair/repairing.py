@@ -142,9 +142,8 @@ class Repair:
         if self.drop_lost and of_shards:
             # its samples may all be there once its disk or server is back
             name = of_shards[0]
-            why = unreadable[name].strerror or unreadable[name]
             raise DatasetError(
-                f"{self.dataset.shown(name)}: cannot be read ({why}), and may still be whole, so "
+                f"{self.dataset.shown(name)}: cannot be read ({unreadable[name]}), and may still be whole, so "
                 "that --drop-lost keeps it; bring back its disk, or move it away"
             )
         self.expected = {name: facts.sha256 for name, facts in self.manifest.files.items()}
@@ -156,9 +155,8 @@ class Repair:
             if name not in self.expected or hashes.get(name) != self.expected[name]
         }
         for name in sorted(self.damaged & set(unreadable)):
-            why = unreadable[name].strerror or unreadable[name]
             self.notices.append(
-                f"{printable(self.called.get(name, name))} cannot be read ({why}) and counts as damaged; check its disk"
+                f"{printable(self.called.get(name, name))} cannot be read ({unreadable[name]}) and counts as damaged; check its disk"
             )
         dropped = False
         # only a person can bring back what the recipe depends on
