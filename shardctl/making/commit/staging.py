@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,21 +105,17 @@ def job_of_partial(path: str) -> str:
     return found[1] if found else ""
 
 
-def clear_partial_files(job: Job) -> None:
-    """Delete the incomplete files of killed workers."""
-    _clear(job, lambda name: True)
-
-
-def clear_partial_files_of(job: Job, chosen: Bools) -> None:
-    """Delete the incomplete files of killed workers, of these shards alone: (shards,)."""
+def clear_partial_files(job: Job, chosen: Bools | None = None) -> None:
+    """Delete the incomplete files of killed workers: of all shards, or of the chosen ones alone,
+    (shards,)."""
     names = set()
-    for shard in np.flatnonzero(chosen).tolist():
+    for shard in [] if chosen is None else np.flatnonzero(chosen).tolist():
         paths = (job.unfinished_path(shard), job.marker_path(shard), job.rejects_path(shard))
         names |= {path.name for path in paths}
-    _clear(job, lambda name: name in names)
 
+    def is_wanted(name: str) -> bool:
+        return chosen is None or name in names
 
-def _clear(job: Job, is_wanted: Callable[[str], bool]) -> None:
     def of_job(name: str) -> bool:
         return name.endswith(f".{job.id}") and is_wanted(name)
 

@@ -37,7 +37,7 @@ from shardctl.format.tables import count_reasons
 from shardctl.making.commit import open_target
 from shardctl.making.commit.commit import sweep
 from shardctl.making.commit.staging import (
-    clear_partial_files_of,
+    clear_partial_files,
     finished_shards,
     has_made,
     marked_shards,
@@ -133,7 +133,7 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
             target.entrust(job, held)
             chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
             chosen &= job.kept == NOT_KEPT
-            clear_partial_files_of(job, chosen)
+            clear_partial_files(job, chosen)
             own = np.flatnonzero(chosen).tolist()
             records = sum(job.planned_shard(shard).records for shard in own)
             listener.part(str(part), int(chosen.sum()), records)
