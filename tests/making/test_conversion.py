@@ -563,6 +563,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, out):
         command_line("convert", *words), cwd=tmp_path, stderr=subprocess.DEVNULL
     ) as parent:
         while not list(out.glob("data/*.partial")):
+            assert parent.poll() is None
             select.select([], [], [], 0.01)
         children = below(parent.pid)
         parent.send_signal(signal.SIGKILL)
