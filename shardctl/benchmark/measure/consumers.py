@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -231,44 +231,17 @@ computed."""
 
 @dataclass(frozen=True)
 class Consumer:
-    """Takes batches: at a fixed `rate` (samples/s of one GPU), as `options.gpus` GPUs would; or by a
-    `function` of the user, which gets every batch. How fast it is without the loader is measured
-    first."""
+    """Takes batches at a fixed `rate` (samples/s of one GPU), as `options.gpus` GPUs would."""
 
     name: str
     options: BenchOptions
     rate: float = 0.0
-    function: Callable[[Any], Any] | None = None
     notes: tuple[str, ...] = ()
 
     def feed(self, subject: Subject, found: Throughput, report: Report) -> ConsumerResult:
         """Feed it batches, and return its utilisation."""
-        options, function, time = self.options, self.function, ThreadTime()
-        if function is None:
-            rate, opened = self.rate, _open_for_training(subject, options)
-            with closing(opened), closing(iter(opened)) as batches:  # type: ignore[type-var]  # a generator
-                total = rate * options.gpus
-                fed = feed_paced(batches, total, options.consumer_seconds, report)
-            time.add(opened)
-        else:
-
-            def run(pulse: Pulse) -> tuple[float, Fed]:
-                source, finish = _on_device(_open_for_training(subject, options), options.device)
-                step = Step(self.name, function, finish)
-                with closing(iter(source)) as batches:
-                    first = next(batches)
-                    rate = own_rate(step, first, count_of(first), pulse)
-                # the pages that they map cannot be dropped from the page cache
-                del source, batches, first
-                loader = _open_for_training(subject, options)
-                with closing(iter(_on_device(loader, options.device)[0])) as batches:
-                    seconds = options.consumer_seconds
-                    fed = feed_step(batches, step, rate, seconds, report, pulse)
-                time.add(loader)
-                loader.close()
-                return rate, fed
-
-            rate, fed = watched(self.name, run, options.consumer_timeout)
+        time = ThreadTime()
+        rate, fed = self._fed(subject, report, time)
         if not fed.steps:
             raise UsageError(
                 "an epoch has too few batches for a consumer; give a smaller --batch-size"
@@ -276,7 +249,7 @@ class Consumer:
         return ConsumerResult(
             consumer=self.name,
             consumer_rate=round(rate, 3),
-            gpus=options.gpus,
+            gpus=self.options.gpus,
             accelerator_utilization=round(fed.utilization, 4),
             stall_fraction=round(1 - fed.utilization, 4),
             steps=fed.steps,
@@ -286,13 +259,50 @@ class Consumer:
             notes=self.notes,
         )
 
+    def _fed(self, subject: Subject, report: Report, time: ThreadTime) -> tuple[float, Fed]:
+        """Return the rate of one GPU, and what it took."""
+        opened, total = _open_for_training(subject, self.options), self.rate * self.options.gpus
+        with closing(opened), closing(iter(opened)) as batches:  # type: ignore[type-var]  # a generator
+            fed = feed_paced(batches, total, self.options.consumer_seconds, report)
+        time.add(opened)
+        return self.rate, fed
+
+
+@dataclass(frozen=True)
+class FunctionConsumer(Consumer):
+    """Calls a function of the user with every batch. How fast the function is without the loader is
+    measured first."""
+
+    function: Callable[[Any], Any] = field(kw_only=True)
+
+    def _fed(self, subject: Subject, report: Report, time: ThreadTime) -> tuple[float, Fed]:
+        options = self.options
+
+        def run(pulse: Pulse) -> tuple[float, Fed]:
+            source, finish = _on_device(_open_for_training(subject, options), options.device)
+            step = Step(self.name, self.function, finish)
+            with closing(iter(source)) as batches:
+                first = next(batches)
+                rate = own_rate(step, first, count_of(first), pulse)
+            # the pages that they map cannot be dropped from the page cache
+            del source, batches, first
+            loader = _open_for_training(subject, options)
+            with closing(iter(_on_device(loader, options.device)[0])) as batches:
+                fed = feed_step(batches, step, rate, options.consumer_seconds, report, pulse)
+            time.add(loader)
+            loader.close()
+            return rate, fed
+
+        rate, fed = watched(self.name, run, options.consumer_timeout)
+        return rate, fed
+
 
 def find_consumer(options: BenchOptions, rate_of: RateOf) -> Consumer | None:
     """Return the consumer, or None. Raises UsageError before anything is measured."""
     if options.consumer is not None and options.calls_function:
         function = find_function(options.consumer, "consumer")
         note = "this rate is of the function alone, called with the same batch again and again"
-        return Consumer(options.consumer, options, function=function, notes=(note,))
+        return FunctionConsumer(options.consumer, options, notes=(note,), function=function)
     if options.consumer is not None:
         preset = find_preset(options.consumer)
         rate, notes = rate_of(preset)
