@@ -383,7 +383,8 @@ def _show_files(place: DatasetLocation, split: str | None, output: Output) -> No
     from shardctl.format.tables import ShardTable
 
     manifest, table = Manifest.load(place.folder), ShardTable(place.folder)
-    names = [table[number].path for number in manifest.shards_of(split, place.shown)]
+    numbers = manifest.shards_of(split, place.shown)
+    names = list(table.paths[numbers.start : numbers.stop])
     if split is None:
         own = [*manifest.files, *([UPDATE] if manifest.update else [])]
         copy = [MANIFEST] if manifest.places.tables else []

@@ -241,7 +241,7 @@ class _State:
         folder = Path(dataset.folder) / _CACHE
         folder.mkdir(exist_ok=True)
         limits = Limits(dataset.limit, HELD, 0, HELD)
-        self.cache = ObjectCache(str(folder), limits, lambda size: _on_disk(folder.parents[2]))
+        self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
 
     @property
     def store(self) -> Store:
@@ -294,7 +294,12 @@ class _State:
 
         Raises FileNotFoundError, StoreError, StorageError.
         """
-        return Path(self.cache.hold(_copy_of(name), 0, partial(self._fill, name)))
+        copy, disk = _copy_of(name), Path(self._dataset.folder).parents[1]
+        with _on_disk(disk):
+            if self.cache.is_held(copy):
+                return Path(self.cache.folder, copy)
+        with self.there(name) as found, _on_disk(disk):
+            return Path(self.cache.hold(copy, 0, partial(self._fill, name, found)))
 
     def forget(self, name: str) -> bool:
         """Let go of a file, the first time."""
@@ -328,6 +333,7 @@ class _State:
             room = 0  # how large they are is not known
             if self._dataset.listed:
                 room = min(PREFETCH_BYTES, self._dataset.limit // 4) // self.listing.mean_size
+                room = min(AT_ONCE, room)
         several = max(PREFETCH, room // usable_cores())
         at_once = min(AT_ONCE, several * usable_cores())
         self.cache.hold_at_least(at_once + HELD)
@@ -344,22 +350,21 @@ class _State:
         finally:
             fetcher.close(LEAVE_SECONDS)
 
-    def _fill(self, name: str, new: NewFile) -> int:
+    def _fill(self, name: str, found: Entry, new: NewFile) -> int:
         """Write a file, or what is needed of it."""
-        with self.there(name) as found:
-            if self._dataset.form != "ends" or name in _ENTIRE:
-                new.expect(found.size)
-                for piece in self.store.pieces(found, at_once=PIECES):
-                    new.write(piece)
-                return 0
-            new.expect(self._tail)
-            tail = b""  # of a table, nothing
-            if name not in BESIDE_SHARDS and name not in self._dataset.kept:
-                tail = read_tail(found.size, partial(self.store.exactly, found), self._tail)
-                self._tail = max(self._tail, min(len(tail), 1 << 20))
-            new.skip(found.size - len(tail))
-            new.write(tail)
+        if self._dataset.form != "ends" or name in _ENTIRE:
+            new.expect(found.size)
+            for piece in self.store.pieces(found, at_once=PIECES):
+                new.write(piece)
             return 0
+        new.expect(self._tail)
+        tail = b""  # of a table, nothing
+        if name not in BESIDE_SHARDS and name not in self._dataset.kept:
+            tail = read_tail(found.size, partial(self.store.exactly, found), self._tail)
+            self._tail = max(self._tail, min(len(tail), 1 << 20))
+        new.skip(found.size - len(tail))
+        new.write(tail)
+        return 0
 
 
 def _copy_of(name: str) -> str:

@@ -132,6 +132,9 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     """
     reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
     opened = [_File(file, folder, reading) for file, folder in found]
+    if undecided := reduce(Types.join, [file.types for file in opened]).undecided():
+        reading = replace(reading, looked=tuple(undecided))
+        opened = [_File(file, folder, reading) for file, folder in found]
     opened.sort(key=lambda file: (not file.has_cells, not file.is_text))
     files, has_cells = [file.text for file in opened], opened[0].has_cells
     shown, exports = some(files), list(map(described, files))
@@ -141,14 +144,17 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     words = {file: word.word for file in files if (word := split_word(name_of(file))) is not None}
     sets = words if len(words) == len(files) and len(set(words.values())) > 1 else {}
     every = reduce(Types.join, [file.types for file in opened])
-    names = every.found().names
+    try:
+        names, schema = every.found().names, every.schema()
+    except InputError as error:
+        raise InputError(f"{shown}: {error}") from None
     # one file of several that has it is enough
     if missing := [name for name in drop if name not in names]:
         raise UsageError(
             f"--drop-columns {','.join(missing)}: {shown} has no such column; it has "
             f"{', '.join(map(printable, names))}"
         )
-    columns, file_names = _read(opened, every.schema(), {*drop, *own}, sets)
+    columns, file_names = _read(opened, schema, {*drop, *own}, sets)
     columns, classes, said = _encode_label(columns, shown, has_cells)
     has_numbers = classes is None and LABEL_COLUMN in columns.column_names
     of_exports = [

@@ -345,6 +345,19 @@ def test_a_table_and_the_list_of_a_dataset_that_keeps_a_generation(dropping):
     assert digests_of(out) == before
 
 
+def test_of_a_table_that_is_damaged_no_shard_is_taken_to_be_left_over(source, out):
+    convert(source, out, recipe=CROP, shuffle=4)
+    shutil.rmtree(source)
+    table, shard = tables_in(out) / "shards.arrow", shard_in(out, SHARD)
+    named = shard.name.encode()
+    assert named in table.read_bytes()
+    other = named.replace(b".arrow", b"")[:-1] + (b"0" if named[-7:-6] != b"0" else b"1")
+    table.write_bytes(table.read_bytes().replace(named, other + b".arrow"))
+    (tables_in(out) / "plan.arrow").unlink()
+    assert not repair(out).ok
+    assert shard.exists()
+
+
 def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping, monkeypatch):
     """It writes files into the folder of that repair, while the next one takes it away."""
     out = dropping / "damaged"

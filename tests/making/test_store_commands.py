@@ -29,8 +29,9 @@ from store_contents import keys, manifest_on, nothing_is_left, sums_on
 import shardctl
 from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
 from shardctl.format.dataset_location import open_location
-from shardctl.format.names import LEASE_KEY
+from shardctl.format.names import LEASE_KEY, MANIFEST, STAGING
 from shardctl.format.stretches import OpenFile, RemoteFile, footer_bytes, read_tail
+from shardctl.making.commit.store_target import StoreTarget
 from shardctl.making.repair import Listener
 from shardctl.system.folders import hash_file
 from shardctl.system.machine import usable_cores
@@ -459,6 +460,27 @@ def test_a_manifest_of_format_2_is_not_rebuilt(bucket, folder):
     store = open_store(bucket)
     left = [entry.name for page in store.pages() for entry in page]
     assert {name: store.get(name).to_pybytes() for name in left} == before
+
+
+def test_an_update_that_was_killed_after_its_commit_survives_the_loss_of_its_manifest(
+    source, bucket, monkeypatch
+):
+    url = f"{bucket}/out"
+    convert(source, url, recipe=CROP)
+    min(source.rglob("*.jpg")).unlink()
+
+    def killed(target: StoreTarget, job: Path) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreTarget, "discard", killed)
+        with pytest.raises(SystemExit):
+            convert(source, url, recipe=CROP, update=True, keep_generations=0)
+    there = keys(url)
+    assert any(key.startswith(STAGING) for key in there)
+    open_store(url).delete([MANIFEST])
+    assert repair(url).ok
+    assert set(keys(url)) == {key for key in there if not key.startswith(STAGING)}
 
 
 def test_a_repair_that_is_not_needed_writes_nothing(bucket, dataset, object_server):

@@ -114,6 +114,20 @@ def test_what_is_a_number_is_found_over_all_labels_files(tmp_path, out):
     assert column(out, "x") == ("string", ["1", "2", "007", ""])
 
 
+def test_whole_numbers_that_pandas_made_floats_in_one_of_two_tables_are_the_same_labels(
+    tmp_path, out
+):
+    source = images(tmp_path / "in", 4)
+    for name, labels in (("a", [0, 3]), ("b", [3.0, None])):
+        numbers = range(2) if name == "a" else range(2, 4)
+        table = pa.table({"file_name": [f"{number}.png" for number in numbers], "label": labels})
+        parquet.write_table(table, source / f"{name}.parquet")
+    tables = [source / "a.parquet", source / "b.parquet"]
+    convert(source, out, labels=tables)
+    assert shardctl.open(out).classes is None
+    assert labels_of(out) == [0, 3, 3, None]
+
+
 def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tmp_path, out):
     source = images(tmp_path / "in", 2)
     for number in range(2):

@@ -202,8 +202,12 @@ def sweep(
             (stay if stays else go).append(job)
     begun, ended = set(map(id_of_job, stay)), set(map(id_of_job, go))
     generations = target.generations()
-    if manifest is None and not {*map(job_of_generation, generations)} <= begun | ended:
-        return committed  # the manifest is lost: what the dataset needs is not known
+    if manifest is None and any(
+        job_of_generation(folder) not in begun | ended
+        or f"{folder}{MANIFEST}" in target.sizes(folder)
+        for folder in generations
+    ):
+        return committed  # the manifest may be lost: what the dataset needs is not known
     gone = [
         folder
         for folder in generations
@@ -241,12 +245,14 @@ def sweep(
 
 def _needed(target: Target, manifest: Manifest | None, jobs: Iterable[Path]) -> set[str]:
     """Return the paths of the shards that the generations of a dataset and these jobs have. Raises
-    DatasetError where the table of one cannot be read. A copy need not have the earlier
-    generations."""
+    DatasetError where the table of one cannot be read, or that of the present one is damaged. A
+    copy need not have the earlier generations."""
     needed = set[str]()
     if manifest is not None:
         places = manifest.places
         needed.update(map(places.of, target.shards_of(places.tables)))
+        if hash_file(target.folder.below(places.tables), SHARDS) != manifest.files[SHARDS].sha256:
+            raise DatasetError(f"{target.folder.shown(places.of(SHARDS))}: damaged")
         for folder in (each.path for each in manifest.kept if target.sizes(each.path)):
             needed.update(target.shards_of(folder))
     for job in jobs:

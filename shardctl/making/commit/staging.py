@@ -87,7 +87,8 @@ def shards_made(folder: Path, markers: Iterable[str] | None = None) -> list[str]
     """Return the paths of the shards that the job in a folder has finished, as these of its markers
     name them; None: all. A marker that is torn names none."""
     job, made = JobFolder(folder), list[str]()
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
+    # it may not have begun
+    with naming_the_path(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for marker in job.markers() if markers is None else markers:
             stem, _, ending = marker.partition(".")
             with contextlib.suppress(OSError, ValueError, KeyError, pa.ArrowException):

@@ -129,7 +129,7 @@ class StoreTarget(Target):
 
     def is_leased(self) -> bool:
         """Return whether a process holds the lease, or one that was killed has left it."""
-        return self._store.stat(LEASE_KEY) is not None
+        return bool(self._loose) or self._store.stat(LEASE_KEY) is not None
 
     def how_far(self) -> tuple[int, int] | None:
         """Return how many shards of the job that is being built are done, and how many it has; None

@@ -229,7 +229,7 @@ def list_files(
             "new ones alone; use --update"
         )
     if side_files:
-        _read_labels(listing, side_files, rule, reading, path.parent)
+        _read_labels(listing, side_files, rule, reading)
     elif rule.drop:
         raise UsageError(
             f"--drop-columns {','.join(rule.drop)}: there is no labels file; --fields names the "
@@ -274,13 +274,9 @@ def tell_of_unused(listing: Listing, rule: LabelRule, unused: Unused) -> None:
 
 
 def _read_labels(
-    listing: Listing,
-    side_files: list[tuple[str, str]],
-    rule: LabelRule,
-    reading: Reading,
-    scratch: Path,
+    listing: Listing, side_files: list[tuple[str, str]], rule: LabelRule, reading: Reading
 ) -> None:
-    """Read the labels files. `scratch` is a folder for them. Raises InputError, and UsageError where objects are not of images."""
+    """Read the labels files. Raises InputError, and UsageError where objects are not of images."""
     try:
         side = label_table.load(side_files, rule.drop, reading)
     except InputError as error:
@@ -296,9 +292,7 @@ def _read_labels(
             column, names = side.columns[OBJECTS], side.named.pop(f"{OBJECTS}.{category}", None)
             listing.side = side.without(OBJECTS)
             boxes = rule.annotation_rule
-            taken = take_objects(
-                column, listing.side_rows, boxes, side.shown, category, names, scratch
-            )
+            taken = take_objects(column, listing.side_rows, boxes, side.shown, category, names)
             listing.annotations.append(taken)
         listing.notices += without_category(side.columns.schema, side.shown)
     listing.notices += said_of_names(listing.side.named)

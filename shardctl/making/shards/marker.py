@@ -74,8 +74,9 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
     """
     try:
         done = read_marker(job.marker_path(shard))
-        path = job.shards_root / done.path
-        whole = bool(job.url) or path.stat().st_size == done.facts.bytes
+        path, planned = job.shards_root / done.path, job.planned_shard(shard)
+        whole = done.path == planned.path(done.facts.sha256)
+        whole = whole and (bool(job.url) or path.stat().st_size == done.facts.bytes)
         whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
     except (
         OSError,
@@ -87,7 +88,7 @@ def read_finished(job: Job, shard: int) -> ShardMarker | None:
         IndexError,
     ):
         return None
-    return done if whole and done.units.num_rows == job.planned_shard(shard).units else None
+    return done if whole and done.units.num_rows == planned.units else None
 
 
 def read_marker(path: Path) -> ShardMarker:

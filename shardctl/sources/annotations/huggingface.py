@@ -3,7 +3,6 @@ that every format gives."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,20 @@ from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, fault, rows_of
 from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.annotations.objects import (
+    ANNOTATED,
+    ANNOTATED_TYPE,
+    BEYOND,
     FLAGS,
     ITEMS,
     OBJECTS,
-    ObjectsWriter,
     Others,
+    annotated,
     are_shares,
     checked_objects,
+    objects_field,
+    objects_type,
+    odd_boxes,
+    said_of_boxes,
     said_of_others_in,
     why_shares,
 )
@@ -81,7 +87,6 @@ def take_objects(
     shown: str,
     category: str,
     said: tuple[str, ...] | None,
-    scratch: Path,
 ) -> Annotations:
     """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1
     for none.
@@ -101,21 +106,20 @@ def take_objects(
     left_out = [name for name in types if name not in members]
     there = np.flatnonzero(side_rows >= 0)
     taken = column.take(pa.array(side_rows[there]))
-    writer = ObjectsWriter(scratch / "objects.arrow", rule, relative=False)
-    marked, others, faults = list[int](), Others(), Faults()
-    shares = with_boxes = 0
+    objects: list[dict[str, Any] | None] = []
+    others = Others()
+    faults: Faults = {}
+    degenerate = shares = with_boxes = 0
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
-        if value is None:
-            continue
-        value["category"] = value.pop(category)
         try:
-            objects = _objects(value, members, names, said)
+            if value is not None:
+                value["category"] = value.pop(category)
+            taken_over = None if value is None else _objects(value, members, names, said)
         except ValueError as error:
             faults[row] = fault(f"{shown}: {error}")
-            continue
-        writer.add(objects, None)
-        marked.append(row)
-        if objects["bbox"]:
+            taken_over = None
+        objects.append(taken_over)
+        if taken_over is not None and taken_over["bbox"]:
             others.update(
                 (name, "object")
                 for name in left_out
@@ -123,16 +127,17 @@ def take_objects(
                 if item is not None
             )
             with_boxes += 1
-            shares += are_shares(objects["bbox"])
+            degenerate += odd_boxes(taken_over["bbox"], (0, 0))[1]
+            shares += are_shares(taken_over["bbox"])
     if shares and shares == with_boxes:
         raise InputError(f"{why_shares(shown)}, or leave them out with --drop-columns {OBJECTS}")
-    return writer.finish(
-        rows_of(marked, len(side_rows)),
-        Objects(tuple(names) if names else said),
-        digests=(),
-        faults=faults,
-        notices=said_of_others_in(shown, others),
-    )
+    rows = rows_of(there, len(side_rows))
+    how = pa.array([annotated(rule, None, False)] * len(there), ANNOTATED_TYPE)
+    table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
+    notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
+    notices += said_of_others_in(shown, others)
+    fields, roles = (objects_field(members),), {OBJECTS: Objects(tuple(names) if names else said)}
+    return Annotations(table, rows, fields, (), {**roles}, faults=faults, notices=tuple(notices))
 
 
 def _fits(name: str, type_: pa.DataType) -> bool:
@@ -147,7 +152,7 @@ def _objects(
 ) -> dict[str, Any]:
     """Return the objects of one image. Raises ValueError for those that are wrong: the end of a
     message."""
-    objects = checked_objects({name: value[name] for name in members})
+    objects = checked_objects({name: value[name] for name in members}, BEYOND)
     categories = objects["category"]
     if None in categories or (
         names is None and any(number < 0 or (said and number >= len(said)) for number in categories)

@@ -183,20 +183,23 @@ def fault_of_rle(runs: Mapping[str, Any]) -> str | None:
     return f"has runs of {total} pixels, and {width}x{height} are {width * height}"
 
 
-def checked_objects(objects: Mapping[str, Any], finite_points: bool = True) -> dict[str, Any]:
-    """Return objects of a table, or of a labels file, whose lists go together, those that are
-    missing as lists of nothing. Raises ValueError, the end of a message."""
+def checked_objects(
+    objects: Mapping[str, Any], most: float, finite_points: bool = True
+) -> dict[str, Any]:
+    """Return objects of a table, or of a labels file, whose lists go together and whose places are
+    below `most`; lists that are missing as lists of nothing. Raises ValueError, the end of a
+    message."""
     count = len(objects["bbox"] or ())
     for member, items in objects.items():
         if items is not None and len(items) != count:
             raise ValueError(f"{OBJECTS} has {count} of bbox and {len(items)} of {member}")
-    if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
+    if not all(_are_numbers(box, most, 4) for box in objects["bbox"] or ()):
         raise ValueError(f"a bbox of {OBJECTS} is not four finite numbers: x, y, width, height")
     for polygon in _parts_in(objects, "segmentation"):
-        if not _are_numbers(polygon) or len(polygon) % 2:
+        if not _are_numbers(polygon, most) or len(polygon) % 2:
             raise ValueError(f"a polygon of {OBJECTS} is not a list of numbers: x, y, x, y, …")
     for point in _parts_in(objects, "keypoints"):
-        if not _are_numbers(point, 3, finite_points):
+        if not _are_numbers(point, most, 3, finite_points):
             raise ValueError(f"a keypoint of {OBJECTS} is not three numbers: x, y, v")
     made = {member: [None] * count if items is None else items for member, items in objects.items()}
     if "keypoints" in made:
@@ -209,10 +212,10 @@ def _parts_in(objects: Mapping[str, Any], member: str) -> Iterator[Any]:
     return chain.from_iterable(each or () for each in objects.get(member) or ())
 
 
-def _are_numbers(values: Any, count: int | None = None, finite: bool = True) -> bool:
+def _are_numbers(values: Any, most: float, count: int | None = None, finite: bool = True) -> bool:
     fits = isinstance(values, list) and (count is None or len(values) == count)
     return fits and all(
-        type(value) in (int, float) and (abs(value) < BEYOND or not finite) for value in values
+        type(value) in (int, float) and (abs(value) < most or not finite) for value in values
     )
 
 

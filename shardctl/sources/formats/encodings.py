@@ -236,11 +236,27 @@ def marked_encoding(data: bytes) -> str | None:
     """Return the encoding that a byte order mark, NUL bytes or escape sequences show; None where
     there are none of these."""
     marked = next((own for mark, own in BOMS if data.startswith(mark)), None)
-    if found := marked or unmarked_wide(data):
+    if found := marked or _by_zeros(data) or unmarked_wide(data):
         return found
     if b"\x1b" not in data or not data.isascii():
         return None
     return next((own for escape, own in _ESCAPES if escape in data), None)
+
+
+def _by_zeros(data: bytes) -> str | None:
+    """Tell UTF-16 and UTF-32 without a byte order mark by where their NUL bytes are: text in UTF-8
+    hardly has any."""
+    sample = data[:SAMPLE_BYTES]
+    units = len(sample) // 4
+    if not units or sample.count(0) * 16 < len(sample):
+        return None
+    zeros = [sample[place : units * 4 : 4].count(0) for place in range(4)]
+    if zeros[3] == units and zeros[2] * 2 > units:
+        return "utf-32-le"
+    if zeros[0] == units and zeros[1] * 2 > units:
+        return "utf-32-be"
+    even, odd = zeros[0] + zeros[2], zeros[1] + zeros[3]
+    return "utf-16-le" if odd > 4 * even else "utf-16-be" if even > 4 * odd else None
 
 
 def doubtful_lines(data: bytes) -> bytes:

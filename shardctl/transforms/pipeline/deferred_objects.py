@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -348,7 +349,7 @@ def _checked(objects: Members, size: Size) -> Members:
     that of the image.
     """
     try:
-        made = checked_objects(objects, finite_points=False)
+        made = checked_objects(objects, math.inf, finite_points=False)
     except ValueError as error:
         raise _unfit(str(error)) from None
     for runs in objects.get("rle") or ():
