@@ -243,6 +243,7 @@ def _advise(
     chosen = AdviceOptions(
         **{name: taken[name] for name in declared_in(AdviceOptions) if name in taken}
     )
+    chosen.check()
     given = recipe_with_options(recipe, taken)
     for decided in ("store", "compression"):
         if given.get(decided):

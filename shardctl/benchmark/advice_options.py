@@ -161,7 +161,7 @@ class AdviceOptions:
 
         return Network.parse(self.bandwidth, self.latency, self.cache_limit)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Raise UsageError for impossible numbers."""
         if (self.consumer_rate is None) == (self.consumer is None):
             raise UsageError(

@@ -85,7 +85,7 @@ class CacheFolder(FilePath):
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Options of `bench`, which are checked as they are made. `shardctl bench` has the same defaults.
+    """Options of `bench`. `check` validates them. `shardctl bench` has the same defaults.
 
     The dataset is read in `runs` runs. Each run takes `seconds` seconds or `epochs` epochs.
     `shuffle` is True (a random order), False or the name of an order. `decode=False` returns the
@@ -269,7 +269,7 @@ class BenchOptions:
         heading=READING,
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
         check_options(self)
         if self.epochs is not None and self.seconds is not None:

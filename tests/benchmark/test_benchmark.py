@@ -171,7 +171,7 @@ def test_an_empty_split_is_refused(photos, tmp_path, out):
 )
 def test_impossible_measurements_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        BenchOptions(**options)
+        BenchOptions(**options).check()
 
 
 def test_damage_in_the_middle_of_a_measurement_is_named(cli, dataset):

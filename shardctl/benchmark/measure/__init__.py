@@ -110,6 +110,7 @@ def bench(
     instance("listener", listener, Listener)
     taken = taken_arguments("bench", options, declared_in(BenchOptions))
     chosen = BenchOptions(**taken)
+    chosen.check()
     with progress_of(progress, listener) as shown:
         return _bench(path, listener or Listener.showing(shown), chosen)
 

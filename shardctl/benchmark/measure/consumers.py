@@ -366,6 +366,7 @@ def watch_dataset(
     With a rate or a preset, a consumer takes the batches at that rate. Raises UsageError,
     DatasetError, InstallError.
     """
+    options.check()
     consumer = consumer_of(path, options)
     if (
         options.calls_function

@@ -154,6 +154,7 @@ def rate_today(path: Path, python: str, options: BenchOptions) -> tuple[ReaderFa
 
 def _check(options: BenchOptions, beside: bool) -> None:
     """Raise UsageError for options that the readers of others do not have."""
+    options.check()
     if options.calls_function:
         raise UsageError(
             "your own function takes batches of shardctl; for shards of others give --consumer-rate"
