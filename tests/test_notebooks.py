@@ -124,7 +124,7 @@ RESULTS: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("<i>parquet", "train", "59", "data/train-00000-of-00007.parquet"),
     ),
     "bench": (
-        lambda out: shardctl.bench(out, runs=2, seconds=0.1, batch_size=8, consumer_rate=1000),
+        lambda out: shardctl.bench(out, runs=2, seconds=0.1, batch_size=8, consumer_rate=100),
         ("samples/s", "keeps up", "such GPUs", "ms per batch"),
     ),
 }
