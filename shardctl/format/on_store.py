@@ -332,8 +332,8 @@ class _State:
         if self._dataset.form == "whole":
             room = 0  # how large they are is not known
             if self._dataset.listed:
-                room = min(PREFETCH_BYTES, self._dataset.limit // 4) // self.listing.mean_size
-                room = min(AT_ONCE, room)
+                most = min(PREFETCH_BYTES, self._dataset.limit // 4)
+                room = min(AT_ONCE, most // self.listing.mean_size)
         several = max(PREFETCH, room // usable_cores())
         at_once = min(AT_ONCE, several * usable_cores())
         self.cache.hold_at_least(at_once + HELD)

@@ -168,6 +168,22 @@ def test_a_repair_leaves_other_generations_and_the_setting_as_they_are(photos, t
         assert {path.name for path in (out / "data").iterdir()} == shards
 
 
+def test_no_shard_of_an_earlier_generation_goes_while_its_table_is_damaged(photos, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(photos, source)
+    for update in (False, True):
+        convert(source, out, update=update, samples_per_shard=10, keep_generations=2)
+        min(source.rglob("*.jpg")).unlink()
+    first = generation_in(out, 1)
+    present = {path.relative_to(out).as_posix() for path in shards_in(out)}
+    left = next(path for path in ShardTable(first).paths if path not in present)
+    table = first.path("shards.arrow")
+    other = f"{left.removesuffix('.arrow')[:-1]}{'1' if left[-7] == '0' else '0'}.arrow"
+    table.write_bytes(table.read_bytes().replace(left.encode(), other.encode()))
+    convert(source, out, update=True, samples_per_shard=10, keep_generations=2)
+    assert (out / left).exists()
+
+
 @pytest.mark.parametrize("name", ["data", "generations"])
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_folder_of_a_dataset_is_told_from_data_of_another_tool(grown, cli, command, name):

@@ -483,6 +483,23 @@ def test_an_update_that_was_killed_after_its_commit_survives_the_loss_of_its_man
     assert set(keys(url)) == {key for key in there if not key.startswith(STAGING)}
 
 
+def test_a_tokenizer_goes_with_the_generation_that_has_it(tmp_path, bucket):
+    source, url = tmp_path / "in", f"{bucket}/out"
+    source.mkdir()
+    (source / "0.txt").write_text("some words " * 50)
+    shardctl.train_tokenizer(source, tmp_path / "tokenizer.json", vocab_size=300, progress=False)
+    steps = [{"name": "tokenize", "tokenizer": str(tmp_path / "tokenizer.json")}]
+    options: dict[str, Any] = {"recipe": {"kind": "text", "transform": steps}, "update": True}
+    for number in range(1, 5):
+        (source / f"{number}.txt").write_text(f"the text {number}")
+        convert(source, url, **options)
+    there = [each["path"] for each in manifest_on(url)["history"] if each.get("path")]
+    assert len(there) == 2
+    of_generations = [key for key in keys(url) if key.startswith("generations/")]
+    assert sum(key.endswith("/tokenizer.json") for key in of_generations) == 2
+    assert all(key.startswith(tuple(there)) for key in of_generations)
+
+
 def test_a_repair_that_is_not_needed_writes_nothing(bucket, dataset, object_server):
     put(dataset, bucket)
     object_server.clear()

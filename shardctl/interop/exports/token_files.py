@@ -434,7 +434,9 @@ class Megatron(TokenExport):
         """Write SPLIT.bin and SPLIT.idx."""
         form, index = self.form(work.source), work.path(f"{work.split}.idx")
         # the lengths of a billion documents take 4 GB: they are in a nameless file
-        with naming_the_path(work.folder), tempfile.TemporaryFile(dir=work.folder) as lengths:
+        with naming_the_path(work.folder):
+            lengths = tempfile.TemporaryFile(dir=work.folder)  # noqa: SIM115 - in `with` below
+        with lengths:
 
             def add(some: Numbers) -> None:
                 if len(some) and some.max() > LONGEST:
@@ -442,7 +444,8 @@ class Megatron(TokenExport):
                         f"a document has {some.max():,} tokens; Megatron's index holds {LONGEST:,} "
                         "at most"
                     )
-                lengths.write(some.astype(INT32).data)
+                with naming_the_path(work.folder):
+                    lengths.write(some.astype(INT32).data)
 
             facts, counts = form.write(work, add)
             files = {

@@ -12,6 +12,7 @@ import datetime
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -245,16 +246,17 @@ def sweep(
 
 def _needed(target: Target, manifest: Manifest | None, jobs: Iterable[Path]) -> set[str]:
     """Return the paths of the shards that the generations of a dataset and these jobs have. Raises
-    DatasetError where the table of one cannot be read, or that of the present one is damaged. A
-    copy need not have the earlier generations."""
+    DatasetError where the table of one cannot be read, or is damaged. A copy need not have the
+    earlier generations."""
     needed = set[str]()
     if manifest is not None:
-        places = manifest.places
-        needed.update(map(places.of, target.shards_of(places.tables)))
-        if hash_file(target.folder.below(places.tables), SHARDS) != manifest.files[SHARDS].sha256:
-            raise DatasetError(f"{target.folder.shown(places.of(SHARDS))}: damaged")
-        for folder in (each.path for each in manifest.kept if target.sizes(each.path)):
-            needed.update(target.shards_of(folder))
+        kept = (each.path for each in manifest.kept if target.sizes(each.path))
+        for each in chain([manifest], map(target.manifest_of, kept)):
+            places = each.places
+            needed.update(map(places.of, target.shards_of(places.tables)))
+            table = target.folder.below(places.tables)
+            if hash_file(table, SHARDS) != each.files[SHARDS].sha256:
+                raise DatasetError(f"{table.shown(SHARDS)}: damaged")
     for job in jobs:
         needed.update(target.shards_made(job))
     return needed
@@ -264,7 +266,7 @@ def _tables_of(target: Target, folder: str) -> list[str]:
     """Return the files of a generation in its folder, the manifest last."""
     own = set(BESIDE_SHARDS)
     with contextlib.suppress(DatasetError):
-        own |= set(Manifest.load(target.folder.below(folder)).files)
+        own |= set(target.manifest_of(folder).files)
     names = (path.removeprefix(folder) for path in target.sizes(folder))
     ours = (name for name in names if name in own or name.endswith(PARTIAL))
     return [f"{folder}{name}" for name in sorted(ours, key=lambda name: (name == MANIFEST, name))]

@@ -91,7 +91,7 @@ def shards_made(folder: Path, markers: Iterable[str] | None = None) -> list[str]
     with naming_the_path(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for marker in job.markers() if markers is None else markers:
             stem, _, ending = marker.partition(".")
-            with contextlib.suppress(OSError, ValueError, KeyError, pa.ArrowException):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, pa.ArrowException):
                 if ending == "arrow":
                     made.append(record_of_marker(job.marker(stem, ".arrow"))["path"])
     return made

@@ -389,6 +389,12 @@ class StoreTarget(Target):
         """Return the folders of all generations, whole or not."""
         return in_order(self._store.children(GENERATIONS)[0])
 
+    def manifest_of(self, generation: str) -> Manifest:
+        """Return the copy of a manifest that is beside the tables of a generation, in their folder.
+        Raises DatasetError."""
+        self._fetch(f"{generation}{MANIFEST}")
+        return super().manifest_of(generation)
+
     def shards_of(self, folder: str) -> dict[str, int]:
         """Return the sizes of the shards of a generation, by their paths. Raises DatasetError where
         its table cannot be read."""

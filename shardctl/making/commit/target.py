@@ -238,6 +238,11 @@ class Target:
         """Return the folders of all generations, whole or not."""
         return generation_folders(self.folder.root)
 
+    def manifest_of(self, generation: str) -> Manifest:
+        """Return the copy of a manifest that is beside the tables of a generation, in their folder.
+        Raises DatasetError."""
+        return Manifest.load(self.folder.below(generation))
+
     def shards_of(self, folder: str) -> dict[str, int]:
         """Return the sizes of the shards of a generation, by their paths. Raises DatasetError where
         its table cannot be read."""

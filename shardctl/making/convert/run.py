@@ -150,8 +150,8 @@ def _decide(
     conversion: Conversion, inputs: Inputs
 ) -> tuple[str, PreviousDataset | None, Manifest | None]:
     """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
-    Return the name of the job, "" where the dataset is up to date; and that dataset where it is followed, and its manifest; a damaged one is refused even
-    if nothing has changed. Raises the error of a refusal, DatasetReplacedError."""
+    Return the name of the job ("" if the dataset is up to date), that dataset if it is followed,
+    and its manifest. A damaged one is refused even if nothing has changed. Raises the error of a refusal, DatasetReplacedError."""
     options, before, there = conversion.options, None, conversion.target.manifest()
     moved = options.moved_from if there is not None else ()
     new = NewDataset(

@@ -82,8 +82,8 @@ class FinishedPart(Shards):
 
 
 def finished_shards(target: Path, split: str | None) -> Iterator[Finished | None]:
-    """Yield at each look the finished shards of a split, or of all, at last those of the complete
-    dataset; None if nothing is there yet.
+    """Look for finished shards of a split, or of all splits, and yield them, or None for none yet.
+    The last look finds those of the complete dataset.
 
     Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose shards
     were looked at before.

@@ -186,9 +186,10 @@ def fault_of_rle(runs: Mapping[str, Any]) -> str | None:
 def checked_objects(
     objects: Mapping[str, Any], most: float, finite_points: bool = True
 ) -> dict[str, Any]:
-    """Return objects of a table, or of a labels file, whose lists go together and whose places are
-    below `most`; lists that are missing as lists of nothing. Raises ValueError, the end of a
-    message."""
+    """Return the objects of an image in a table or a labels file, after checks. Their lists have one
+    length, and their places are below `most`. A missing list becomes one of nothing.
+
+    Raises ValueError, the end of a message."""
     count = len(objects["bbox"] or ())
     for member, items in objects.items():
         if items is not None and len(items) != count:

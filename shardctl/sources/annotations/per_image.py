@@ -88,10 +88,10 @@ def match_files(
     called: Callable[[FoundFile], str] = attrgetter("path"),
     beside: Callable[[FoundFile], str] = attrgetter("opened"),
 ) -> Found:
-    """Return the files with the inputs that they are about, and those without an input.
+    """Return the files with their inputs, and the files without an input.
 
-    `called` is the name of the image of a file, and `beside` where it would be if it were beside
-    the file; with any ending. Raises InputError as `Finder.find` does.
+    Of a file, `called` returns the name of its image. `beside` returns the path that this image has
+    if it is in the same folder; its ending does not count. Raises InputError as `Finder.find` does.
     """
     places = [
         place if is_stored(place) else os.path.abspath(place)  # noqa: PTH100 - links are followed where names are compared
