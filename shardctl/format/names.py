@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
@@ -172,20 +172,21 @@ def is_duplicates_table(name: str) -> bool:
 def is_file_name(name: Any) -> bool:
     """Return whether this is the name of a file right inside the dataset's folder, and nothing that
     leads out of it."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+    return isinstance(name, str) and are_file_names([name])
 
 
-def are_file_names(names: Iterable[str]) -> bool:
+def are_file_names(names: Collection[str]) -> bool:
     """Return whether all of these, which are strings, are names of files right inside the dataset's
-    folder. Fast for many."""
-    together = set(names)
-    return together.isdisjoint(("", ".", "..")) and not set("/\\\0").intersection("".join(together))
+    folder."""
+    return are_paths_inside(names) and not any("/" in name for name in names)
 
 
-def are_paths_inside(paths: Iterable[str]) -> bool:
+def are_paths_inside(paths: Collection[str]) -> bool:
     """Return whether all of these are paths of files inside the dataset's folder, with / between
-    their parts. Fast for many."""
-    return are_file_names({part for path in paths for part in path.split("/")})
+    their parts. Fast for many: they are looked at as one text."""
+    together = "/\0/".join(("", *paths, ""))
+    is_outside = any(part in together for part in ("//", "/./", "/../", "\\"))
+    return together.count("\0") == len(paths) + 1 and not is_outside
 
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f%\\]")
