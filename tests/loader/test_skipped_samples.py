@@ -29,7 +29,8 @@ PHOTO = png(np.zeros((4, 4, 3), np.uint8))
 
 ENDS: dict[str, Callable[[Path], Any]] = {
     "moved": lambda root: root.rename(root.with_name("elsewhere")),
-    "removed": shutil.rmtree,
+    # its manifest first: until that is gone, a shard that is not there is damage
+    "removed": lambda root: ((root / "manifest.json").unlink(), shutil.rmtree(root)),
     "a shard is gone": lambda root: (shard_in(root, "train-00001")).unlink(),
     "a shard is cut short": lambda root: os.truncate(shard_in(root, "train-00001"), 1000),
     "replaced": lambda root: replace(root),
