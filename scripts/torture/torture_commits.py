@@ -360,18 +360,16 @@ def commits(_: Path, times: int, scratch: Path) -> str:
             "plain disk": Disk(scratch / "b" / "out", is_plain=True),
             "store": Stored(f"s3://{server.make_bucket('bucket')}/out"),
         }
-        lines = []
+        wrong = 0
         for where, place in places.items():
             (scratch / where).mkdir()
             for step in steps_of(place, scratch / where):
-                lines += cut_off(where, place, step, times, scratch / where)
-    return "\n".join(lines)
+                wrong += cut_off(where, place, step, times, scratch / where)
+    return f"{wrong} wrong in all"
 
 
-def cut_off(
-    where: str, place: Disk | Stored, step: Step, times: int, scratch: Path
-) -> Iterator[str]:
-    """Kill a command at up to so many of its changes."""
+def cut_off(where: str, place: Disk | Stored, step: Step, times: int, scratch: Path) -> int:
+    """Kill a command at up to so many of its changes, and return how often something was wrong."""
     in_child(lambda: place.take(step.copy))
 
     def count() -> int:
@@ -388,10 +386,12 @@ def cut_off(
         wrong += bool(problems)
         for each in problems:
             print(f"{where}, {step.name}, {at}: {each}", file=sys.stderr, flush=True)
-    yield (
+    print(
         f"{where}, {step.name}: killed at {len(chosen)} of {changes} changes: {dict(ended)}; "
-        f"{wrong} wrong"
+        f"{wrong} wrong",
+        flush=True,
     )
+    return wrong
 
 
 # --- readers beside many commits
