@@ -14,11 +14,11 @@ import pyarrow as pa
 from shardctl.format.counts import JpegRecord
 from shardctl.format.names import DATA, STAGING, Json
 from shardctl.format.shard import ShardFacts
-from shardctl.format.tables import PLAN_SCHEMA, new_table
+from shardctl.format.tables import PLAN_SCHEMA
 from shardctl.format.update_state import ShardCounts
 from shardctl.making.shards.job import RECIPE_FOLDER, Job
 from shardctl.system.file_lease import PARTS
-from shardctl.system.files import PARTIAL, make_folder, replacing, write_atomically
+from shardctl.system.files import make_folder, replacing, write_atomically
 from shardctl.system.job_folder import DONE_FOLDER, JobFolder
 from shardctl.system.store_lease import LeaseToken
 from shardctl.system.stores import client_of
@@ -117,42 +117,35 @@ def record_of_marker(path: Path) -> Json:
     return dict(json.loads(metadata[b"done"]))
 
 
-def write_marker(path: Path, done: ShardMarker) -> None:
-    """Write the marker of a finished shard."""
+def marker_of(done: ShardMarker) -> bytes:
+    """Return the marker of a finished shard."""
     jpegs = done.jpegs and done.jpegs.to_json()
     record = {**vars(done), "facts": asdict(done.facts), "jpegs": jpegs}
     record["counts"] = done.counts.row()
     units = record.pop("units")
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps(record)})
-    with new_table(path, schema) as writer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(units)
+    return bytes(sink.getvalue())
 
 
-def upload_shard(job: Job, shard: int) -> None:
-    """Put a finished shard on the store, its marker last, and take the shard away here. Raises
-    StoreError.
+def upload_shard(job: Job, shard: int, path: str, marker: bytes) -> None:
+    """Put a finished shard on the store from its path, its marker last, and take the shard away
+    here. Raises StoreError.
 
     Raises BusyError where another process has taken over: what it has made of sources that have
     changed since must stay.
     """
-    rejects, marker = job.rejects_path(shard), job.marker_path(shard)
-    name = read_marker(marker).path
-    done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
-    # here, too, a shard counts as finished only when it is there, also if this process is killed
-    marker.replace(coming)
-    try:
-        store, sign = client_of(job.url), LeaseToken(**json.loads((job.folder / SIGN).read_bytes()))
-        sign.check(store)
-        store.put(name, job.shards_root / name)
-        if rejects.exists():
-            store.put(f"{done}{rejects.name}", rejects)
-        sign.check(store)
-        store.put(f"{done}{marker.name}", coming)
-    except BaseException:
-        coming.unlink()
-        raise
-    coming.replace(marker)
-    (job.shards_root / name).unlink()
+    rejects, done = job.rejects_path(shard), done_folder(job.folder)
+    store, sign = client_of(job.url), LeaseToken(**json.loads((job.folder / SIGN).read_bytes()))
+    sign.check(store)
+    store.put(path, job.shards_root / path)
+    if rejects.exists():
+        store.put(f"{done}{rejects.name}", rejects)
+    sign.check(store)
+    store.put(f"{done}{job.marker_path(shard).name}", marker)
+    (job.shards_root / path).unlink()
 
 
 SIGN = "sign.json"

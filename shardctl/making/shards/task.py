@@ -39,11 +39,11 @@ from shardctl.making.shards.job import (
     ShardTask,
     job_in,
 )
-from shardctl.making.shards.marker import ShardMarker, WorkDone, upload_shard, write_marker
+from shardctl.making.shards.marker import ShardMarker, WorkDone, marker_of, upload_shard
 from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.records import TableImages, records_of, sample_of
 from shardctl.making.shards.rows import ShardInMaking
-from shardctl.system.files import StreamedFile, naming_the_path, replacing
+from shardctl.system.files import StreamedFile, naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
@@ -95,11 +95,13 @@ def build_shard(
                 raise AssertionError(f"shard {shard} would be built in the same way") from again
             hints = again.hints
             reporter.take_back()  # it is built again from its first unit
-    write_marker(job.marker_path(shard), built)
+    marker = marker_of(built)
     if job.url:
         progress.begin(NOWHERE, stage="deliver")
-        upload_shard(job, shard)
+        upload_shard(job, shard, built.path, marker)
         progress.leave()
+    # last, as a shard counts as finished from now on
+    write_atomically(job.marker_path(shard), marker)
     reporter.flush()
 
 
