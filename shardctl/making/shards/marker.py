@@ -134,8 +134,8 @@ def upload_shard(job: Job, shard: int, path: str, marker: bytes) -> None:
     """Put a finished shard on the store from its path, its marker last, and take the shard away
     here. Raises StoreError.
 
-    Raises BusyError where another process has taken over: what it has made of sources that have
-    changed since must stay.
+    Raises BusyError where another process has taken over: its shards must stay, also if the sources
+    have changed since.
     """
     rejects, done = job.rejects_path(shard), done_folder(job.folder)
     store, sign = client_of(job.url), LeaseToken(**json.loads((job.folder / SIGN).read_bytes()))
