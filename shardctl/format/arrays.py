@@ -209,3 +209,16 @@ def hash_names(names: Iterable[str]) -> Hashes:
     Different names may have the same hash: callers compare the names if hashes are equal.
     """
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
+
+
+def hash_column(column: pa.ChunkedArray) -> Hashes:
+    """Return the hashes of all names in a column, (n,) uint64; few of them are Python objects at a
+    time."""
+    pieces = (
+        chunk.slice(start, 65536)
+        for chunk in column.chunks
+        for start in range(0, len(chunk), 65536)
+    )
+    return np.concatenate(
+        [np.empty(0, np.uint64), *(hash_names(each.to_pylist()) for each in pieces)]
+    )

@@ -49,9 +49,9 @@ BY_KEY = ""
 """What is the source of a record that is known by its own key, in any file: its number is a hash of
 that."""
 
-BESIDE_KEY = b"shardctl.beside"
+BESIDE_KEY, LABELS_KEY = "shardctl.beside", "shardctl.labels"
 """Metadata of the first stream: what stands for the files that decide what is read of others
-(Listing.beside)."""
+(Listing.beside); and what was noted of labels files and annotations, as JSON."""
 
 COUNTED_ROWS = 256
 """Rows of shards that are in memory."""
@@ -118,12 +118,11 @@ class UpdateWriter:
     """Writes update.arrows: first the rows of all files, then those of the shards in the order of
     the dataset, then what was pruned."""
 
-    def __init__(
-        self, sink: HashingFile, file_states: pa.Table, beside: str, pruned: Pruned
-    ) -> None:
-        """`file_states` may have more columns than those of FILE_STATES_SCHEMA."""
+    def __init__(self, sink: HashingFile, file_states: pa.Table, pruned: Pruned) -> None:
+        """`file_states` may have more columns than those of FILE_STATES_SCHEMA; its metadata are
+        kept."""
         self._file, self._pruned = pa.PythonFile(sink, mode="w"), pruned
-        schema = FILE_STATES_SCHEMA.with_metadata({BESIDE_KEY: beside})
+        schema = FILE_STATES_SCHEMA.with_metadata(file_states.schema.metadata)
         with pa.ipc.new_stream(self._file, schema) as writer:
             for batch in file_states.select(FILE_STATES_SCHEMA.names).to_batches():
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -176,8 +175,11 @@ class UpdateState:
             for row in pruned.to_pylist()
         }
         """The records that were taken out."""
-        self.digest_beside = (self.files.schema.metadata or {}).get(BESIDE_KEY, b"").decode()
+        said = self.files.schema.metadata or {}
+        self.digest_beside = said.get(BESIDE_KEY.encode(), b"").decode()
         """What stands for the files that decide what is read of others."""
+        self.labels: Json = json.loads(said.get(LABELS_KEY.encode(), b"{}"))
+        """What was noted of labels files and annotations (Listing.note_label_states)."""
 
     @classmethod
     def find(cls, folder: Folder, facts: FileFacts | None) -> UpdateState | None:

@@ -19,6 +19,7 @@ from shardctl.sources.format_table import CONTAINER_SUFFIXES, FORMAT_NAMES, PLAI
 from shardctl.sources.formats import Reading, ending_of, without_compression
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import is_file, sha256_of
+from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 
 _ARROW = frozenset(FORMAT_NAMES["arrow"])
@@ -45,9 +46,12 @@ def is_foreign(path: Path) -> bool:
         ):
             return False
         # 100 ms, for what is no dataset
-        from shardctl.making.convert.discover import first_file
+        from shardctl.making.convert.discover import first_table
+        from shardctl.sources.walked import walk_sources
 
-        found = first_file([SourceRoot(str(path))], Reading())
+        with scratch_folder() as scratch:
+            walked = walk_sources([SourceRoot(str(path))], scratch / "walked", lambda _: None)
+            found = first_table(walked, Reading())
         return found is not None and _is_of_others(found.path, found.opened)
     except InputError:  # an index that lists what is not there
         return True

@@ -18,7 +18,7 @@ from shardctl.format.python_values import python_rows
 from shardctl.inspection.verify.result import Finding, VerifyResult, error, result_of, warning
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.options import INPUT_TIMEOUT
-from shardctl.making.plan.list_files import list_files
+from shardctl.making.plan.list_files import list_sources
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import Units
 from shardctl.making.sampling import take
@@ -77,14 +77,7 @@ def open_shards(path: Path, workers: int | str) -> Iterator[Shards]:
         engine = local_engine(workers, LIMITS)
         try:
             rule = LabelRule.parse("none")
-            listing = list_files(
-                [SourceRoot(str(path))],
-                KINDS["table"],
-                reading,
-                rule,
-                scratch / "listing.arrow",
-                lambda _: None,
-            )
+            listing = list_sources([SourceRoot(str(path))], KINDS["table"], reading, rule, scratch)
             discovery = Discovery(listing, reading, False, engine)
             yield Shards(discovery, discovery.find_units())
         finally:

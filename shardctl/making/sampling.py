@@ -17,7 +17,7 @@ from shardctl.format.tables import new_table
 from shardctl.making.convert import ConvertResult, convert
 from shardctl.making.convert.discover import Discovery, settle_kind
 from shardctl.making.options import INPUT_TIMEOUT
-from shardctl.making.plan.list_files import list_files
+from shardctl.making.plan.list_files import list_sources
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.inputs import ByteRange, PrePlanTask, read_some
@@ -25,10 +25,12 @@ from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
+from shardctl.sources.walked import walk_sources
 from shardctl.system.files import copy_file
 from shardctl.system.locations import is_stored, name_of
 from shardctl.system.permutation import evenly_spaced
 from shardctl.system.processes.pool import Limits
+from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
 
@@ -69,9 +71,7 @@ def take_inputs(
     in_tables = recipe["kind"] == "image" and recipe.get("image_field") is not None
     in_records = in_tables or (recipe["kind"] == "image" and reading.has_image_records)
     kind = KINDS["table" if in_tables else recipe["kind"]]
-    listing = list_files(
-        roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None
-    )
+    listing = list_sources(roots, kind, reading, LabelRule.parse("none"), scratch)
     folder = scratch / "inputs"
     folder.mkdir()
     if not listing.whole:
@@ -105,7 +105,9 @@ def settled(recipe: Json, roots: Sequence[SourceRoot], workers: int | str) -> Js
     """
     engine = local_engine(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        found, _ = settle_kind(recipe, roots, engine, LabelRule.parse("none"))
+        with scratch_folder() as scratch:
+            walked = walk_sources(roots, scratch / "walked.arrow", lambda _: None)
+            found, _ = settle_kind(recipe, walked, engine, LabelRule.parse("none"))
     finally:
         engine.close()
     return {

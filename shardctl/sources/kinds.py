@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 
 import pyarrow as pa
 
@@ -22,38 +22,53 @@ from shardctl.sources.walk import COMPRESSED, FoundFile
 from shardctl.system.text import format_bytes
 
 
-class Form(Enum):
-    """What a file is to a kind: one record, many of them, or nothing; or it cannot be read to see
-    which."""
+class Form(IntEnum):
+    """What a file is to a kind: nothing, one record, or many of them; its name does not say it
+    (UNNAMED), or it cannot be read to see it (UNKNOWN)."""
 
-    ONE = "one record"
-    MANY = "many records"
-    NOTHING = "nothing"
-    UNKNOWN = "unknown"
+    NOTHING = 0
+    ONE = 1
+    MANY = 2
+    UNNAMED = 3
+    UNKNOWN = 4
 
 
 @dataclass(frozen=True)
 class SampleKind:
-    """A kind of sample. `form` says what a file is to it. Files of many records are read by their
+    """A kind of sample. `named` says what a file is to it by the end of its name, `seen` what one is
+    of which that does not say it. Files of many records are read by their
     formats (sources/formats); `fields` turns the bytes of a file that is one record, and its path,
     into fields of a sample, and raises Rejection (stages `read`, `decode`).
 
     `columns` are those that `fields` fills; None: one image, whose type is the recipe's.
-    `takes_labels_files` says whether labels files beside the files are looked for.
+    `of_exports` says that `seen` is for files of an export alone. `takes_labels_files` says whether labels files beside the files are looked for.
     """
 
     name: str
-    form: Callable[[FoundFile, Reading], Form]
+    named: Callable[[str, Reading], Form]
+    seen: Callable[[FoundFile, Reading], Form]
     fields: Callable[[bytes, str, Reading], Sample]
     columns: pa.Schema | None = None
     takes_labels_files: bool = True
+    of_exports: bool = False
+
+    def form(self, file: FoundFile, reading: Reading) -> Form:
+        """Return what a file is to the kind."""
+        named = self.named(file.suffix, reading)
+        return self.seen(file, reading) if named is Form.UNNAMED else named
 
 
-def _form_of_table(file: FoundFile, reading: Reading) -> Form:
-    """Tell by the name, or by how the file begins where the name says nothing."""
-    ending = file.suffix if file.fault else ending_of(file.path, file.opened)
-    wanted = FORMAT_NAMES.get(reading.format, TABLE_SUFFIXES)
-    return Form.MANY if without_compression(ending) in wanted else Form.NOTHING
+def _named_table(suffix: str, reading: Reading) -> Form:
+    plain = without_compression(suffix)
+    if plain in FORMAT_NAMES.get(reading.format, TABLE_SUFFIXES):
+        return Form.MANY
+    return Form.NOTHING if plain in TABLE_SUFFIXES | TEXT_SUFFIXES else Form.UNNAMED
+
+
+def _seen_table(file: FoundFile, reading: Reading) -> Form:
+    """Tell by other spellings of the name, or by how the file begins."""
+    named = Form.NOTHING if file.fault else _named_table(ending_of(file.path, file.opened), reading)
+    return Form.NOTHING if named is Form.UNNAMED else named
 
 
 SIDE_FILES = frozenset(
@@ -77,23 +92,28 @@ def is_unnamed(file: FoundFile) -> bool:
     )
 
 
-def _form_of_image(file: FoundFile, reading: Reading) -> Form:
-    """Tell by the name, or by the first bytes where the name says nothing. Tables, where images
-    are in tables."""
+def _named_image(suffix: str, reading: Reading) -> Form:
+    """Tell images; and tables, where images are in tables."""
     if reading.image is not None:
-        return _form_of_table(file, reading)
-    suffix = file.suffix
-    one = Form.MANY if reading.record == FRAME else Form.ONE
+        return _named_table(suffix, reading)
     if suffix in KNOWN_SUFFIXES:
-        return one
-    if suffix in SIDE_FILES or suffix.endswith(tuple(COMPRESSED)):
-        return Form.NOTHING
+        return Form.MANY if reading.record == FRAME else Form.ONE
+    no_image = suffix in SIDE_FILES or suffix.endswith(tuple(COMPRESSED))
+    return Form.NOTHING if no_image else Form.UNNAMED
+
+
+def _seen_image(file: FoundFile, reading: Reading) -> Form:
+    """Tell by the first bytes."""
+    if reading.image is not None:
+        return _seen_table(file, reading)
     if file.fault:
         return Form.UNKNOWN
     try:
-        return one if is_image(begin_of(file.opened, SNIFF_BYTES)) else Form.NOTHING
+        if not is_image(begin_of(file.opened, SNIFF_BYTES)):
+            return Form.NOTHING
     except OSError:
         return Form.UNKNOWN
+    return Form.MANY if reading.record == FRAME else Form.ONE
 
 
 def _fields_of_image(data: bytes, path: str, _: Reading) -> Sample:
@@ -104,15 +124,18 @@ def _fields_of_image(data: bytes, path: str, _: Reading) -> Sample:
 LINES = frozenset((".jsonl", ".ndjson"))
 
 
-def _form_of_text(file: FoundFile, reading: Reading) -> Form:
-    """Tell by the name, or by the export that a file is of."""
-    plain = without_compression(file.suffix)
+def _named_text(suffix: str, reading: Reading) -> Form:
+    plain = without_compression(suffix)
     if plain in TEXT_SUFFIXES:
         return Form.ONE if reading.record == "file" else Form.MANY
-    if plain in LINES:
-        return Form.MANY
+    return Form.MANY if plain in LINES else Form.UNNAMED
+
+
+def _seen_text(file: FoundFile, _: Reading) -> Form:
+    """Tell by the export that a table is of."""
     is_table = file.fault is None and (
-        plain in TABLE_SUFFIXES or ending_of(file.path, file.opened) in TABLE_SUFFIXES
+        without_compression(file.suffix) in TABLE_SUFFIXES
+        or ending_of(file.path, file.opened) in TABLE_SUFFIXES
     )
     export = described(file.opened) if is_table else None
     return Form.MANY if export is not None and export.layout.kind == "text" else Form.NOTHING
@@ -160,10 +183,17 @@ def too_large() -> Rejection:
 KINDS = {
     kind.name: kind
     for kind in (
-        SampleKind("image", _form_of_image, _fields_of_image),
-        SampleKind("text", _form_of_text, _fields_of_text, pa.schema([("text", pa.string())])),
+        SampleKind("image", _named_image, _seen_image, _fields_of_image),
+        SampleKind(
+            "text",
+            _named_text,
+            _seen_text,
+            _fields_of_text,
+            pa.schema([("text", pa.string())]),
+            of_exports=True,
+        ),
         # a row of a table, or an object of JSON, with its columns as they are: no file is one
-        SampleKind("table", _form_of_table, _fields_of_text, takes_labels_files=False),
+        SampleKind("table", _named_table, _seen_table, _fields_of_text, takes_labels_files=False),
     )
 }
 """The kinds that `--kind` may name, in the order in which they are looked for. A file whose name

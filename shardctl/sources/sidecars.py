@@ -25,7 +25,7 @@ from shardctl.sources.files import exists, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import FAULTS_OF_JSON, is_beside, json_in
-from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
+from shardctl.sources.walk import FolderFiles, FoundFile, LeftOut
 from shardctl.system.locations import folders_above, join, parent_of, path_below
 from shardctl.system.text import counted, printable
 
@@ -69,9 +69,6 @@ _FOLDERS = _by_ending(
 _FAILURES = ".parquet"
 """The ending of tables of img2dataset."""
 
-_SUFFIXES = frozenset((*_SIDECARS, *_EXCLUSIONS, _FAILURES))
-"""The endings of files that may describe or repeat others."""
-
 _NUMBERED = tuple(f"{ending}-" for row in INPUT_FORMATS if row.of_tfds for ending in row.endings)
 """How the endings of numbered files begin."""
 
@@ -80,7 +77,7 @@ _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
 
 
 SplitOf = Callable[[str, str], str | None]
-"""Returns the split of a file, by its path and by what it is opened; None if nothing tells it."""
+"""Returns the split of a file, by its name and by what it is opened; None if nothing tells it."""
 
 
 def declared_splits() -> SplitOf:
@@ -88,12 +85,12 @@ def declared_splits() -> SplitOf:
     dataset_info.json of TFDS says so."""
     in_export = cache(may_be_of_export)
 
-    def split_of(path: str, opened: str) -> str | None:
+    def split_of(name: str, opened: str) -> str | None:
         folder = parent_of(opened)
         if in_export(folder) and (of_export := located(opened)) is not None:
-            export, name = of_export
-            return export.split_of(name)
-        found = _SPLIT_FILE.match(path.rpartition("/")[2])
+            export, below = of_export
+            return export.split_of(below)
+        found = _SPLIT_FILE.match(name) if "-of-" in name else None
         return found[2] if found and found[2] in _splits_beside(folder, found[1]) else None
 
     return split_of
@@ -114,51 +111,45 @@ def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
 
 
 def inputs_among(
-    files: Iterator[FoundFile], notice: Callable[[str], None] | None, beside: list[FoundFile]
-) -> Iterator[FoundFile]:
+    folders: Iterable[FolderFiles], notice: Callable[[str], None], beside: list[FoundFile]
+) -> Iterator[FolderFiles]:
     """Yield the files that may be inputs, and leave out those that describe or repeat others.
 
     Those that decide what is read of others are added to `beside`: lists of features, indexes, the
-    tokens of Megatron. Without `notice`, nothing is said of them, they are not read for what to
-    say, and exports may lack files. Raises InputError where such a file lists others that are not
-    there: they would be missing silently.
+    tokens of Megatron. Raises InputError where such a file lists others that are not there: they
+    would be missing silently.
     """
     series, left_out, tables, lost = Counter[_Series](), dict[str, LeftOut](), 0, list[str]()
-    for file in files:
-        suffix = file.suffix
-        if "-of-" in file.path and (match := _OF_SERIES.match(file.path.rpartition("/")[2])):
-            series[file.folder, match[1], match[4] or "", int(match[3])] += 1
-        if suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
-            if file.opened == standing:
-                yield file
-            continue
-        # nearly all: there may be millions
-        if suffix not in _SUFFIXES and not suffix.startswith(_NUMBERED):
-            yield file
-            continue
+
+    def is_input(file: FoundFile) -> bool:
+        nonlocal tables
         name = file.path.rpartition("/")[2]
+        if file.suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
+            return file.opened == standing
         if (sidecar := _sidecar_of(name, file)) is not None:
             if sidecar.use != "nothing":
                 beside.append(file)
             if sidecar.missing and (sentence := import_attribute(sidecar.missing)(file)):
                 lost.append(f"{MISSING}{sentence}")
-            if name == DESCRIPTION and notice is not None:
+            if name == DESCRIPTION:
                 _refuse_other_files(file.opened)
-        elif file.fault is not None:
-            yield file
-        elif why := next(
-            filter(
-                None, (import_attribute(rule)(file, name) for rule in _EXCLUSIONS.get(suffix, ()))
-            ),
-            None,
-        ):
+            return False
+        if file.fault is not None:
+            return True
+        rules = (import_attribute(rule)(file, name) for rule in _EXCLUSIONS.get(file.suffix, ()))
+        if why := next(filter(None, rules), None):
             left_out.setdefault(why, LeftOut()).add(file.path)
-        elif name.endswith(_FAILURES) and is_beside(file, f"{name.removesuffix(_FAILURES)}.tar"):
+            return False
+        if name.endswith(_FAILURES) and is_beside(file, f"{name.removesuffix(_FAILURES)}.tar"):
             tables += 1
-        else:
-            yield file
-    if notice is None:
-        return
+            return False
+        return True
+
+    for files in folders:
+        for name in files.names:
+            if "-of-" in name and (match := _OF_SERIES.match(name)):
+                series[files.folder, match[1], match[4] or "", int(match[3])] += 1
+        yield files.without({n for n in _depending(files) if not is_input(files.file(n))})
     for why, these in left_out.items():
         notice(f"left out: {these.counted('file', 'files')}: {why}")
     for (folder, stem, ending, wanted), found in series.items():
@@ -177,11 +168,31 @@ def inputs_among(
         )
 
 
-def depends_on_others(name: str) -> bool:
-    """Return whether `inputs_among` may leave out a file with this name because of others in its
-    folder."""
-    suffix = suffix_of(name)
-    return suffix in _SUFFIXES or suffix in _FOLDERS or suffix.startswith(_NUMBERED)
+def _depending(files: FolderFiles) -> list[int]:
+    """Return the places of the files that may be no inputs because of others in their folder: few,
+    of millions."""
+    names = dict[str, re.Pattern[str]]()
+    for suffix in set(files.suffixes):
+        of_folder = (path for path, _ in _FOLDERS.get(suffix, ()))
+        if (
+            any(path.search(f"{files.opened}0{suffix}") for path in of_folder)
+            or suffix in _EXCLUSIONS
+            or suffix == _FAILURES
+            or suffix.startswith(_NUMBERED)
+        ):
+            names[suffix] = _ANY
+        elif suffix in _SIDECAR_NAMES:
+            names[suffix] = _SIDECAR_NAMES[suffix]
+    if not names:
+        return []
+    return [
+        place
+        for place, (name, suffix) in enumerate(zip(files.names, files.suffixes, strict=True))
+        if (pattern := names.get(suffix)) is not None and pattern.fullmatch(name) is not None
+    ]
+
+
+_ANY = re.compile(r"(?s).*")
 
 
 def _file_of_folder(file: FoundFile) -> str | None:

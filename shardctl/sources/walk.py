@@ -6,13 +6,22 @@ import os
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
+import xxhash
+
 from shardctl.errors import InputError, Rejection
+from shardctl.format.arrays import Numbers
 from shardctl.sources.files import SourceRoot, is_folder, keys_of, number_of, object_at, version_of
-from shardctl.system.locations import name_of
+from shardctl.system.locations import name_of, within
 from shardctl.system.stores.listing import Keys, under
 from shardctl.system.text import counted, printable
 
@@ -39,6 +48,16 @@ OF_SYSTEMS = frozenset(
 NAMES_AT_ONCE = 65536
 """Names of a folder that are looked at together."""
 
+THREADS = 16
+"""How many files are examined at a time: that helps on a file server, where to examine one takes
+200 microseconds and more."""
+
+FILES_AT_ONCE = 1024
+"""Files that one thread examines together."""
+
+FEW_FILES = 256
+"""So many are not worth the import of pyarrow.fs: 15 ms."""
+
 
 class FoundFile(NamedTuple):
     """A file under one of the sources. `path` is relative to the source, `opened` is the path or
@@ -56,15 +75,70 @@ class FoundFile(NamedTuple):
     mtime_ns: int
     fault: Rejection | None
 
-    @classmethod
-    def of(
-        cls, root: int, path: str, name: str, opened: str, folder: str, status: os.stat_result
-    ) -> FoundFile:
-        """Return a file that is there; `name` is the last part of its path."""
-        suffix = suffix_of(name)
-        # Not cls(…), which takes twice as long: there may be millions.
-        return tuple.__new__(
-            cls, (root, path, opened, folder, suffix, status.st_size, status.st_mtime_ns, None)
+
+@dataclass(frozen=True)
+class FolderFiles:
+    """Files of one folder that follow each other: all of them, or some thousand. `folder` is its
+    path below the source with the number `root`; `opened` is what stands before the `names` where
+    they are opened.
+
+    `sizes` are in bytes, `mtimes_ns` are their times of change: (n,) int64. `faults` has those that
+    cannot be inputs, by place.
+    """
+
+    root: int
+    folder: str
+    opened: str
+    names: list[str]
+    sizes: Numbers
+    mtimes_ns: Numbers
+    faults: dict[int, Rejection] = field(default_factory=dict)
+
+    @cached_property
+    def suffixes(self) -> list[str]:
+        """The end of each name, as `suffix_of` returns it."""
+        ends = [name[name.rfind(".") :] if "." in name else "" for name in self.names]
+        known = {
+            end: suffix_of(f"0{end}") for end in set(ends)
+        }  # nearly all: there may be millions
+        if COMPRESSED.isdisjoint(known.values()):
+            return [known[end] for end in ends]
+        return list(map(suffix_of, self.names))
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths below the source."""
+        below = within(self.folder) if self.folder else ""
+        return [below + name for name in self.names]
+
+    def __iter__(self) -> Iterator[FoundFile]:
+        return map(self.file, range(len(self.names)))
+
+    def file(self, place: int) -> FoundFile:
+        """Return one of the files."""
+        name = self.names[place]
+        return FoundFile(
+            self.root,
+            f"{self.folder}/{name}" if self.folder else name,
+            f"{self.opened}{name}",
+            self.folder,
+            self.suffixes[place],
+            int(self.sizes[place]),
+            int(self.mtimes_ns[place]),
+            self.faults.get(place),
+        )
+
+    def without(self, places: Collection[int]) -> FolderFiles:
+        """Return the same without the files at some places."""
+        if not places:
+            return self
+        left = [place for place in range(len(self.names)) if place not in places]
+        return replace(
+            self,
+            names=[self.names[place] for place in left],
+            sizes=self.sizes[left],
+            mtimes_ns=self.mtimes_ns[left],
+            faults={n: self.faults[p] for n, p in enumerate(left) if p in self.faults},
         )
 
 
@@ -111,17 +185,17 @@ class LeftOut:
     count: int = 0
     first: str = ""
 
-    def add(self, path: str) -> None:
-        """Count one more."""
+    def add(self, path: str, count: int = 1) -> None:
+        """Count some more; this is the path of the first of them."""
         self.first = self.first or path
-        self.count += 1
+        self.count += count
 
     def counted(self, one: str, many: str) -> str:
         """Return the number and an example for a notice."""
         return f"{counted(self.count, one, many)}, for instance {printable(self.first)}"
 
 
-def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FolderFiles]:
     """Yield every file under the sources, the files of a folder by name and then its folders by
     name.
 
@@ -135,141 +209,243 @@ def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator
         if root.is_stored:
             yield from _walk_store(number, root.text, hidden)
         elif root.is_folder:
-            yield from _walk_folder(number, root.text, notice, hidden, special)
+            named = _names_below(root.text, notice, hidden, special)
+            yield from _examined(number, named)
         else:
             own = name_of(root.text)
-            status = os.stat(root.text)  # noqa: PTH116 - see pyproject.toml
-            found = FoundFile.of(number, own, own, root.text, "", status)
-            yield found if are_utf8([own]) else _not_utf8(found)
-    for sentence in notices_of_left_out(hidden, special):
-        notice(sentence)
-
-
-def notices_of_left_out(hidden: LeftOut, special: LeftOut) -> Iterator[str]:
-    """Yield what is said of hidden files, and of pipes, sockets and devices."""
+            place = Folder("", root.text[: -len(own)] or ".", ())
+            yield from _examined(number, iter([(place, [own])]))
     if hidden.count:
         count = hidden.counted("hidden file or folder", "hidden files and folders")
-        yield f"left out: {count} (a dot before the name, or of a system)"
+        notice(f"left out: {count} (a dot before the name, or of a system)")
     if special.count:
         count = special.counted("pipe, socket or device", "pipes, sockets and devices")
-        yield f"left out: {count}, which are no ordinary files"
+        notice(f"left out: {count}, which are no ordinary files")
 
 
-def notice_of_loop(folder: Folder) -> str:
-    """Return what is said of a link back to a folder that contains it."""
-    return f"{printable(folder.opened)}: a link back to a folder that contains it; skipped"
+def states_of(places: Iterable[str]) -> tuple[str, int]:
+    """Return what stands for the sizes and times of change of files, and of all files in folders,
+    with their names; and the last time of change, in ns."""
+    digest, newest = xxhash.xxh3_128(), 0
+    for place in places:
+        if is_folder(place):
+            for files in walk([SourceRoot(place)], lambda _: None):
+                digest.update("\0".join(files.paths).encode())
+                digest.update(files.sizes.tobytes())
+                digest.update(files.mtimes_ns.tobytes())
+                newest = max(newest, int(files.mtimes_ns.max(initial=0)))
+        else:
+            with suppress(OSError):  # it is not there
+                size, time_ns = version_of(place)
+                digest.update(f"{size} {time_ns}".encode())
+                newest = max(newest, time_ns)
+        digest.update(b"\n")
+    return digest.hexdigest(), newest
 
 
-def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
-    """Return what sorts files as `walk` yields them."""
-    return file.root, place_in_walk(file.path)
+_Named = tuple[Folder, list[str]]
+"""A folder, and names of files in it, in order."""
 
 
-def place_in_walk(path: str) -> list[tuple[bool, str]]:
-    """Return what sorts the paths of a source: in each folder its files by name, then its folders
-    by name."""
-    *folders, name = path.split("/")
-    return [*((True, folder) for folder in folders), (False, name)]
-
-
-def _walk_folder(
-    number: int, root: str, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
-) -> Iterator[FoundFile]:
+def _names_below(
+    root: str, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
+) -> Iterator[_Named]:
+    """Yield the folders below a source with the names of their files."""
     stack = [Folder("", root, ())]
     while stack:
         folder = stack.pop()
         try:
             descriptor = os.open(folder.opened, os.O_RDONLY)
-        except OSError as error:
-            raise _unlisted(folder, error) from error
-        # Names are looked up from the open folder: half the time of a look-up from the root of the
-        # file system.
-        try:
-            here = os.fstat(descriptor)
-            if (here.st_dev, here.st_ino) in folder.ancestors:
-                notice(notice_of_loop(folder))
-                continue
-            ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
             try:
-                names = os.listdir(descriptor)
-            except OSError as error:
-                raise _unlisted(folder, error) from error
-            utf8 = are_utf8([folder.path]) and are_utf8(names)
-            # in the order of their bytes: UTF-8 sorts as its characters do, and comparing strings
-            # as they are takes a third of the time
-            names.sort(key=None if utf8 else os.fsencode)
-            in_folder, new = folder.path, tuple.__new__
-            below = f"{in_folder}/" if in_folder else ""
-            within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
-            folders = []
-            for name in names:
-                # is_hidden(name), without a call for each of millions
-                if name[0] == "." or name in OF_SYSTEMS:
-                    hidden.add(within + name)
+                here = os.fstat(descriptor)
+                if (here.st_dev, here.st_ino) in folder.ancestors:
+                    shown = printable(folder.opened)
+                    notice(f"{shown}: a link back to a folder that contains it; skipped")
                     continue
-                try:
-                    status = os.stat(name, dir_fd=descriptor)
-                except OSError as error:
-                    yield _broken(number, below + name, within + name, folder.path, error)
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    path, size, mtime_ns = below + name, status.st_size, status.st_mtime_ns
-                    # As in FoundFile.of, which would take a tenth of the time of a file.
-                    opened, suffix = within + name, suffix_of(name)
-                    made = (number, path, opened, in_folder, suffix, size, mtime_ns, None)
-                    found = new(FoundFile, made)
-                    yield found if utf8 or are_utf8([path]) else _not_utf8(found)
-                elif stat.S_ISDIR(status.st_mode):
-                    folders.append(Folder(below + name, within + name, ancestors))
-                else:
-                    special.add(within + name)
-            stack.extend(reversed(folders))
-        finally:
-            os.close(descriptor)
+                names, folders = _entries(descriptor, within(folder.opened), hidden, special)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise InputError(
+                f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written"
+            ) from error
+        yield folder, names
+        below, above = within(folder.path) if folder.path else "", within(folder.opened)
+        ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
+        stack += [Folder(below + name, above + name, ancestors) for name in reversed(folders)]
 
 
-def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FoundFile]:
+def _entries(
+    descriptor: int, above: str, hidden: LeftOut, special: LeftOut
+) -> tuple[list[str], list[str]]:
+    """Return the names of the files and of the folders in an open folder, in order. The path of the
+    folder, `above`, stands before the first of what is left out."""
+    names, folders, left_out, others = list[str](), list[str](), list[str](), list[str]()
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            name = entry.name
+            # is_hidden(name), without a call for each of millions
+            if name[0] == "." or name in OF_SYSTEMS:
+                left_out.append(name)
+                continue
+            try:
+                kinds = names if entry.is_file() else folders if entry.is_dir() else others
+            except OSError:  # whoever reads it says what is wrong
+                kinds = names
+            kinds.append(name)
+    for name in sorted(others, key=os.fsencode):
+        try:
+            os.stat(name, dir_fd=descriptor)
+        except OSError:  # a link to nothing
+            names.append(name)
+        else:
+            special.add(above + name)
+    if left_out:
+        hidden.add(above + min(left_out, key=os.fsencode), len(left_out))
+    for each in (names, folders):
+        # in the order of their bytes: UTF-8 sorts as its characters do, and comparing strings as
+        # they are takes a third of the time
+        each.sort(key=None if are_utf8(each) else os.fsencode)
+    return names, folders
+
+
+def _examined(number: int, named: Iterator[_Named]) -> Iterator[FolderFiles]:
+    """Yield files with their sizes and times of change, which threads ask for ahead."""
+    groups = _grouped(named)
+    waiting: deque[tuple[list[_Named], Future[_States]]] = deque()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="shardctl-walk") as threads:
+        while True:
+            for group in islice(groups, THREADS - len(waiting)):
+                places = ((within(folder.opened), names) for folder, names in group)
+                paths = [above + name for above, names in places for name in names]
+                waiting.append((group, threads.submit(_states, paths)))
+            if not waiting:
+                return
+            group, states = waiting.popleft()
+            sizes, times, wrong = states.result()
+            first = 0
+            for folder, names in group:
+                end = first + len(names)
+                faults = {place - first: wrong[place] for place in wrong if first <= place < end}
+                yield _files(number, folder, names, sizes[first:end], times[first:end], faults)
+                first = end
+
+
+def _grouped(named: Iterator[_Named]) -> Iterator[list[_Named]]:
+    """Yield names that are examined together, those of many a small folder, or some of one."""
+    group, count = list[_Named](), 0
+    for folder, names in named:
+        for start in range(0, len(names), FILES_AT_ONCE):
+            group.append((folder, names[start : start + FILES_AT_ONCE]))
+            count += len(group[-1][1])
+            if count >= FILES_AT_ONCE:
+                yield group
+                group, count = [], 0
+    if group:
+        yield group
+
+
+_States = tuple[Numbers, Numbers, dict[int, Rejection]]
+"""The sizes of files, their times of change, and what is wrong with some, by place."""
+
+
+def _states(paths: list[str]) -> _States:
+    """Examine files. Arrow asks for many without the lock of Python."""
+    if len(paths) >= FEW_FILES:
+        from pyarrow.fs import LocalFileSystem  # 15 ms to import
+
+        with suppress(OSError, ValueError):  # one cannot be examined, or its name is not UTF-8
+            here = "" if paths[0].startswith("/") else f"{os.getcwd()}/"  # noqa: PTH109 - see pyproject.toml
+            found = LocalFileSystem().get_file_info([here + path for path in paths])
+            sizes = [each.size for each in found]
+            if None not in sizes:  # only ordinary files have one
+                times = [each.mtime_ns for each in found]
+                return np.array(sizes, np.int64), np.array(times, np.int64), {}
+    states, faults = np.zeros((2, len(paths)), np.int64), dict[int, Rejection]()
+    for place, path in enumerate(paths):
+        try:
+            status = os.stat(path)  # noqa: PTH116 - see pyproject.toml
+            states[:, place] = status.st_size, status.st_mtime_ns
+            why = "" if stat.S_ISREG(status.st_mode) else "it is no file any more"
+        except OSError as error:
+            why = str(error.strerror)
+        if why:
+            states[:, place] = 0
+            faults[place] = Rejection("plan", UNREACHABLE, f"cannot be reached ({why})")
+    return states[0], states[1], faults
+
+
+_NOT_UTF8 = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, as keys are; rename it")
+
+
+def _files(
+    number: int,
+    folder: Folder,
+    names: list[str],
+    sizes: Numbers,
+    times: Numbers,
+    faults: dict[int, Rejection],
+) -> FolderFiles:
+    """Return files of a folder; those that have no name in UTF-8 get one."""
+    path = folder.path
+    if not are_utf8([path, *names]):
+        is_odd = not are_utf8([path])
+        odd = [place for place, name in enumerate(names) if is_odd or not are_utf8([name])]
+        faults = dict.fromkeys(odd, _NOT_UTF8) | faults
+        path, names = printable(path), [*map(printable, names)] if odd else names
+    return FolderFiles(number, path, within(folder.opened), names, sizes, times, faults)
+
+
+def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FolderFiles]:
     """Yield what is below a URL, as if objects were files in folders."""
     what = object_at(url)
     assert what is not None, "others are walked on the disk"
     if not is_folder(url):
         size, version = version_of(url)
         name = name_of(url)
-        yield FoundFile(number, name, url, "", suffix_of(name), size, version, None)
+        yield FolderFiles(
+            number, "", url[: -len(name)], [name], np.array([size]), np.array([version])
+        )
         return
     keys, top = keys_of(url), f"{what.key}/" if what.key else ""
     start, stack = len(top), [(top, *under(keys, top))]
     while stack:
         prefix, first, end = stack.pop()
-        folder = prefix[start:-1]
         folders: list[tuple[str, str, int, int]] = []
         for _ in _in_folder(keys, prefix, first, end, folders):
             pass
-        of_folders = {name for name, *_ in folders}
-        for key, size, etag in _in_folder(keys, prefix, first, end, []):
-            name = key[len(prefix) :]
-            path, opened = key[start:], f"{url}/{key[start:]}"
-            if is_hidden(name):
-                hidden.add(opened)
-                continue
-            fault = None
+        of_folders, above = {name for name, *_ in folders}, f"{url}/{prefix[start:]}"
+        objects = _in_folder(keys, prefix, first, end, [])
+        while some := list(islice(objects, NAMES_AT_ONCE)):
+            seen = list[tuple[str, int, int]]()
+            for key, size, etag in some:
+                name = key[len(prefix) :]
+                if is_hidden(name):
+                    hidden.add(above + name)
+                else:
+                    seen.append((name, size, number_of(etag)))
+            names = [name for name, *_ in seen]
+            states = np.array([each[1:] for each in seen], np.int64).reshape(-1, 2).T
             # there can be no such files on a disk, where both may have to be
-            if name in of_folders:
-                fault = Rejection(
-                    "plan",
-                    UNREACHABLE,
-                    "cannot be reached (other objects are below a folder of this name); rename the object",
-                )
-            found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
-            yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
+            shared = [place for place, name in enumerate(names) if name in of_folders]
+            faults = dict.fromkeys(shared, _SHARED)
+            sizes, versions = states
+            yield FolderFiles(number, prefix[start:-1], above, names, sizes, versions, faults)
         for name, *_ in folders:
             if is_hidden(name):
-                hidden.add(f"{url}/{prefix[start:]}{name}")
+                hidden.add(above + name)
         stack += [
             (below, low, high)
             for name, below, low, high in sorted(folders, reverse=True)
             if not is_hidden(name)
         ]
+
+
+_SHARED = Rejection(
+    "plan",
+    UNREACHABLE,
+    "cannot be reached (other objects are below a folder of this name); rename the object",
+)
 
 
 def _in_folder(
@@ -296,12 +472,6 @@ def _in_folder(
         row += place
 
 
-def _unlisted(folder: Folder, error: OSError) -> InputError:
-    return InputError(
-        f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written"
-    )
-
-
 def are_utf8(names: list[str]) -> bool:
     """Return whether every name can be written as UTF-8: bytes that are not come from the system as
     lone surrogates."""
@@ -311,27 +481,3 @@ def are_utf8(names: list[str]) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _not_utf8(file: FoundFile) -> FoundFile:
-    fault = Rejection(
-        "plan",
-        "name-not-utf8",
-        "the file name is not UTF-8, as keys are; rename it",
-    )
-    return file._replace(path=printable(file.path), folder=printable(file.folder), fault=fault)
-
-
-def _broken(root: int, path: str, opened: str, folder: str, error: OSError) -> FoundFile:
-    """A link to nothing, or to itself, or a file that went away while its folder was listed."""
-    fault = Rejection("plan", UNREACHABLE, f"cannot be reached ({error.strerror})")
-    return FoundFile(
-        root,
-        printable(path),
-        opened,
-        printable(folder),
-        suffix_of(path.rpartition("/")[2]),
-        0,
-        0,
-        fault,
-    )

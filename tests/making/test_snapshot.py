@@ -53,17 +53,21 @@ def test_it_is_made_once_and_then_opened(source, out):
     expect_whole(out)
 
 
-def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source, out):
-    """No list of the inputs either, though there are other files beside them."""
+def test_nothing_is_written_and_no_process_started_where_nothing_has_changed(source, tmp_path, out):
+    """But for the list of the inputs, a file for scratch."""
+    (scratch := tmp_path / "scratch").mkdir()
     snapshot(source, out)
     for name in ("README.md", ".hidden", "notes.pdf", "paper.tar"):
         write(source / name, "x")
     script = f"""
-        import sys
+        import sys, tempfile
         import shardctl, shardctl.making.snapshot
+        tempfile.tempdir = {str(scratch)!r}
         def hook(event, given):
             starts = event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.mkdir", "os.rename", "os.remove")
-            if starts or (event == "open" and isinstance(given[2], int) and given[2] & 3):
+            written = event == "open" and isinstance(given[2], int) and given[2] & 3
+            place = str(given[0])
+            if (starts or written) and "/" in place and not place.startswith(tempfile.tempdir):
                 print(event, given[:1])
         sys.addaudithook(hook)
         recipe = {SMALL!r}

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable
 from shardctl.making.convert import Listener, conversion, run
-from shardctl.sources import rechecking
+from shardctl.sources import walk, walked
 from shardctl.system.files import sha256_of
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
@@ -189,49 +188,41 @@ HAPPENS = (_touched, _another_image, _nothing, _replaced, _new_folder, _empty_fo
 @pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("happens", HAPPENS)
 @pytest.mark.parametrize("beside", BESIDE_INPUTS)
-def test_the_quick_look_of_an_update_makes_what_a_list_makes(
-    beside, happens, source, tmp_path, monkeypatch
-):
-    """The same bytes, and the same words about them. In every other case files are compared as
-    where there are many."""
+def test_an_update_beside_other_files(beside, happens, source, out, tmp_path, monkeypatch):
+    """In every other case files are examined as where there are many."""
     if (HAPPENS.index(happens) + list(BESIDE_INPUTS).index(beside)) % 2:
-        monkeypatch.setattr(rechecking, "FILES_AT_ONCE", 3)
-        monkeypatch.setattr(rechecking, "NAMES_AT_ONCE", 2)
-    options = {"recipe": SMALL, "split": "train=0.7,val=0.3"}
+        monkeypatch.setattr(walk, "FILES_AT_ONCE", 3)
+        monkeypatch.setattr(walk, "FEW_FILES", 2)
+        monkeypatch.setattr(walked, "CHUNK_ROWS", 7)
+    options: dict[str, Any] = {"recipe": SMALL, "split": "train=0.7,val=0.3"}
     BESIDE_INPUTS[beside](source)
-    quick, listed = tmp_path / "quick", tmp_path / "listed"
-    for out in (quick, listed):
-        convert(source, out, **options)
+    convert(source, out, **options)
     happens(source)
-    results = [update(source, quick, **options)]
-    monkeypatch.setattr(conversion, "listed_without_walk", lambda request, folder: None)
-    results.append(update(source, listed, **options))
-    one, other = (replace(each, seconds=0.0, samples_per_s=0.0) for each in results)
-    assert vars(one) == vars(other)
-    assert one.status == ("up-to-date" if happens is _nothing else "updated")
-    for name in ("SHA256SUMS", UPDATE):
-        assert sha256_of(tables_in(quick) / name) == sha256_of(tables_in(listed) / name)
-    assert convert(source, quick, **options).status == "up-to-date"
+    result = update(source, out, **options)
+    assert result.status == ("up-to-date" if happens is _nothing else "updated")
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
 
 
-def test_an_update_of_usual_images_makes_no_list(source, out, monkeypatch):
-    listed = list[int]()
-    convert(source, out, recipe=SMALL)
-    monkeypatch.setattr(conversion, "list_files", lambda *_: pytest.fail("it made a list"))
-    _another_image(source)
-    assert numbers(update(source, out, recipe=SMALL))[:3] == (0, 0, 2)
-    _replaced(source)
-    result = update(source, out, recipe=SMALL, listener=Listener(listing=listed.append))
-    assert numbers(result)[:2] == (8, 5)
-    assert listed == [63]
-
-
-def test_more_new_inputs_than_are_kept_in_memory_are_listed(source, tmp_path, out, monkeypatch):
-    convert(source, out, recipe=SMALL)
-    _replaced(source)
-    monkeypatch.setattr("shardctl.making.convert.conversion.MOST_ADDED", 3)
-    assert numbers(update(source, out, recipe=SMALL))[:2] == (8, 5)
-    expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
+@pytest.mark.parametrize("labels", ["coco", "a labels file"])
+def test_labels_that_have_not_changed_are_not_read_again(
+    labels, source, out, tmp_path, monkeypatch
+):
+    file = tmp_path / "labels.csv"
+    if labels == "coco":
+        given = boxes_of(source, files_of(source)[:3], file)
+    else:
+        names = (str(path.relative_to(source)) for path in files_of(source))
+        given = write(file, "file_name,label\n" + "".join(f"{name},{name[:3]}\n" for name in names))
+    os.utime(file, ns=(0, 10**18))  # else it might have changed while it was read
+    convert(source, out, recipe=SMALL, labels=given)
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "read_labels", lambda *_: pytest.fail("they were read"))
+        assert convert(source, out, recipe=SMALL, labels=given).status == "up-to-date"
+    os.utime(file, ns=(0, 10**18 + 1))
+    assert update(source, out, recipe=SMALL, labels=given).status == "up-to-date"
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(DatasetError, match="labels"):
+        convert(source, out, recipe=SMALL, labels=given)
 
 
 def test_a_new_input_with_the_path_of_another_source_is_refused(source, tmp_path, out):

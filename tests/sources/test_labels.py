@@ -22,11 +22,11 @@ from pyarrow import parquet
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.format import arrays
 from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.tables import open_table
 from shardctl.making.convert import conversion
-from shardctl.making.plan import list_files, listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import inputs as names
 from shardctl.sources.boxes import (
@@ -348,7 +348,7 @@ def test_names_whose_hashes_are_equal_are_compared(tmp_path, out, monkeypatch):
         """As hash_names, but nearly all names have the same hash as others."""
         return np.fromiter((len(name) % 2 for name in names), np.uint64)
 
-    for module in (list_files, listing, names):
+    for module in (arrays, names):
         monkeypatch.setattr(module, "hash_names", one_bit)
     monkeypatch.setattr(label_table, "ROWS_AT_ONCE", 2)
     source, other = images(tmp_path / "in", 12), images(tmp_path / "other", 2)
@@ -404,15 +404,15 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
     tmp_path, out, monkeypatch
 ):
     source = labelled(tmp_path / "in", "label", ["cat", "dog"])
-    labels, fingerprint_parts = source / "labels.csv", conversion.fingerprint_parts
+    labels, labels_digest = source / "labels.csv", conversion.labels_digest
     before = labels.read_text()
 
-    def of_a_changed_file(*arguments: Any) -> dict[str, str]:
+    def of_a_changed_file(read: list[str]) -> str:
         labels.write_text("filename,label\n0.png,dog\n1.png,cat\n")
-        return fingerprint_parts(*arguments)
+        return labels_digest(read)
 
     with monkeypatch.context() as patched:
-        patched.setattr(conversion, "fingerprint_parts", of_a_changed_file)
+        patched.setattr(conversion, "labels_digest", of_a_changed_file)
         convert(source, out)
     assert shardctl.open(out).classes == ("cat", "dog")
     assert labels_of(out) == [0, 1]

@@ -52,7 +52,11 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "in" / "a" / "loop").symlink_to(tmp_path / "in")
     notices: list[str] = []
-    found = [file.path for file in walk([SourceRoot(str(tmp_path / "in"))], notices.append)]
+    found = [
+        path
+        for files in walk([SourceRoot(str(tmp_path / "in"))], notices.append)
+        for path in files.paths
+    ]
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
     assert notices == [
         f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped",

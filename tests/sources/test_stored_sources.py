@@ -43,7 +43,7 @@ from shardctl.sources import files
 from shardctl.sources.files import LocalCopies, SourceRoot, folder_of_copies
 from shardctl.sources.formats.base import Reading
 from shardctl.sources.label_table import load
-from shardctl.sources.walk import FoundFile, order_in_walk, walk
+from shardctl.sources.walk import walk
 from shardctl.system import object_cache, stores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores import objects, open_store
@@ -667,14 +667,17 @@ def test_objects_are_walked_as_files_are(keys):
         stores.forget_clients()
         assert files.is_folder("s3://bucket/in")
         notices: list[str] = []
-        found = list(walk([SourceRoot("s3://bucket/in")], notices.append))
+        walked = walk([SourceRoot("s3://bucket/in")], notices.append)
+        found = [file for of_folder in walked for file in of_folder]
     visible = [key for key in keys if not any(part.startswith(".") for part in key.split("/"))]
-    in_order = sorted(
-        (FoundFile(0, key, "", key.rpartition("/")[0], "", 4, 0, None) for key in visible),
-        key=order_in_walk,
-    )
+
+    def place(key: str) -> list[tuple[bool, str]]:
+        """The files of a folder by name, then its folders by name."""
+        *above, name = key.split("/")
+        return [*((True, folder) for folder in above), (False, name)]
+
     assert [(file.path, file.folder, file.size) for file in found] == [
-        (file.path, file.folder, file.size) for file in in_order
+        (key, key.rpartition("/")[0], 4) for key in sorted(visible, key=place)
     ]
     assert all(file.mtime_ns > 0 for file in found)
     folders = {str(folder) for key in keys for folder in PurePosixPath(key).parents}

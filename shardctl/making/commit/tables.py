@@ -20,9 +20,9 @@ from shardctl.format.update_state import Pruned, ShardCounts, UpdateWriter
 from shardctl.making.plan.plan import plan_table
 from shardctl.system.files import replacing
 
-Update = tuple[pa.Table, str, Pruned]
+Update = tuple[pa.Table, Pruned]
 """What update.arrows says beside the counts of shards: when the files were changed last
-(FILE_STATES_SCHEMA), what stands for files beside them, and what was pruned."""
+(FILE_STATES_SCHEMA), with what stands for files beside them, and what was pruned."""
 
 
 @contextmanager

@@ -244,8 +244,8 @@ def exported_columns(
 def _exports(listing: Listing) -> list[Description | None]:
     """Return the description of the export that the first file of each folder is of, None for one
     of none."""
-    group, root = (numbers_of(listing.table[name]).astype(np.int64) for name in ("group", "root"))
-    folders = listing.folder_of_group[group] + len(listing.groups) * root
+    root = numbers_of(listing.table["root"]).astype(np.int64)
+    folders = listing.folder_of_group[listing.group] + len(listing.groups) * root
     rows = np.unique(folders, return_index=True)[1].tolist()
     return [described(listing.opened(row)) for row in listing.rows_at(rows)]
 
@@ -393,7 +393,7 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
             f"columns that the files lack ({columns}); write them into the files, or use "
             "--labels none"
         )
-    files = counted(int(np.isin(numbers_of(listing.table["group"]), list(lost)).sum()), "file")
+    files = counted(int(np.isin(listing.group, list(lost)).sum()), "file")
     listing.note("partitions-left-out", columns=columns, files=files)
 
 

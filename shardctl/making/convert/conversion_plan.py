@@ -30,7 +30,7 @@ from shardctl.making.convert.columns import (
     with_images,
     with_rule,
 )
-from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.previous import (
     Matching,
@@ -64,7 +64,6 @@ from shardctl.making.plan.plan import (
     ShardParts,
     SplitPlan,
     Units,
-    why_unread,
 )
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.first_records import columns_beside
@@ -75,6 +74,7 @@ from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
 from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.types import UNNAMED, Types, separator_in
+from shardctl.sources.walked import why_unread
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted, printable, some
@@ -191,7 +191,6 @@ class PlannedJob:
 
 
 def plan_job(
-    conversion: Conversion,
     inputs: Inputs,
     before: PreviousDataset | None,
     folder: Path,
@@ -203,33 +202,33 @@ def plan_job(
     fields are found in all records; without, in some of them, and only where these do not show all,
     in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
-    options, files = conversion.options, inputs.scratch / f"now-{FILES}"
+    options, files = inputs.conversion.options, inputs.scratch / f"now-{FILES}"
     draft, why = None, "new records have other types"
     if before is not None and not all_types:
         try:
-            draft = _draft_beside(conversion, inputs, before, files)
+            draft = _draft_beside(inputs, before, files)
             why = ""
         except _MadeAnewError as reason:
             why = str(reason)
     if draft is None:
         if before is not None and options.append:
             raise InputError(
-                f"{conversion.folder.shown()}: --append only adds shards, and these inputs change "
+                f"{inputs.conversion.folder.shown()}: --append only adds shards, and these inputs change "
                 f"all, since {why}; use --update"
             )
-        make = partial(draft_anew, conversion, inputs)
+        make = partial(draft_anew, inputs)
         # records that are only tried may have other types; those that are converted are seen later
         draft = make(True) if all_types else with_types(make)
         if options.max_rejects is None:
             refuse_failing(draft.probe, draft.listing)
         if before is not None:
             write_files_table(files, draft.listing, draft.labelling)
-    job, parts = job_of(conversion, inputs, folder, draft)
+    job, parts = job_of(inputs, folder, draft)
     matching = draft.matching
     if before is not None:
         matching = matching or match_files(before, draft.listing, files)
         kept = [part for part in parts if part.kept != NOT_KEPT]
-        refuse_lost(conversion.target, before, [part.kept for part in kept])
+        refuse_lost(inputs.conversion.target, before, [part.kept for part in kept])
         of_splits = len(before.table) if why else int((draft.stays.split_of >= 0).sum())
         old = min(of_splits, len(parts))
         shards = old - len(kept), len(parts) - old, len(kept)
@@ -240,7 +239,7 @@ def plan_job(
             changes=Changes(*matching.counts, *shards, why),
             warnings=(*job.warnings, *moved_records(job, matching)),
         )
-    status = "updated" if conversion.is_there else "created"
+    status = "updated" if inputs.manifest is not None else "created"
     write = partial(_write, job, draft, files, parts, before)
     return PlannedJob(job, replace(inputs, listing=draft.listing), status, before, matching, write)
 
@@ -318,28 +317,26 @@ class Draft:
     matching: Matching | None = None
 
 
-def job_of(
-    conversion: Conversion, inputs: Inputs, folder: Path, draft: Draft
-) -> tuple[DatasetJob, list[ShardParts]]:
+def job_of(inputs: Inputs, folder: Path, draft: Draft) -> tuple[DatasetJob, list[ShardParts]]:
     """Return the job in a folder that makes what is drafted, and what its shards consist of."""
     planner, probe, listing = draft.planner, draft.probe, draft.listing
     splits, parts = list[SplitPlan](), list[ShardParts]()
     for split, name in enumerate(planner.names):
-        plan, own = _shards_of_split(conversion, draft, split, name)
+        plan, own = _shards_of_split(inputs, draft, split, name)
         splits.append(plan)
         parts += own
     job = DatasetJob(
         folder,
         inputs.bases,
-        conversion.recipe,
+        inputs.recipe,
         probe.layout,
         tuple(splits),
         draft.fields,
         draft.labelling.by_field,
         planner.draw,
-        conversion.rules.shuffle,
+        inputs.rules.shuffle,
         parts=inputs.parts,
-        beside=listing.digest_beside,
+        marks=listing.marks,
         notices=tuple(listing.notices),
         warnings=tuple(listing.warnings),
         sample_bytes=probe.sample_bytes,
@@ -353,15 +350,20 @@ def job_of(
 
 
 def _shards_of_split(
-    conversion: Conversion, draft: Draft, split: int, name: str
+    inputs: Inputs, draft: Draft, split: int, name: str
 ) -> tuple[SplitPlan, list[ShardParts]]:
     """Put what stays of a split, and its new records, into shards."""
-    stays, planner, probe, options = draft.stays, draft.planner, draft.probe, conversion.options
+    stays, planner, probe, options = (
+        draft.stays,
+        draft.planner,
+        draft.probe,
+        inputs.conversion.options,
+    )
     mine, new, taken = np.flatnonzero(stays.split_of == split).tolist(), planner.records[split], 0
     total = new + int(stays.records[mine].sum())
     expected = round(total * planner.shares[split])
     rows = round(expected * probe.samples_per_record)
-    count = shards_of(rows, probe.sample_bytes, options, conversion.recipe.joins)
+    count = shards_of(rows, probe.sample_bytes, options, inputs.recipe.joins)
     parts = list[ShardParts]()
     if len(stays.split_of):
         # so many records has a shard where all of them are converted anew
@@ -388,41 +390,41 @@ def _shards_of_split(
 # --- the draft of a new dataset ---
 
 
-def _discovery(conversion: Conversion, listing: Listing) -> Discovery:
+def _discovery(inputs: Inputs, listing: Listing) -> Discovery:
     """Return what looks into the files."""
-    recipe, shuffled = conversion.recipe, conversion.rules.shuffle is not None
-    scanning = conversion.listener.scanning
-    return Discovery(listing, recipe.record_reading, shuffled, conversion.engine, scanning)
+    recipe, shuffled = inputs.recipe, inputs.rules.shuffle is not None
+    scanning = inputs.conversion.listener.scanning
+    return Discovery(listing, recipe.record_reading, shuffled, inputs.conversion.engine, scanning)
 
 
-def _trial(conversion: Conversion, inputs: Inputs, fields: pa.Schema | None, by_field: bool) -> Job:
+def _trial(inputs: Inputs, fields: pa.Schema | None, by_field: bool) -> Job:
     """Return a job that reads records as these columns, in the folder for scratch."""
-    recipe, bases = conversion.recipe, inputs.bases
+    recipe, bases = inputs.recipe, inputs.bases
     return Job(inputs.scratch, bases, recipe, EMPTY, (), fields=fields, by_field=by_field)
 
 
-def draft_anew(conversion: Conversion, inputs: Inputs, all_types: bool) -> Draft:
+def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
     """Find what a new dataset has, having probed some of its records. Notices are added to a list
     of its own.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that
     is enough. Raises InputError.
     """
-    recipe, rules = conversion.recipe, conversion.rules
+    recipe, rules = inputs.recipe, inputs.rules
     listing = inputs.listing.fresh()
-    discovery, comparing = _discovery(conversion, listing), conversion.listener.comparing
+    discovery, comparing = _discovery(inputs, listing), inputs.conversion.listener.comparing
     units = discovery.find_units()
     if recipe.duplicates.mode != "keep":
         # which most conversions never need
         from shardctl.making.convert.duplicates import without_repeats
 
         units = without_repeats(discovery, units, recipe, inputs.bases, comparing)
-    types = _types_of(conversion, discovery, units, all_types)
+    types = _types_of(inputs, discovery, units, all_types)
     splitting = split_files(listing, rules)
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
-    fields = _columns(types, labelling, listing, conversion)
-    trial = _trial(conversion, inputs, fields, labelling.by_field)
+    fields = _columns(types, labelling, listing, inputs)
+    trial = _trial(inputs, fields, labelling.by_field)
     if apart := trial.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
         listing.note("kept-under-another-name", names=names, others=others)
@@ -439,10 +441,12 @@ def draft_anew(conversion: Conversion, inputs: Inputs, all_types: bool) -> Draft
     if recipe.compares_texts:
         from shardctl.making.convert.duplicates import compare_texts  # the same
 
-        compared = compare_texts(trial, listing, labelling, units, conversion.engine, comparing)
+        compared = compare_texts(
+            trial, listing, labelling, units, inputs.conversion.engine, comparing
+        )
         steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
         trial = replace(trial, recipe=replace(recipe, transform=steps))
-    probe = _probe(conversion, listing, trial, planner, labelling)
+    probe = _probe(inputs, listing, trial, planner, labelling)
     probe = _corrected(probe, planner, units, compared, listing, recipe)
     if fields is not None:
         if marked_masks(fields):
@@ -479,13 +483,11 @@ def draft_anew(conversion: Conversion, inputs: Inputs, all_types: bool) -> Draft
     return Draft(listing, labelling, fields, planner, probe, compared)
 
 
-def _types_of(
-    conversion: Conversion, discovery: Discovery, units: Units, all_types: bool
-) -> Types | None:
+def _types_of(inputs: Inputs, discovery: Discovery, units: Units, all_types: bool) -> Types | None:
     """Return the types of the fields of records; None for files of one record, and where they are
     given. Raises InputError, and UsageError for options that are for records where there are
     none."""
-    recipe, listing = conversion.recipe, discovery.listing
+    recipe, listing = inputs.recipe, discovery.listing
     if listing.whole:
         # each file is one record without fields
         of_fields = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
@@ -504,15 +506,15 @@ def _types_of(
         types = types or Types.of_schema(pa.schema([]), recipe.record_reading.label)
         held = types.found().names
     if held:  # else nothing could be read
-        refuse_partitions(listing, conversion.rules.labels.mode, held)
+        refuse_partitions(listing, inputs.rules.labels.mode, held)
     return types
 
 
 def _columns(
-    types: Types | None, labelling: Labelling, listing: Listing, conversion: Conversion
+    types: Types | None, labelling: Labelling, listing: Listing, inputs: Inputs
 ) -> pa.Schema | None:
     """Return the columns of the records, None for files of one record. Raises InputError."""
-    recipe, rules, fields = conversion.recipe, conversion.rules, None
+    recipe, rules, fields = inputs.recipe, inputs.rules, None
     if not listing.whole:
         fields = recipe.typed_fields if types is None else chosen_columns(types, recipe)
     if fields is not None:
@@ -550,15 +552,15 @@ def _corrected(
 
 
 def _probe(
-    conversion: Conversion, listing: Listing, job: Job, planner: Planner, labelling: Labelling
+    inputs: Inputs, listing: Listing, job: Job, planner: Planner, labelling: Labelling
 ) -> Probe:
     """Try some records of a job: if most fail, others from all over the inputs, as the first ones
     of a file may be unlike all others. They are always the same ones; none where the columns are
     known, and nobody asks for the cost."""
-    folder, recipe = job.folder, conversion.recipe
+    folder, recipe = job.folder, inputs.recipe
     # what only values show: what a mask, an object or a place is, and what functions return
     asked = recipe.sample_transforms or marked_masks(job.fields) or job.annotation_rules
-    if not (conversion.asks_cost or asked or columns_beside(job)):
+    if not (inputs.conversion.asks_cost or asked or columns_beside(job)):
         return Probe(job.layout)
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if job.has_image_columns:
@@ -569,7 +571,7 @@ def _probe(
         some *= PROBED_WITH_FILTERS
     files = planner.write_some(folder, some, run)
     write_files_table(folder / FILES, listing, labelling, files)
-    probe = conversion.engine.probe(job)
+    probe = inputs.conversion.engine.probe(job)
     if not is_failing(probe) or probe.records >= planner.inputs:
         return probe
     slow = bool(recipe.sample_transforms) and (job.has_image_columns or recipe.kind == "image")
@@ -579,7 +581,7 @@ def _probe(
         run = WIDE_SLOW_RUN if job.has_image_columns or recipe.batch_transforms else WIDE_RUN
         files = planner.write_widely(folder, WIDE_PLACES, 1 if slow else run, WIDE_REACH)
     write_files_table(folder / FILES, listing, labelling, files)
-    return conversion.engine.probe(replace(job))  # which reads the new tables
+    return inputs.conversion.engine.probe(replace(job))  # which reads the new tables
 
 
 # --- the draft of an update: it keeps the columns of the dataset, and the shards whose units are as they
@@ -590,14 +592,12 @@ class _MadeAnewError(Exception):
     """All shards must be made again; the message is why, as the end of a sentence."""
 
 
-def _draft_beside(
-    conversion: Conversion, inputs: Inputs, before: PreviousDataset, files: Path
-) -> Draft:
+def _draft_beside(inputs: Inputs, before: PreviousDataset, files: Path) -> Draft:
     """Find what changes in the dataset `before`, and what stays. The table of files is written to
     `files`; notices are added to a list of its own. Raises _MadeAnewError, InputError."""
-    recipe, rules, manifest = conversion.recipe, conversion.rules, before.manifest
+    recipe, rules, manifest = inputs.recipe, inputs.rules, before.manifest
     listing, reading = inputs.listing.fresh(), before.reading
-    discovery = _discovery(conversion, listing)
+    discovery = _discovery(inputs, listing)
     if listing.whole != (manifest.records is None):
         raise _MadeAnewError("the files are of another form")
     if recipe.compares_texts or recipe.duplicates.mode != "keep":
@@ -607,7 +607,7 @@ def _draft_beside(
     splitting = split_files(listing, rules)
     if splitting.draw != reading.draw:
         raise _MadeAnewError("the splits are made in another way")
-    labelling = _labelling_of_records(conversion, listing, before)
+    labelling = _labelling_of_records(inputs, listing, before)
     if labelling is None:
         labelling = label_files(listing, rules, splitting, recipe, None)
     write_files_table(files, listing, labelling)
@@ -619,14 +619,14 @@ def _draft_beside(
                 f"{before.folder.shown()}: the sources have lost their {what}; bring the "
                 "labels file or folder back, or use --overwrite"
             )
-    trial = _trial(conversion, inputs, reading.fields, reading.by_field)
+    trial = _trial(inputs, reading.fields, reading.by_field)
     layout = layout_before_functions(trial, labelling, listing)
     _refuse_other_columns(layout, listing, before, recipe)
     matching = match_files(before, listing, files)
     stays, fresh, units = _stays(before, matching, splitting, discovery)
     look_inside(listing, rules.split, splitting)
     if not listing.whole:
-        _refuse_other_types(conversion, discovery, units, splitting, before)
+        _refuse_other_types(inputs, discovery, units, splitting, before)
     inputs_before = max(1, manifest.inputs)
     probe = Probe(
         before.layout,
@@ -646,18 +646,18 @@ def _draft_beside(
 
 
 def _labelling_of_records(
-    conversion: Conversion, listing: Listing, before: PreviousDataset
+    inputs: Inputs, listing: Listing, before: PreviousDataset
 ) -> Labelling | None:
     """Return where labels of records came from when the dataset was made, None if it was not the
     records themselves."""
     if listing.whole or listing.side is not None:
         return None
-    if conversion.recipe.joins:
+    if inputs.recipe.joins:
         return Labelling()
     fields, by_field = before.reading.fields, before.reading.by_field
     assert fields is not None, "files of many records have columns"
-    of_records = by_field or conversion.recipe.label_source in fields.names
-    if not of_records and conversion.rules.labels.mode != "none":
+    of_records = by_field or inputs.recipe.label_source in fields.names
+    if not of_records and inputs.rules.labels.mode != "none":
         return None
     roles = before.layout.roles.by_name.items()
     names = {name: role.names for name, role in roles if isinstance(role, Label) and role.names}
@@ -691,14 +691,14 @@ def _refuse_other_columns(
 
 
 def _refuse_other_types(
-    conversion: Conversion,
+    inputs: Inputs,
     discovery: Discovery,
     units: Units,
     splitting: Splitting,
     before: PreviousDataset,
 ) -> None:
     """Raise _MadeAnewError if the new records need other types, or labels that were not there."""
-    recipe, listing, reading = conversion.recipe, discovery.listing, before.reading
+    recipe, listing, reading = inputs.recipe, discovery.listing, before.reading
     types = None
     if len(units) and recipe.typed_fields is None:
         types = discovery.find_types(units, False)
@@ -707,7 +707,7 @@ def _refuse_other_types(
     fields = reading.fields
     assert fields is not None, "files of many records have columns"
     found = types.found()
-    refuse_partitions(listing, conversion.rules.labels.mode, found.names)
+    refuse_partitions(listing, inputs.rules.labels.mode, found.names)
     listing.notices += names_left_out(types, before.layout, recipe)
     plain = pa.schema([f.remove_metadata() for f in fields])
     joined = Types.of_schema(plain, recipe.record_reading.label).join(types)
@@ -730,7 +730,7 @@ def _refuse_other_types(
         if names.get(name) not in (None, classes):
             raise _MadeAnewError(f"new files give other names to the classes of {printable(name)}")
     if reading.by_field:
-        labels = label_files(listing, conversion.rules, splitting, recipe, types).classes or ()
+        labels = label_files(listing, inputs.rules, splitting, recipe, types).classes or ()
         if new_labels := sorted(set(labels) - set(before.layout.classes or ())):
             raise _MadeAnewError(f"the classes have other numbers, as {some(new_labels)} came")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,6 @@ from shardctl.format.roles import Mask
 from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.list_files import (
     idle_roots,
-    inputs_of,
     is_labels_file,
     refuse_idle,
     why_nothing,
@@ -35,7 +34,7 @@ from shardctl.sources.export_description import (
     may_be_of_export,
     name_in_records,
 )
-from shardctl.sources.files import SourceRoot, begin_of, changed
+from shardctl.sources.files import begin_of, changed
 from shardctl.sources.format_table import BINARY_SUFFIXES, UNDECLARED_SUFFIXES
 from shardctl.sources.formats import (
     DETECT,
@@ -54,6 +53,7 @@ from shardctl.sources.kinds import KINDS, Form, too_large
 from shardctl.sources.label_table import DELIMITED_SUFFIXES
 from shardctl.sources.types import Types
 from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.sources.walked import Walked
 from shardctl.system.permutation import LazySequence, evenly_spaced
 from shardctl.system.progress import Report
 from shardctl.system.text import printable, some
@@ -230,7 +230,7 @@ class Discovery:
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
             # and the first in every folder: files beside them may say the names of classes
-            group_of = numbers_of(self.listing.table["group"])[units.file[numbers]]
+            group_of = self.listing.group[units.file[numbers]]
             folders = self.listing.folder_of_group[group_of]
             firsts = numbers[np.unique(folders, return_index=True)[1]].tolist()
             # Not np.union1d, which at its first call imports numpy.ma: 20 ms.
@@ -393,7 +393,7 @@ LOOKED_AT = 64
 
 
 def settle_kind(
-    given: Mapping[str, Any], roots: Sequence[SourceRoot], engine: Engine, labels: LabelRule
+    given: Mapping[str, Any], walked: Walked, engine: Engine, labels: LabelRule
 ) -> tuple[Json, list[str]]:
     """Return the recipe as given, with what the sources decide, and notices. Raises InputError,
     UsageError.
@@ -404,7 +404,7 @@ def settle_kind(
     where keys and labels are.
     """
     recipe = dict(given)
-    notices = _settle_export(recipe, roots)
+    notices = _settle_export(recipe, walked)
     is_open = recipe.get("kind") in (None, "auto")
     are_members = (
         not notices
@@ -415,18 +415,18 @@ def settle_kind(
     draft, field = Recipe.draft(recipe), recipe.get("image_field")
     reading = draft.record_reading
     if is_open:
-        recipe["kind"] = _kind_of(roots, reading, field, labels)
+        recipe["kind"] = _kind_of(walked, reading, field, labels)
     elif (
         recipe["kind"] == "image"
         and field is None
-        and (reading.format or _has_only_tables(roots, reading))
+        and (reading.format or _has_only_tables(walked, reading))
     ):
         recipe["image_field"] = draft.image_source or AUTO
     if not (is_open or are_members) or (
         recipe["kind"] != "table" and recipe.get("image_field") is None
     ):
         return recipe, notices
-    types = _first_types(roots, reading, engine)
+    types = _first_types(walked, reading, engine)
     if is_open and recipe["kind"] == "table" and field is None:
         chosen = draft.image_source
         column = chosen or (None if types is None else without_doubt(types.found()))
@@ -458,12 +458,12 @@ def _settle_members(recipe: Json, labels: str, types: Types) -> None:
         recipe["label_field"] = FOLDER
 
 
-def _settle_export(recipe: Json, roots: Sequence[SourceRoot]) -> list[str]:
+def _settle_export(recipe: Json, walked: Walked) -> list[str]:
     """Have the keys, the kind and the image of an export be those of its dataset, where nothing
     else is wanted."""
-    if not any(may_be_of_export(root.folder) for root in roots):
-        return []  # to look for a table may take as long as all files
-    file = first_file(roots, Recipe.draft(recipe).record_reading)
+    if not any(may_be_of_export(root.folder) for root in walked.roots):
+        return []
+    file = first_table(walked, Recipe.draft(recipe).record_reading)
     export = None if file is None else described(file.opened)
     if (
         export is None
@@ -495,19 +495,17 @@ def _settle_export(recipe: Json, roots: Sequence[SourceRoot]) -> list[str]:
     ]
 
 
-def _kind_of(
-    roots: Sequence[SourceRoot], reading: Reading, image_field: str | None, labels: LabelRule
-) -> str:
+def _kind_of(walked: Walked, reading: Reading, image_field: str | None, labels: LabelRule) -> str:
     if image_field not in (None, NO_IMAGES):
         return "image"
     if reading.format:
         return "table"
     table = None
     of_tables = bool(reading.columns) or (
-        reading.delimiter is not None and _has_only_tables(roots, reading)
+        reading.delimiter is not None and _has_only_tables(walked, reading)
     )
     if of_tables or (reading.delimiter is not None and not labels.files):
-        table = first_file(roots, reading, of_labels=of_tables)
+        table = first_table(walked, reading, of_labels=of_tables)
     if table is not None:
         if (
             reading.columns
@@ -518,20 +516,19 @@ def _kind_of(
                 "none; --fields A,B keeps some fields"
             )
         return "table"
-    return detect_kind(roots, reading)
+    return detect_kind(walked, reading)
 
 
-def _has_only_tables(roots: Sequence[SourceRoot], reading: Reading) -> bool:
+def _has_only_tables(walked: Walked, reading: Reading) -> bool:
     """Return whether there are tables, and no file that may be an image."""
-    if first_file(roots, reading, "image", (Form.ONE, Form.MANY, Form.UNKNOWN)) is not None:
-        return False
-    return first_file(roots, reading) is not None
+    may_be_images = walked.of_kind(KINDS["image"], reading, (Form.ONE, Form.MANY, Form.UNKNOWN))
+    return next(may_be_images, None) is None and first_table(walked, reading) is not None
 
 
-def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) -> Types | None:
+def _first_types(walked: Walked, reading: Reading, engine: Engine) -> Types | None:
     """Return the types of the first table, and the folders of the first members of a tar; None for
     a table of text."""
-    file = first_file(roots, reading)
+    file = first_table(walked, reading)
     if file is None or file.fault is not None:
         return None
     ending = ending_of(file.path, file.opened)
@@ -554,55 +551,29 @@ def _first_types(roots: Sequence[SourceRoot], reading: Reading, engine: Engine) 
     return types
 
 
-def detect_kind(roots: Sequence[SourceRoot], reading: Reading) -> str:
+def detect_kind(walked: Walked, reading: Reading) -> str:
     """Return the name of the first kind of which there is an input. Raises InputError if
     there is none of any."""
-    candidates = list(KINDS.values())
-    present: set[str] = set()
-    # of files that cannot be read: they decide only where no other file does
-    possible: set[str] = set()
-    ignored: Counter[str] = Counter()
-    sidecars = LeftOut()
-    for file in inputs_of(roots):
-        forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
-        taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
-        if taker == candidates[0].name:
-            return taker
-        if taker is None:
-            ignored[file.suffix or "no suffix"] += 1
-            possible |= {name for name, form in forms.items() if form is Form.UNKNOWN}
-        elif is_labels_file(file) or file.path.rpartition("/")[2].lower() == "readme.md":
-            sidecars.add(file.path)
-        else:
-            present.add(taker)
-    for candidate in candidates:
-        if candidate.name in (present or possible):
-            return candidate.name
-    if sidecars.count and not ignored:
-        found = sidecars.counted("labels file", "labels files")
-        raise InputError(
-            f"{some([root.text for root in roots])}: holds only {found}; --kind table converts "
-            "such files"
-        )
-    raise InputError(
-        why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored)
-    )
+    sidecars: dict[str, str] = {}
+    for kind in KINDS.values():
+        for file in walked.of_kind(kind, reading, (Form.ONE, Form.MANY)):
+            if not is_labels_file(file) and file.path.rpartition("/")[2].lower() != "readme.md":
+                return kind.name
+            sidecars[file.path] = file.suffix
+    # files that cannot be read decide only where no other file does
+    for kind in KINDS.values():
+        if next(walked.of_kind(kind, reading, (Form.UNKNOWN,)), None) is not None:
+            return kind.name
+    shown = [root.text for root in walked.roots]
+    ignored = Counter(walked.suffixes[each] or "no suffix" for each in walked.suffix.tolist())
+    ignored -= Counter(sidecars.values())
+    if sidecars and not ignored:
+        found = LeftOut(len(sidecars), next(iter(sidecars))).counted("labels file", "labels files")
+        raise InputError(f"{some(shown)}: holds only {found}; --kind table converts such files")
+    raise InputError(why_nothing(walked.roots, " and no ".join(KINDS), ignored))
 
 
-def first_file(
-    roots: Sequence[SourceRoot],
-    reading: Reading,
-    kind: str = "table",
-    wanted: Collection[Form] = (Form.MANY,),
-    of_labels: bool = True,
-) -> FoundFile | None:
-    """Return the first file that is one of `wanted` to a kind, or None. Without `of_labels`, no
-    labels file is."""
-    return next(
-        (
-            each
-            for each in inputs_of(roots)
-            if KINDS[kind].form(each, reading) in wanted and (of_labels or not is_labels_file(each))
-        ),
-        None,
-    )
+def first_table(walked: Walked, reading: Reading, of_labels: bool = True) -> FoundFile | None:
+    """Return the first table, or None. Without `of_labels`, no labels file is."""
+    tables = walked.of_kind(KINDS["table"], reading, (Form.MANY,))
+    return next((each for each in tables if of_labels or not is_labels_file(each)), None)

@@ -45,6 +45,7 @@ from shardctl.making.commit.staging import (
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs
 from shardctl.making.convert.conversion_plan import PlannedJob
+from shardctl.making.convert.decision import Decision
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import refuse_many_rejects
@@ -263,9 +264,9 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     parts: their machines may see the sources on other devices. Return the result if the dataset is
     there already."""
 
-    def begin(inputs: Inputs) -> PlannedJob | ConvertResult:
+    def begin(inputs: Inputs, decision: Decision) -> PlannedJob | ConvertResult:
         try:
-            return begin_job(conversion, inputs, held)
+            return begin_job(inputs, decision, held)
         finally:
             # no workers are kept while this process waits for the lease of its part
             conversion.engine.close()
@@ -275,13 +276,13 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
         return planned
     job, listing = planned.job, planned.inputs.listing
     if planned.status == "resumed":
-        announce(conversion, planned)
+        announce(planned)
     job = replace(job, bases=tuple(SourceBase.anywhere(base.path) for base in job.bases))
     job.save()
     parted = Parted(
         asked=_digest(conversion.request),
         parts=Part.parse(str(conversion.options.part)).parts,
-        closing=provenance_of(conversion, planned.inputs, planned.before, None),
+        closing=provenance_of(planned.inputs, planned.before, None),
         labelled=has_own_labels(listing),
     )
     write_atomically(job.folder / PARTED, json.dumps(asdict(parted)).encode())

@@ -1,26 +1,24 @@
-"""The dataset that is at the target, as it was committed last: how the inputs of now compare with
-its own, and what a conversion does about it."""
+"""The dataset that is at the target, as it was committed last, and how the inputs of now compare with
+its own."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, InputError
-from shardctl.format.arrays import Bools, Numbers, column_of, hash_names, numbers_of, sums_of
+from shardctl.errors import DatasetError
+from shardctl.format.arrays import Bools, Numbers, column_of, hash_column, numbers_of, sums_of
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, PLAN, PLANNED, REJECTS, SHARDS, TABLES, Json
+from shardctl.format.names import FILES, PLAN, REJECTS, SHARDS, TABLES
 from shardctl.format.tables import (
     Reject,
     ShardTable,
@@ -32,22 +30,25 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.making.commit.target import Target, files_beside, lost_shards
-from shardctl.making.plan.fingerprint import (
-    VERSIONS,
-    difference,
-    differing_parts,
-    fingerprint,
-    version_changes,
-)
-from shardctl.making.plan.listing import CHUNK_ROWS, Listing
+from shardctl.making.plan.listing import Listing
 from shardctl.making.shards.job import Job, RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
+from shardctl.sources.walked import CHUNK_ROWS
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import Folder, LocalFolder, hash_file
 from shardctl.system.text import printable
-from shardctl.transforms.table import user_functions
 
 REPAIR_FIRST = "run `shardctl repair` first"
+
+
+class DatasetReplacedError(Exception):
+    """Another process has put another dataset there meanwhile: all is looked at again."""
+
+
+def refuse_written(root: str, manifest: Manifest) -> None:
+    """Raise DatasetError for a dataset that was written in Python."""
+    if is_written(manifest.settings):
+        raise DatasetError(f"{printable(root)}: was written by shardctl.write, and has no source")
 
 
 def refuse_damaged_tables(folder: Folder, manifest: Manifest) -> None:
@@ -211,10 +212,7 @@ class Matching:
 def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have
     of the listing."""
-    if listing.rows_before is not None and listing.rows_before[0] == before.digest:
-        rows = listing.rows_before[1]
-    else:
-        rows = rows_before(before.files, listing)
+    rows = rows_before(before.files, listing)
     now = open_table(LocalFolder(files.parent), files.name)
     same = rows >= 0
     known = np.flatnonzero(same)
@@ -274,14 +272,12 @@ def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same:
 def rows_before(files: pa.Table, listing: Listing) -> Numbers:
     """Return the row of each listed file in a dataset's table of files, -1 for none: files are
     known by their paths."""
-    hashes = np.empty(files.num_rows, np.uint64)
-    place = 0
-    for batch in files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS):
-        hashes[place : place + batch.num_rows] = hash_names(batch.column(0).to_pylist())
-        place += batch.num_rows
+    if listing.has_paths_of(files):
+        return np.arange(len(listing))
     rows = np.full(len(listing), -1, np.int64)
-    if not len(hashes):
+    if not files.num_rows:
         return rows
+    hashes = hash_column(files["path"])
     import pyarrow.compute as pc
 
     order = np.argsort(hashes, kind="stable")
@@ -375,290 +371,3 @@ def write_reused(job: Job, before: PreviousDataset, of_old: Numbers) -> None:
     arrays = [column_of(column.astype(np.int64, copy=False)) for column in of_runs]
     with new_table(job.folder / REUSED, REUSED_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=REUSED_SCHEMA))
-
-
-# --- what a conversion does at its target: make a new dataset, update, nothing, or refuse, decided from
-# facts, with no files; and what `--explain` says ---
-
-
-UPDATING = "-update"
-"""What the name of the folder of a job ends with that brings a dataset up to date."""
-
-
-class DatasetReplacedError(Exception):
-    """Another process has put another dataset there meanwhile: all is looked at again."""
-
-
-@dataclass(frozen=True)
-class NewDataset:
-    """The dataset that a conversion would make at `shown` (a path or URL, for messages), and how.
-
-    `parts` are those of its fingerprint, `sources` the absolute paths of its sources, or their
-    URLs, and `moved` their earlier ones, if the user gave them. `recipe` and `settings` are as the
-    manifest records them, for messages. `existing` is the digest of the dataset that existed when
-    the inputs were listed; "" for none. `updates`, `appends` and `overwrites` are the options.
-    """
-
-    shown: str
-    parts: dict[str, str]
-    sources: Sequence[str]
-    moved: Sequence[str] = ()
-    updates: bool = False
-    appends: bool = False
-    overwrites: bool = False
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    existing: str = ""
-
-
-def decide(new: NewDataset, there: Manifest | None) -> str:
-    """Decide what to do where the dataset `there` is, None for none: return the name of the folder
-    of the job, "" where the dataset is up to date. A job in that folder which updates the same
-    dataset is resumed.
-
-    A dataset that other versions made counts as the same one: it is complete, and can be used.
-    Raises the error of a refusal, and DatasetReplacedError where a dataset that is to be followed
-    has changed since the inputs were listed beside it.
-    """
-    name = fingerprint(new.parts)
-    if there is None or new.overwrites:
-        return name
-    follows = new.updates or new.appends
-    if follows and there.samples_digest != new.existing:
-        raise DatasetReplacedError
-    verdict = verdict_on(differing_parts(there.fingerprint_parts, new.parts))
-    if verdict == "up-to-date" and not (new.updates and tuple(new.sources) != there.sources):
-        return ""
-    if not follows:
-        differs = difference(there.fingerprint_parts, new.parts)
-        found = between_settings(there, new.recipe, new.settings)
-        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-        if found:
-            differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
-        update = "--update to bring it up to date, " if verdict == "update" else ""
-        raise DatasetError(
-            f"{printable(new.shown)}: holds a dataset that differs in its {differs}; use "
-            f"{update}--overwrite to make it again, or another destination; --explain says more"
-        )
-    moved = new.sources[: len(there.sources)] if new.appends else new.moved
-    _refuse_to_follow(new, there, moved)
-    return name + UPDATING
-
-
-FOLLOWED = ("inputs", "labels", VERSIONS)
-"""The parts of a fingerprint that an update follows."""
-
-OF_BYTES = ("shardctl", "format", "pyarrow")
-"""Versions that may decide how the same values are written, and not the values."""
-
-Verdict = Literal["up-to-date", "update", "anew"]
-
-
-def verdict_on(differing: Collection[str]) -> Verdict:
-    """Return what becomes of a dataset where a conversion differs from it in these parts of the
-    fingerprint.
-
-    It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows
-    other inputs and labels. Where anything else differs, the conversion makes the dataset `anew`.
-    """
-    if set(differing) <= {VERSIONS}:
-        return "up-to-date"
-    return "update" if set(differing) <= set(FOLLOWED) else "anew"
-
-
-def refuse_written(root: str, manifest: Manifest) -> None:
-    """Raise DatasetError for a dataset that was written in Python."""
-    if is_written(manifest.settings):
-        raise DatasetError(f"{printable(root)}: was written by shardctl.write, and has no source")
-
-
-def _refuse_to_follow(new: NewDataset, there: Manifest, moved: Sequence[str]) -> None:
-    """Raise DatasetError or InputError if the dataset that is there cannot be brought up to date;
-    its sources were at `moved`, if that was said."""
-    shown, before = printable(new.shown), there.fingerprint_parts
-    refuse_written(new.shown, there)
-    cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
-    if not all(before.get(name, "lost") for name in new.parts):
-        raise DatasetError(
-            f"{cannot} a repair by an older shardctl has lost its fingerprint; use --overwrite"
-        )
-    names = [name for name in differing_parts(before, new.parts) if name not in FOLLOWED]
-    if names:
-        raise DatasetError(
-            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same "
-            f"options and code (--explain says more), {instead}"
-        )
-    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(new.parts[VERSIONS])
-    if made_by != now:
-        raise DatasetError(
-            f"{cannot} other versions made it ({version_changes(made_by, now)}); use those, "
-            f"{instead}"
-        )
-    if tuple(moved or new.sources) != there.sources:
-        were = "said to have been" if moved else "given"
-        made, given = (
-            ", ".join(map(printable, each)) for each in (there.sources, moved or new.sources)
-        )
-        raise InputError(
-            f"{shown}: was made from {made}, and {given} is {were}; give the same sources in "
-            "order, and --moved-from where each was"
-        )
-
-
-def _of_values(versions: str) -> str:
-    """Return those versions that may decide values."""
-    return ", ".join(
-        each for each in versions.split(", ") if each.partition(" ")[0] not in OF_BYTES
-    )
-
-
-SHOWN = 3
-"""How many settings, or inputs, are named."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Something that differs: in which part of the fingerprint, what it is called, how it was, and
-    how it is now."""
-
-    part: str
-    name: str
-    before: Any
-    now: Any
-
-    def __str__(self) -> str:
-        """Return it as one line, with values as a recipe file has them: resize: none → 640."""
-        if self.before is None and self.now is None:
-            return self.name
-        return f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
-
-
-def without_planned(settings: Json) -> Json:
-    """Return settings without the one that nobody gave."""
-    return {name: value for name, value in settings.items() if name != PLANNED}
-
-
-def between_settings(
-    manifest: Manifest, recipe: Mapping[str, Any], settings: Mapping[str, Any]
-) -> list[Difference]:
-    """Return the settings that differ between a dataset and a conversion: those of its recipe, and
-    the others."""
-    before = without_planned(manifest.settings)
-    return [*_between("recipe", manifest.recipe, recipe), *_between("settings", before, settings)]
-
-
-def _between(part: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """Return the settings that differ. Steps come first."""
-    steps = [recipe.get("transform") or [] for recipe in (before, now)]
-    if before.get("kind") != now.get("kind"):  # then nearly all others differ too
-        return [Difference(part, "kind", before.get("kind"), now.get("kind"))]
-    names = dict.fromkeys(name for name in (*before, *now) if name != "transform")
-    others = [
-        Difference(part, name, before.get(name), now.get(name))
-        for name in names
-        if before.get(name) != now.get(name)
-    ]
-    return [*_between_steps(part, *steps), *others]
-
-
-def _between_steps(part: str, before: list[Any], now: list[Any]) -> list[Difference]:
-    """Return the steps that only one of two recipes has, and the settings in which two steps of the
-    same name differ."""
-    found = []
-    names_before, names_now = ([str(step["name"]) for step in steps] for steps in (before, now))
-    matcher = difflib.SequenceMatcher(None, names_before, names_now, autojunk=False)
-    for what, first, end, other, other_end in matcher.get_opcodes():
-        if what == "equal":
-            for one, two in zip(before[first:end], now[other:other_end], strict=True):
-                names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-                found += [
-                    Difference(part, f"{one['name']}.{name}", one.get(name), two.get(name))
-                    for name in names
-                ]
-        else:
-            found += [Difference(part, step["name"], step, None) for step in before[first:end]]
-            found += [Difference(part, step["name"], None, step) for step in now[other:other_end]]
-    return found
-
-
-def _toml(value: Any) -> str:
-    """Return a value much as TOML has it. A step gives its settings alone: its name stands before
-    them."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        settings = {key: _toml(each) for key, each in value.items() if key != "name"}
-        if len(settings) < 2:
-            return next(iter(settings.values()), "yes")
-        return ", ".join(f"{key} = {each}" for key, each in settings.items())
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return str(value)
-
-
-@dataclass(frozen=True)
-class Files:
-    """How many files came, went or changed, and some of them."""
-
-    count: int = 0
-    examples: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to
-    date.
-
-    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to
-    date), or `anew` (only --overwrite makes it). Changed files are known by their size and time of
-    change.
-    """
-
-    verdict: Verdict
-    parts: tuple[str, ...]
-    differences: tuple[Difference, ...] = ()
-    added: Files = Files()
-    removed: Files = Files()
-    changed: Files = Files()
-
-
-def explain(
-    folder: LocalFolder,
-    manifest: Manifest,
-    parts: dict[str, str],
-    recipe: Json,
-    settings: Json,
-    listing: Listing,
-) -> Explanation:
-    """Compare a conversion with the dataset in a folder."""
-    folder = dataset_of(manifest, folder)
-    before = manifest.fingerprint_parts
-    differ = differing_parts(before, parts)
-    found = between_settings(manifest, recipe, settings)
-    if "code" in differ:
-        own = " or ".join(user_functions(recipe)) or "no function of your own"
-        found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
-    if VERSIONS in differ:
-        changed = version_changes(before.get(VERSIONS, ""), parts[VERSIONS])
-        found.append(Difference(VERSIONS, changed, None, None))
-    if "labels" in differ:
-        what = "labels files or annotations"
-        found.append(Difference("labels", what, "other content", "this content"))
-    files: list[Files] = []
-    if "inputs" in differ:
-        table = open_checked_table(folder, FILES)
-        rows = rows_before(table, listing)
-        known = np.flatnonzero(rows >= 0)
-        sizes, times = (numbers_of(listing.table[name])[known] for name in ("size", "mtime_ns"))
-        same = numbers_of(table["size"])[rows[known]] == sizes
-        with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
-            same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == times
-        gone = np.ones(table.num_rows, bool)
-        gone[rows[known]] = False
-        now, new = listing.table["path"], np.flatnonzero(rows < 0)
-        for paths, at in ((now, new), (table["path"], np.flatnonzero(gone)), (now, known[~same])):
-            examples = paths.take(pa.array(at[:SHOWN])).to_pylist()
-            files.append(Files(len(at), tuple(examples)))
-    return Explanation(verdict_on(differ), differ, tuple(found), *files)

@@ -22,9 +22,9 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects, reason_lines
 from shardctl.images.defaults import KEPT_SHARE
-from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.conversion import Inputs
+from shardctl.making.convert.decision import Explanation, explain
 from shardctl.making.convert.listener import Estimate
-from shardctl.making.convert.previous import Explanation, explain
 from shardctl.making.convert.rejects import (
     MANY_REJECTS,
     copy_rejects,
@@ -233,11 +233,11 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     return (notice("repeated-keys", are=are, key=printable(key) or '"" (an empty text)'),)
 
 
-def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
+def explained(inputs: Inputs) -> ConvertResult:
     """Return what differs from the dataset that is there; nothing is written. Raises DatasetError
     if there is none."""
-    recipe, listing, manifest = conversion.recipe, inputs.listing, Manifest.load(conversion.folder)
-    settings = conversion.request.recorded_settings(recipe)
+    conversion = inputs.conversion
+    manifest = inputs.manifest or Manifest.load(conversion.folder)
     return ConvertResult(
         "explained",
         manifest.samples,
@@ -247,15 +247,12 @@ def explained(conversion: Conversion, inputs: Inputs) -> ConvertResult:
         conversion.seconds,
         0.0,
         manifest.fingerprint,
-        notices=tuple(listing.notices),
-        explanation=explain(
-            conversion.folder, manifest, inputs.parts, recipe.to_json(), settings, listing
-        ),
+        notices=tuple(inputs.listing.notices),
+        explanation=explain(inputs, manifest),
     )
 
 
 def finished(
-    conversion: Conversion,
     inputs: Inputs,
     status: str,
     made: int | None,
@@ -263,6 +260,7 @@ def finished(
 ) -> ConvertResult:
     """Return the result of a dataset that is complete now, with the notices and warnings of what
     `told` them. This call made `made` of its samples, None where it was there before."""
+    conversion = inputs.conversion
     seconds, copies = conversion.seconds, conversion.options.copy_rejects
     found = result_of(
         conversion.folder,

@@ -37,13 +37,11 @@ from shardctl.making.commit.staging import (
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import PlannedJob, plan_job, with_types
+from shardctl.making.convert.decision import UPDATING, Decision, decide, job_name
 from shardctl.making.convert.listener import SPARE_DISK, Estimate, Listener, metered
 from shardctl.making.convert.previous import (
-    UPDATING,
     DatasetReplacedError,
-    NewDataset,
     PreviousDataset,
-    decide,
     match_files,
 )
 from shardctl.making.convert.rejects import (
@@ -69,7 +67,7 @@ from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import DatasetJob, Job
 from shardctl.making.shards.marker import WorkDone
 from shardctl.sources.annotations.objects import annotated_columns
-from shardctl.sources.files import SourceRoot, in_use
+from shardctl.sources.files import in_use
 from shardctl.sources.formats.base import FOLDER
 from shardctl.system.files import free_bytes, naming_the_path
 from shardctl.system.processes.pool import Pool
@@ -88,8 +86,7 @@ def run(
     with in_use(), metered(listener, options.metrics) as metering:
         engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
         try:
-            conversion = Conversion(request, metering, engine, target, held)
-            return with_inputs(conversion, lambda inputs: _convert(conversion, inputs))
+            return with_inputs(Conversion(request, metering, engine, target, held), _convert)
         except TooManyRejectsError as error:
             if options.copy_rejects is None or options.dry_run:
                 raise
@@ -101,92 +98,65 @@ def run(
             engine.close()
 
 
-def with_inputs(conversion: Conversion, act: Callable[[Inputs], Made]) -> ConvertResult | Made:
-    """List the inputs, and return the result where nothing is to be built, else what `act` makes
-    of them. All begins again where another process has replaced the dataset meanwhile."""
+def with_inputs(
+    conversion: Conversion, act: Callable[[Inputs, Decision], Made]
+) -> ConvertResult | Made:
+    """List the inputs, decide, and return the result where nothing is to be built, else what `act`
+    makes of them. All begins again where another process has replaced the dataset meanwhile."""
     while True:
         with scratch_folder() as scratch, contextlib.suppress(DatasetReplacedError):
             inputs = list_inputs(conversion, scratch)
-            answered = _answer(conversion, inputs)
-            return act(inputs) if answered is None else answered
+            if conversion.options.explain:
+                return explained(inputs)
+            decision = decide(inputs)
+            if decision is Decision.NOTHING:
+                return _use_existing(inputs)
+            if conversion.options.dry_run:
+                return _plan_only(inputs, decision)
+            return act(inputs, decision)
 
 
-def _convert(conversion: Conversion, inputs: Inputs) -> ConvertResult:
+def _convert(inputs: Inputs, decision: Decision) -> ConvertResult:
     """Plan a job or find an unfinished one, execute it, and commit. No other process writes."""
-    with conversion.leased() as held:
+    with inputs.conversion.leased() as held:
 
         def make(all_types: bool) -> ConvertResult:
-            planned = begin_job(conversion, inputs, held, all_types)
+            planned = begin_job(inputs, decision, held, all_types)
             if isinstance(planned, ConvertResult):
                 return planned
-            with _checks_ahead(conversion, planned) as checks:
-                samples, made = _execute(conversion, planned, held)
-                return _commit(conversion, planned, held, samples, made, checks)
+            with _checks_ahead(planned) as checks:
+                samples, made = _execute(planned, held)
+                return _commit(planned, held, samples, made, checks)
 
         try:
             return with_types(make)
         finally:
             # before the lease is released: workers of two must not write side by side
-            conversion.engine.close()
+            inputs.conversion.engine.close()
 
 
-# --- decide: there may be nothing to build ---
+# --- nothing is to be built ---
 
 
-def _answer(conversion: Conversion, inputs: Inputs) -> ConvertResult | None:
-    """Return the result where nothing is to be built: it is explained, up to date, or planned; else
-    None. Raises the error of a refusal, DatasetReplacedError."""
-    if conversion.options.explain:
-        return explained(conversion, inputs)
-    job_name, before, there = _decide(conversion, inputs)
-    if there is not None and not job_name:
-        if not conversion.options.dry_run:
-            there = _settled(conversion, there)
-        return _use_existing(conversion, inputs, there)
-    return _plan_only(conversion, inputs, job_name, before) if conversion.options.dry_run else None
-
-
-def _decide(
-    conversion: Conversion, inputs: Inputs
-) -> tuple[str, PreviousDataset | None, Manifest | None]:
-    """Decide by the dataset that is there now: before the lease is asked for, and once it is held.
-    Return the name of the job ("" if the dataset is up to date), that dataset if it is followed,
-    and its manifest. A damaged one is refused even if nothing has changed. Raises the error of a refusal, DatasetReplacedError."""
-    options, before, there = conversion.options, None, conversion.target.manifest()
-    moved = options.moved_from if there is not None else ()
-    new = NewDataset(
-        shown=conversion.folder.text,
-        parts=inputs.parts,
-        sources=inputs.sources,
-        moved=[SourceRoot.of(old).recorded for old in moved],
-        updates=options.update,
-        appends=options.append,
-        overwrites=options.overwrite,
-        recipe=conversion.recipe.to_json(),
-        settings=conversion.request.recorded_settings(conversion.recipe),
-        existing=inputs.existing,
-    )
-    job_name = decide(new, there)
-    if there is not None and (options.update or options.append):
-        before = conversion.before(there)
-    return job_name, before, there
-
-
-def _use_existing(conversion: Conversion, inputs: Inputs, manifest: Manifest) -> ConvertResult:
+def _use_existing(inputs: Inputs) -> ConvertResult:
     """Return the result where the wanted dataset is there, with all of its files. Raises
     TooManyRejectsError, as making it would have."""
-    try:
-        conversion.target.refuse_lost_files(manifest)
-    except DatasetError:
-        conversion.refuse_replaced(manifest)  # they were files of the dataset before
-        raise
-    refuse_many_rejects(conversion.folder, manifest, conversion.options.max_rejects)
+    conversion, manifest = inputs.conversion, inputs.manifest
+    assert manifest is not None, "there is nothing to do"
+    options, target = conversion.options, conversion.target
+    if options.update or options.append:
+        conversion.before(manifest)  # a damaged one is refused
+    if not options.dry_run:
+        manifest = _settled(conversion, manifest)
+    with conversion.staying(manifest):
+        target.refuse_lost_files(manifest)
+    refuse_many_rejects(conversion.folder, manifest, options.max_rejects)
     if manifest.fingerprint != fingerprint(inputs.parts):
         before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
         inputs.listing.note("other-versions", changes=version_changes(before, now))
     if has_some_rejects(manifest):
-        conversion.target.fetch_dataset()
-    return finished(conversion, inputs, "up-to-date", None, inputs.listing)
+        target.fetch_dataset()
+    return finished(inputs, "up-to-date", None, inputs.listing)
 
 
 def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
@@ -214,15 +184,14 @@ def _settled(conversion: Conversion, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _plan_only(
-    conversion: Conversion, inputs: Inputs, job_name: str, before: PreviousDataset | None
-) -> ConvertResult:
+def _plan_only(inputs: Inputs, decision: Decision) -> ConvertResult:
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""
+    conversion = inputs.conversion
     conversion.target.check_writable()
-    planned = _job_to_resume(conversion, inputs, job_name, before)
-    planned = planned or plan_job(conversion, inputs, before, inputs.scratch)
-    job, expected = planned.job, announce(conversion, planned)
+    planned = _job_to_resume(inputs, decision)
+    planned = planned or plan_job(inputs, _followed(inputs, decision), inputs.scratch)
+    job, expected = planned.job, announce(planned)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
     return ConvertResult(
         "planned",
@@ -239,34 +208,35 @@ def _plan_only(
 
 
 def begin_job(
-    conversion: Conversion, inputs: Inputs, held: WriteLease, all_types: bool = False
+    inputs: Inputs, decision: Decision, held: WriteLease, all_types: bool = False
 ) -> PlannedJob | ConvertResult:
-    """Begin a job, or return an unfinished one; the result where the dataset is there by now.
+    """Begin a job, or return an unfinished one; the result where a killed process has all but
+    committed it.
 
     `all_types` begins anew where there is an unfinished one: the types of fields are found in all
-    records. The caller holds the lease. Raises DatasetReplacedError, and StorageError if the disk
-    cannot hold the dataset.
+    records. The caller holds the lease. Raises DatasetReplacedError if the dataset is another one
+    than that beside which the inputs were listed, and StorageError if the disk cannot hold the
+    dataset.
     """
-    name, target = fingerprint(inputs.parts), conversion.target
-    if {name, f"{name}{UPDATING}"}.intersection(sweep(target, held)):
+    conversion, target = inputs.conversion, inputs.conversion.target
+    name = job_name(inputs, decision)
+    made = fingerprint(inputs.parts)
+    if {made, f"{made}{UPDATING}"}.intersection(sweep(target, held)):
         target.fetch_dataset()
-        return finished(conversion, inputs, "resumed", 0, inputs.listing)
-    # Once more: another converter may have finished while this one waited.
-    job_name, before, there = _decide(conversion, inputs)
-    if there is not None and not job_name:
-        return _use_existing(conversion, inputs, there)
+        return finished(inputs, "resumed", 0, inputs.listing)
+    conversion.refuse_replaced(inputs.manifest)
     gives_way = (DatasetError,) if conversion.options.overwrite else ()
     with contextlib.suppress(*gives_way):  # damaged or not
         if upgrade(target, held):
             raise DatasetReplacedError
-    folder = conversion.staging.path(job_name)
+    folder = conversion.staging.path(name)
     if all_types:
         # the disk has its room before the plan asks for it
-        sweep(target, held, [job_name])
-    elif (resumed := _job_to_resume(conversion, inputs, job_name, before)) is not None:
+        sweep(target, held, [name])
+    elif (resumed := _job_to_resume(inputs, decision)) is not None:
         return resumed
-    planned = plan_job(conversion, inputs, before, folder, all_types)
-    announce(conversion, planned)
+    planned = plan_job(inputs, _followed(inputs, decision), folder, all_types)
+    announce(planned)
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
     held.check()
@@ -281,24 +251,32 @@ def begin_job(
     return replace(planned, job=job)
 
 
-def _job_to_resume(
-    conversion: Conversion, inputs: Inputs, job_name: str, before: PreviousDataset | None
-) -> PlannedJob | None:
+def _followed(inputs: Inputs, decision: Decision) -> PreviousDataset | None:
+    """Return the dataset that is followed, None if a new one is made. Raises DatasetError if it is
+    damaged."""
+    if decision is not Decision.FOLLOW:
+        return None
+    assert inputs.manifest is not None, "there is one"
+    return inputs.conversion.before(inputs.manifest)
+
+
+def _job_to_resume(inputs: Inputs, decision: Decision) -> PlannedJob | None:
     """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
     that would throw away finished shards of another one."""
-    folder = conversion.staging.path(job_name)
+    conversion, before = inputs.conversion, _followed(inputs, decision)
+    folder = conversion.staging.path(job_name(inputs, decision))
     if not conversion.options.overwrite and before is None:
-        refuse_to_lose(conversion.staging, folder, inputs.parts, conversion.recipe)
-    job = unfinished(folder, inputs.bases, conversion.recipe)
+        refuse_to_lose(conversion.staging, folder, inputs.parts, inputs.recipe)
+    job = unfinished(folder, inputs.bases, inputs.recipe)
     if job is None or job.digest_before != ("" if before is None else before.digest):
         return None
     return PlannedJob(job, inputs, "resumed", before)
 
 
-def announce(conversion: Conversion, planned: PlannedJob) -> Estimate:
+def announce(planned: PlannedJob) -> Estimate:
     """Tell what a job will do and cost. Raises StorageError if the disk cannot hold the dataset of a
     new one."""
-    job, listing = planned.job, planned.inputs.listing
+    job, listing, conversion = planned.job, planned.inputs.listing, planned.inputs.conversion
     free, classes = conversion.target.free_bytes(), job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.expected * job.samples_per_record)  # if only repeats are rejected
@@ -354,12 +332,10 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 # --- build: the shards of the job, but for those that are there already, and the tables ---
 
 
-def _execute(
-    conversion: Conversion, planned: PlannedJob, held: WriteLease
-) -> tuple[int, MadeDataset]:
+def _execute(planned: PlannedJob, held: WriteLease) -> tuple[int, MadeDataset]:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
     were made, and the dataset."""
-    job, before = planned.job, planned.before
+    job, before, conversion = planned.job, planned.before, planned.inputs.conversion
     target, options = conversion.target, conversion.options
     if (made := made_before(job, target, options.keep_generations)) is not None:
         refuse_many_rejects(made.folder, made.manifest, options.max_rejects)
@@ -368,7 +344,7 @@ def _execute(
     if planned.status == "resumed":
         clear_partial_files(job)
         job.save()  # workers find the sources where they are now
-        announce(conversion, planned)
+        announce(planned)
     shards = np.ones(job.shards, bool)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
@@ -378,7 +354,7 @@ def _execute(
         held.check()
         of_all = before is None and planned.status != "resumed"
         seconds = conversion.seconds if of_all else None
-        provenance = provenance_of(conversion, planned.inputs, before, seconds)
+        provenance = provenance_of(planned.inputs, before, seconds)
         try:
             made = write_dataset(job, provenance, before, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
@@ -467,11 +443,9 @@ def telling_what_is_done(job: DatasetJob, chosen: Bools | None = None) -> Iterat
 # --- commit: the job becomes the dataset ---
 
 
-def _checks_ahead(
-    conversion: Conversion, planned: PlannedJob
-) -> contextlib.AbstractContextManager[Pool | None]:
+def _checks_ahead(planned: PlannedJob) -> contextlib.AbstractContextManager[Pool | None]:
     """Have the process started that checks the result of an update of a folder."""
-    if planned.before is None or conversion.folder.url:
+    if planned.before is None or planned.inputs.conversion.folder.url:
         return contextlib.nullcontext()
     from shardctl.inspection.verify.verification import checks_ahead  # 20 ms
 
@@ -479,7 +453,6 @@ def _checks_ahead(
 
 
 def _commit(
-    conversion: Conversion,
     planned: PlannedJob,
     held: WriteLease,
     samples: int,
@@ -488,8 +461,8 @@ def _commit(
 ) -> ConvertResult:
     """Make a job that is done the dataset. This call has made so many of its samples. Raises
     TooManyRejectsError."""
-    job, target, before = made.job, conversion.target, planned.before
-    listing = planned.inputs.listing
+    job, before, conversion = made.job, planned.before, planned.inputs.conversion
+    listing, target = planned.inputs.listing, conversion.target
     if before is not None and (made.manifest.rejected or not job.changes or job.changes.changed):
         # `matching` is None where the job was planned by a process that was stopped.
         matching = planned.matching or match_files(before, listing, job.folder / FILES)
@@ -501,5 +474,5 @@ def _commit(
         job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *checked))))
     made = replace(made, job=job)
     job = commit_made(made, target, held, checks)
-    result = finished(conversion, planned.inputs, planned.status, samples, job)
+    result = finished(planned.inputs, planned.status, samples, job)
     return replace(result, changes=job.changes)

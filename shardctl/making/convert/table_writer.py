@@ -30,7 +30,7 @@ from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_g
 from shardctl.making.commit.staging import clear_partial_files
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.commit.target import Target, WriteLease
-from shardctl.making.convert.conversion import Conversion, Inputs
+from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.notices import notice
@@ -62,11 +62,11 @@ class Provenance:
 
 
 def provenance_of(
-    conversion: Conversion, inputs: Inputs, before: PreviousDataset | None, seconds: float | None
+    inputs: Inputs, before: PreviousDataset | None, seconds: float | None
 ) -> Provenance:
     """Return the provenance of a conversion, which may bring the dataset `before` up to date."""
-    options = conversion.options
-    recipe, environment = conversion.recipe, {"python": platform.python_version()}
+    options = inputs.conversion.options
+    recipe, environment = inputs.recipe, {"python": platform.python_version()}
     environment |= {"numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":
         libraries = ", ".join(backend.libraries())
@@ -76,7 +76,7 @@ def provenance_of(
         environment[name] = number
     what = "append" if options.append else "update"
     return Provenance(
-        settings=conversion.request.recorded_settings(recipe),
+        settings=inputs.settings,
         sources=inputs.sources,
         keep=options.keep_generations,
         what="convert" if before is None else what,
@@ -176,10 +176,8 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
-    new = new_generation(target, job.id)
-    facts = join_markers(
-        of_dataset, new, settings, done, lines, None, True, job.files, job.beside, pruned
-    )
+    new, states = new_generation(target, job.id), job.files.replace_schema_metadata(job.marks)
+    facts = join_markers(of_dataset, new, settings, done, lines, None, True, states, pruned)
     made = manifest_of(
         of_dataset.layout,
         of_dataset.recipe.to_json(),
@@ -298,7 +296,6 @@ def join_markers(
     fields: Json | None = None,
     records_jpegs: bool = True,
     file_states: pa.Table | None = None,
-    beside: str = "",
     pruned: Pruned = NOTHING_PRUNED,
 ) -> Json:
     """Join the markers into the dataset's tables, in the folder `new`: all but the manifest. Return
@@ -308,8 +305,8 @@ def join_markers(
     its rejects. They are called in the order of the dataset. `fields` is what the manifest says
     of them; without it, that is found from the shapes of the images. `records_jpegs` False leaves
     out what the images are as JPEG, as an older shardctl did. `file_states` says when the files
-    were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `beside` and `pruned`
-    are for that file too.
+    were changed last (FILE_STATES_SCHEMA); None: no update.arrows is written. `pruned` is for that
+    file too.
     """
     classes, shapes = job.layout.classes, set[Shape]()
     jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
@@ -317,7 +314,7 @@ def join_markers(
     steps: list[Counts] | None = []
     class_counts = {split.name: [0] * len(classes or ()) for split in job.splits}
     write_final_files(new / FILES, job.files)
-    update = None if file_states is None else (file_states, beside, pruned)
+    update = None if file_states is None else (file_states, pruned)
     with writing_tables(new, job.folder, update) as tables:
         for shard in range(job.shards):
             place, done = job.planned_shard(shard), done_of(shard)

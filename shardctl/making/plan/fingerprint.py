@@ -31,27 +31,9 @@ WRITTEN_PART = "samples"
 shards."""
 
 
-def fingerprint_parts(listing: Listing, recipe: Recipe, settings: Json) -> dict[str, str]:
-    """Return one digest per thing that can differ, so that a difference can be named; `versions`
-    are readable as they are.
-
-    A file counts by its path, size and time of change; its content is not read.
-    Labels files and annotations count by the bytes that were read for the plan; masks as files do.
-    """
-    side = [
-        *(listing.side.digests if listing.side else ()),
-        *(d for each in listing.annotations for d in each.digests),
-    ]
-    side += listing.told.digests if listing.told else []
-    return {
-        "inputs": inputs_digest(listing, settings),
-        "labels": labels_digest(side),
-        **parts_without_sources(recipe, settings),
-    }
-
-
 def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
-    """Return the parts of a fingerprint that do not depend on the files of the sources."""
+    """Return one digest per thing that can differ, so that a difference can be named, but for the
+    files of the sources; `versions` are readable as they are."""
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     return {
         "recipe": _digest(recipe.to_json()),
@@ -62,7 +44,8 @@ def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
 
 
 def labels_digest(files: Iterable[str]) -> str:
-    """Return what stands for labels files and annotations, given the SHA-256 of each in hex."""
+    """Return what stands for labels files and annotations, given the digests of the bytes that were
+    read of each, in hex; of masks these are of their sizes and times of change."""
     return _digest(sorted(files))
 
 
@@ -150,7 +133,7 @@ def _digest(value: Any) -> str:
 
 def inputs_digest(listing: Listing, settings: Json) -> str:
     """Return what stands for the files of a list: their paths, sizes and times of change, in
-    batches of CHUNK_ROWS rows."""
+    batches of CHUNK_ROWS rows. Their content is not read."""
     digest, split = hashlib.sha256(), str(settings.get("split"))
     names = listing.root_names
     if split == "source" or (split == "auto" and len(names) > 1 and named_as_splits(names)):

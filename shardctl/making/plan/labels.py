@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Numbers, column_of, numbers_of, one_chunk, rows_at
+from shardctl.format.arrays import Numbers, column_of, one_chunk, rows_at
 from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS, new_table
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, Listing
+from shardctl.making.plan.listing import Listing
 from shardctl.making.plan.splits import PlanRules, Splitting, export_of
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
@@ -27,6 +27,7 @@ from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.label_table import LABEL_COLUMN, LabelTable
 from shardctl.sources.splits import named_as_splits
 from shardctl.sources.types import Types, disputed, in_order
+from shardctl.sources.walked import CHUNK_ROWS
 from shardctl.system.files import read_named
 from shardctl.system.text import composed, counted, first_repeated, printable, some
 from shardctl.transforms.recipe import Recipe
@@ -168,7 +169,7 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
         return Labelling()
     if "" in names:
         without = [row for row, name in enumerate(names) if not name]
-        rows = np.flatnonzero(np.isin(numbers_of(listing.table["group"]), without))
+        rows = np.flatnonzero(np.isin(listing.group, without))
         inputs = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         _tell_of_stray(listing, mode, inputs, classes)
     numbers = {name: number for number, name in enumerate(classes)}
@@ -293,7 +294,7 @@ def _labels(
         taken = side.columns.take(pa.array(rows, mask=rows < 0)).combine_chunks()
         found = {name: one_chunk(taken[name]) for name in taken.column_names}
     elif labelling.of_group is not None:
-        label = labelling.of_group[batch["group"].to_numpy()]
+        label = labelling.of_group[listing.group[first : first + count]]
         found[LABEL] = (
             pa.array(label, pa.int64(), mask=label < 0) if (label < 0).any() else column_of(label)
         )

@@ -1,12 +1,14 @@
-"""One walk over the sources: the inputs, with the labels files and annotations that are about them."""
+"""The inputs among the files of a walk, with the labels files and annotations that are about them."""
 
 from __future__ import annotations
 
-import heapq
+import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Array, Numbers, column_of, hash_names, numbers_of
+from shardctl.format.arrays import Array, Bools, Numbers, column_of, numbers_of, table_rows
 from shardctl.format.names import MANIFEST
-from shardctl.format.tables import open_table
-from shardctl.making.plan.listing import CHUNK_ROWS, LISTING_SCHEMA, Group, LabelRule, Listing
-from shardctl.making.plan.plan import why_unread
+from shardctl.format.tables import FILE_FIELDS
+from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import PathTable, hint_of_format, read_annotations
 from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
@@ -30,35 +31,34 @@ from shardctl.sources.annotations.unused import (
     refuse_nested_records,
     warnings_of_unused,
 )
-from shardctl.sources.files import SourceRoot, begins_ahead, resolved
+from shardctl.sources.files import SourceRoot, resolved
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading, without_compression
-from shardctl.sources.kinds import Form, SampleKind, is_unnamed
+from shardctl.sources.kinds import Form, SampleKind
 from shardctl.sources.label_table import LabelTable, said_of_names
-from shardctl.sources.sidecars import SplitOf, declared_splits, inputs_among, refuse_part_of_export
-from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import (
-    UNREACHABLE,
-    FoundFile,
-    LeftOut,
-    is_hidden,
-    order_in_walk,
-    suffix_of,
-    walk,
+from shardctl.sources.sidecars import refuse_part_of_export
+from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, is_hidden
+from shardctl.sources.walked import (
+    CHUNK_ROWS,
+    LISTED_SCHEMA,
+    WALKED_SCHEMA,
+    Forms,
+    Walked,
+    walk_sources,
+    write_scratch,
 )
-from shardctl.system.files import naming_the_path
-from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored, name_of, parent_of, path_below, within
-from shardctl.system.machine import collector_waits
+from shardctl.system.locations import join, name_of, parent_of, path_below
 from shardctl.system.text import counted, first_repeated, printable, some
 
-SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in label_table.LABELS_FILE_NAMES)
+WALKED = "walked.arrow"
+
+LABELS_FILES = label_table.LABELS_FILE_NAMES
 
 
 class Appending:
     """Sources of which the inputs are added to a dataset, without a look at those that it has: its
-    `files`, with their times of change (files,) int64, all inputs of one `form`. Raises InputError
-    for sources whose labels are in files.
+    `files`, with their times of change (files,) int64, which are all one record each, or all many
+    (`whole`). Raises InputError for sources whose labels are in files.
 
     `sources` are those of the dataset afterwards: those that it has, and the given ones that are in
     none of these.
@@ -68,21 +68,23 @@ class Appending:
         self,
         files: pa.Table,
         mtime_ns: Numbers,
-        form: Form,
+        whole: bool,
         sources: Sequence[str],
         given: Sequence[SourceRoot],
         rule: LabelRule,
     ) -> None:
-        self._files, self._mtime_ns, self._form = files, mtime_ns, form
         if rule.mode == "file" or rule.annotations or "columns" in files.column_names:
             raise InputError(
                 "--append cannot tell what labels files and annotations say of earlier inputs; "
                 "use --update"
             )
-        self.sources = list(sources)
-        self._given: list[tuple[int, str, SourceRoot]] = []
-        """Each with the number of the source that it lies in, and the path below that, "" for all
-        of it."""
+        unread = [pa.nulls(len(files), pa.string())] * 2
+        known = files.select([name for name, _ in FILE_FIELDS]).columns
+        self._known = pa.table([*known, column_of(mtime_ns), *unread], schema=LISTED_SCHEMA)
+        self._whole, self.sources = whole, list(sources)
+        self._lies: list[tuple[int, str, bool]] = []
+        """The source that each given one lies in, by its number, its path below that, "" for all of
+        it, and whether it is a folder."""
         for root in given:
             lies = ((n, path_below(root.recorded, each)) for n, each in enumerate(self.sources))
             new = (len(self.sources), "")
@@ -94,52 +96,90 @@ class Appending:
                     f"{printable(root.text)}: is in a hidden folder of "
                     f"{printable(self.sources[found])}; rename it"
                 )
-            self._given.append((found, below, root))
+            self._lies.append((found, below, root.is_folder))
 
-    def _known(self) -> Iterator[tuple[Form, FoundFile]]:
-        """Yield the files of the dataset, in the order of a walk."""
-        first, begins = 0, list(map(within, self.sources))
-        for batch in self._files.to_batches(max_chunksize=CHUNK_ROWS):
-            columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
-            times = self._mtime_ns[first : first + len(batch)].tolist()
-            for path, root, size, time_ns in zip(*columns, times, strict=True):
-                folder, _, name = path.rpartition("/")
-                opened, suffix = f"{begins[root]}{path}", suffix_of(name)
-                yield (
-                    self._form,
-                    FoundFile(root, path, opened, folder, suffix, size, time_ns, None),
-                )
-            first += len(batch)
+    def joined(self, new: Listing, scratch: Path) -> Listing:
+        """Return a listing of the known files and the new ones, each once, in the order of a walk;
+        its table is written into the folder `scratch`. Raises InputError."""
+        if new.whole != self._whole:
+            one, other = (table["path"][0].as_py() for table in (new.table, self._known))
+            raise _mixed(one, other, new.whole)
+        both = pa.concat_tables([self._known, self._placed(new.table)])
+        order, known = array("q"), len(self._known)
+        runs = [*_folder_runs(both.slice(0, known), 0), *_folder_runs(both.slice(known), known)]
+        for _, of_folder in groupby(sorted(runs), key=itemgetter(0)):
+            parts = [np.arange(start, end) for _, start, end in of_folder]
+            rows = np.concatenate(parts)
+            order.frombytes((rows if len(parts) == 1 else self._merged(both, rows)).tobytes())
+        rows = np.frombuffer(order, np.int64)
+        chunks = (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
+        taken = (each for chunk in chunks for each in both.take(pa.array(chunk)).to_batches())
+        roots = tuple(map(SourceRoot, self.sources))  # some may be gone
+        return replace(
+            new, roots=roots, table=write_scratch(scratch / "joined.arrow", LISTED_SCHEMA, taken)
+        )
 
-    def walk(self, notice: Callable[[str], None]) -> Iterator[FoundFile]:
-        """Yield the files in the given sources, by their paths in the sources of the dataset, in
-        the order of these."""
-        for number, below, root in sorted(self._given, key=lambda each: each[:2]):
-            for file in walk([root], notice):
-                if not root.is_folder and below:
-                    folder, path = below.rpartition("/")[0], below
-                else:
-                    folder = "/".join(part for part in (below, file.folder) if part)
-                    path = f"{below}/{file.path}" if below else file.path
-                yield file._replace(root=number, path=path, folder=folder)
+    def _placed(self, table: pa.Table) -> pa.Table:
+        """Return listed files by their paths in the sources of the dataset."""
+        paths, roots = list[str](), list[int]()
+        for path, given in zip(
+            *(table[name].to_pylist() for name in ("path", "root")), strict=True
+        ):
+            root, below, is_folder = self._lies[given]
+            roots.append(root)
+            paths.append(f"{below}/{path}" if below and is_folder else below or path)
+        columns = [
+            pa.array(paths, pa.string()),
+            pa.array(roots, pa.int32()),
+            *table.select(LISTED_SCHEMA.names[2:]).columns,
+        ]
+        return pa.table(columns, schema=LISTED_SCHEMA)
 
-    def joined(self, wanted: Iterator[tuple[Form, FoundFile]]) -> Iterator[tuple[Form, FoundFile]]:
-        """Yield the known files and the wanted ones of the walk, each once, in the order of a walk.
-        Raises InputError."""
-        last: FoundFile | None = None
-        merged = heapq.merge(self._known(), wanted, key=lambda each: order_in_walk(each[1]))
-        for form, file in merged:
-            if last is None or (last.root, last.path) != (file.root, file.path):
-                yield form, file
-            elif (last.size, last.mtime_ns) != (file.size, file.mtime_ns):
-                raise InputError(
-                    f"{printable(file.opened)}: has changed, and --append only adds; use --update"
-                )
-            last = file
+    def _merged(self, table: pa.Table, rows: Numbers) -> Numbers:
+        """Return rows of the files of one folder by their names, each file once."""
+        files = table.take(pa.array(rows))
+        names = files["path"].to_pylist()
+        order = np.array(sorted(range(len(names)), key=names.__getitem__))
+        states = np.stack([numbers_of(files[name])[order] for name in ("size", "mtime_ns")])
+        again = np.array([False, *(names[n] == names[m] for n, m in pairwise(order.tolist()))])
+        others = again[1:] & (np.diff(states) != 0).any(axis=0)
+        if others.any():
+            place = int(order[1:][others][0])
+            opened = join(self.sources[files["root"][place].as_py()], names[place])
+            raise InputError(
+                f"{printable(opened)}: has changed, and --append only adds; use --update"
+            )
+        merged: Numbers = rows[order[~again]]
+        return merged
+
+
+def _folder_runs(table: pa.Table, first: int) -> Iterator[tuple[tuple[int, list[str]], int, int]]:
+    """Yield files of one folder that follow each other in a table: the place of the folder in a
+    walk, the first row, counted from `first` on, and the one after the last."""
+    start, place = first, (0, "")
+    for batch in table.select(["root", "path"]).to_batches(max_chunksize=CHUNK_ROWS):
+        for root, path in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            here = root, path.rpartition("/")[0]
+            if here != place:
+                if first > start:
+                    yield (place[0], list(filter(None, place[1].split("/")))), start, first
+                start, place = first, here
+            first += 1
+    if first > start:
+        yield (place[0], list(filter(None, place[1].split("/")))), start, first
+
+
+def _mixed(one: str, other: str, whole: bool) -> InputError:
+    """Return why files of one record each (`whole`), and of many, are refused together."""
+    many, single = (other, one) if whole else (one, other)
+    return InputError(
+        f"the sources mix files of many records ({printable(many)}) and of one "
+        f"each ({printable(single)}), which have other fields; convert them into two datasets"
+    )
 
 
 @dataclass
-class Others:
+class _Others:
     """What a walk finds that is no input: the labels files, with the folders that their names begin
     from; `lists` that may name the images of splits; `unused` ones, which may be annotations.
     `ignored` counts them, and `unreachable` those of which it is not known what they are."""
@@ -152,67 +192,70 @@ class Others:
 
 
 def list_files(
-    roots: Sequence[SourceRoot],
+    walked: Walked,
     kind: SampleKind,
     reading: Reading,
     rule: LabelRule,
-    path: Path,
-    found: Callable[[int], None],
-    known: Appending | None = None,
+    scratch: Path,
 ) -> Listing:
-    """Walk the sources and write a row per file to `path`; `found` is called with the number of
-    files now and then.
+    """Return the list of the inputs among the files of a walk. `scratch` is a folder for it.
 
-    Where files are `known`, no others are walked but those that it gives. Raises InputError:
-    nothing to convert, repeated paths, labels that do not match the files.
+    Raises InputError where there is nothing to convert.
     """
-    notices, others = list[str](), Others()
-    groups: dict[Group, int] = {}
-    forms: dict[Form, str] = {}
-    beside: list[FoundFile] = []
+    roots = walked.roots
     for root in roots:
         if root.is_folder:
             refuse_part_of_export(root.text)
-    found_files = walked(roots, notices.append) if known is None else known.walk(notices.append)
-    files = inputs_among(found_files, notices.append, beside)
-    if any(source.format == "masks" for source in rule.annotations):
-        files = _without_masks(files, rule, roots)
-    wanted = wanted_files(files, kind, reading, rule, others)
-    if known is not None:
-        wanted = known.joined(wanted)
-    # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
-    with (
-        naming_the_path(path),
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, LISTING_SCHEMA) as writer,
-    ):
-        count, split_of = 0, declared_splits()
-        # it would look at all files of a chunk again and again: 1.2 of 8 microseconds for each
-        with collector_waits():
-            while chunk := list(islice(wanted, CHUNK_ROWS)):
-                writer.write_batch(_listing_batch(chunk, groups, forms, split_of))
-                count += len(chunk)
-                found(count)
+    forms, others = walked.forms(kind, reading), _Others()
+    masked = _masks_among(walked, rule)
+    _look_closer(walked, kind, reading, rule, masked, forms, others)
+    forms[masked] = Form.NOTHING
+    rows = np.flatnonzero(forms)  # Form.NOTHING is 0
     ignored = others.ignored
     tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
     wanted_kind = "table" if reading.image else kind.name
-    if count == 0 and reading.format:
+    if not len(rows) and reading.format:
         raise InputError(
             f"{some([root.text for root in roots])}: holds no {reading.format}; --format is the "
             "format of the inputs"
         )
-    if count == 0:
+    if not len(rows):
         raise InputError(why_nothing(roots, wanted_kind, ignored))
-    table = open_table(LocalFolder(path.parent), path.name, LISTING_SCHEMA)
-    listing = Listing(table, kind, roots, Form.MANY not in forms, list(groups), ignored)
-    listing.notices = notices
+    is_one, is_many = forms == Form.ONE, forms == Form.MANY
+    if is_one.any() and is_many.any():
+        firsts = np.array([int(np.argmax(is_one)), int(np.argmax(is_many))])
+        one, many = (walked.table["path"][row].as_py() for row in firsts.tolist())
+        raise _mixed(one, many, True)
+    table = walked.table
+    if len(rows) < len(walked):
+        chunks = (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
+        taken = (each for chunk in chunks for each in table_rows(table, chunk).to_batches())
+        table = write_scratch(scratch / "listed.arrow", WALKED_SCHEMA, taken)
+    listing = Listing(
+        table, kind, roots, not is_many.any(), ignored, others.side_files, others.lists
+    )
+    listing.notices = list(walked.notices)
     if kind.name == "text" and tables:
         listing.note("tables-left-out", files=counted(tables, "table"))
     if others.unreachable.count:
         unreachable = others.unreachable.counted("file or folder", "files and folders")
         listing.note("unreachable", files=unreachable)
     for number in idle_roots(len(roots), numbers_of(table["root"])):
-        _refuse_without_inputs(roots[number], rule, wanted_kind)
+        _refuse_without_inputs(walked, number, rule, wanted_kind)
+    if rule.files:
+        listing.side_files = [_explicit_side_file(file, roots) for file in rule.files]
+    listing.beside = list(map(_state_of, walked.beside))
+    if not rule.annotations:
+        _take_lists(listing)
+    _tell_of_unused(listing, rule, others.unused, walked)
+    return listing
+
+
+def refuse_repeated(listing: Listing) -> None:
+    """Raise InputError where two files have the same path. With one source, only names that are no
+    UTF-8 may."""
+    if len(listing.roots) == 1 and listing.table["error"].null_count == len(listing):
+        return
     repeated, few = label_table.repeated(listing.hashes, listing.paths_at)
     if repeated:
         keys = "1 key appears" if repeated == 1 else f"{repeated:,} keys appear"
@@ -220,35 +263,104 @@ def list_files(
             f"{keys} twice, among them {some(few)}: keys are paths below their source; give the "
             "folder that contains all sources"
         )
-    side_files = others.side_files
-    if rule.files:
-        side_files = [_explicit_side_file(file, roots) for file in rule.files]
-    if side_files and known is not None:
-        raise InputError(
-            f"{printable(side_files[0][0])}: labels files name all inputs, and --append reads "
-            "new ones alone; use --update"
-        )
-    if side_files:
-        _read_labels(listing, side_files, rule, reading)
+
+
+def _look_closer(
+    walked: Walked,
+    kind: SampleKind,
+    reading: Reading,
+    rule: LabelRule,
+    masked: Bools,
+    forms: Forms,
+    others: _Others,
+) -> None:
+    """Look at the files whose names do not say that they are inputs, and at those that may be
+    labels files: note what each is in `forms` (n,), and the others."""
+    explicit = {resolved(given) for given in rule.files}
+    names = tuple(map(name_of, explicit))
+    takes_labels_files = rule.mode == "auto" and kind.takes_labels_files and reading.image is None
+    is_other = (forms == Form.NOTHING) | (forms == Form.UNNAMED)
+    is_other |= walked.are_called(names + (LABELS_FILES if takes_labels_files else ()))
+    rows = np.flatnonzero(is_other & ~masked)
+    for row, file in zip(rows.tolist(), walked.files(rows), strict=True):
+        if takes_labels_files and is_labels_file(file):
+            others.side_files.append((file.opened, file.folder))
+            forms[row] = Form.NOTHING
+        elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
+            forms[row] = Form.NOTHING
+        # One that cannot be read might be an input: better a reject than nothing.
+        elif (form := kind.form(file, reading)) is not Form.NOTHING:
+            forms[row] = form
+        else:
+            forms[row] = form
+            others.ignored[file.suffix or "no suffix"] += 1
+            others.unused.add(file)
+            if kind.name == "image" and split_of_list(file.path) is not None:
+                others.lists.append(file)
+            if file.fault and file.fault.error == UNREACHABLE:
+                others.unreachable.add(file.opened)
+
+
+def _masks_among(walked: Walked, rule: LabelRule) -> Bools:
+    """Return which files are masks, (n,): these are images, and no inputs. A folder of masks has
+    nothing else, unless the masks are told by the ends of their names, or lie beside their
+    images."""
+    found = np.zeros(len(walked), bool)
+    if all(source.format != "masks" for source in rule.annotations):
+        return found
+    from shardctl.sources.annotations.masks import SUFFIX, is_mask  # most conversions have no masks
+
+    given = [
+        (resolved(source.path), dict(source.options).get(SUFFIX, ""))
+        for source in rule.annotations
+        if source.format == "masks"
+    ]
+    masks = [
+        (number, f"{at}/" if at else "", end)
+        for folder, end in given
+        for number, root in enumerate(walked.roots)
+        if root.is_folder and (at := path_below(folder, root.base)) is not None
+    ]
+    first = 0
+    for batch in walked.table.select(["root", "path"]).to_batches():
+        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for row, (root, path) in enumerate(rows, first):
+            below = [(at, end) for n, at, end in masks if n == root and path.startswith(at)]
+            found[row] = any((at and not end) or is_mask(path, end) for at, end in below)
+        first += len(batch)
+    return found
+
+
+def list_sources(
+    roots: Sequence[SourceRoot], kind: SampleKind, reading: Reading, rule: LabelRule, scratch: Path
+) -> Listing:
+    """Walk the sources, list the inputs, and read their labels. `scratch` is a folder for it."""
+    walked = walk_sources(roots, scratch / WALKED, lambda _: None)
+    listing = list_files(walked, kind, reading, rule, scratch)
+    refuse_repeated(listing)
+    read_labels(listing, rule, reading, scratch)
+    return listing
+
+
+def read_labels(listing: Listing, rule: LabelRule, reading: Reading, scratch: Path) -> None:
+    """Read what labels files, annotations and lists of splits say of the inputs. `scratch` is a
+    folder for it. Raises InputError, UsageError."""
+    begun, said_before = time.time(), len(listing.notices)
+    if listing.side_files:
+        _read_labels_files(listing, rule, reading)
     elif rule.drop:
         raise UsageError(
             f"--drop-columns {','.join(rule.drop)}: there is no labels file; --fields names the "
             "fields of records to keep"
         )
     if rule.annotations:
-        _annotate(listing, rule, path.parent)
-    listing.told = next(
-        (each.splits for each in listing.annotations if each.splits is not None), None
-    )
-    # val.txt
-    if (
-        listing.told is None
-        and listing.whole
-        and all(source.format != "imagenet" for source in rule.annotations)
-    ):
-        listing.told = told_by_lists([file.opened for file in others.lists])
-        beside += others.lists
-    listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
+        _annotate(listing, rule, scratch)
+    told = (each.splits for each in listing.annotations if each.splits is not None)
+    listing.told = next(told, None)
+    if listing.told is None and all(each.format != "imagenet" for each in rule.annotations):
+        if rule.annotations:
+            _take_lists(listing)
+        listing.told = told_by_lists([file.opened for file in listing.lists])
     if listing.annotations:
         # it reads images, and most conversions have no annotations
         from shardctl.sources.annotations.finishing import settled
@@ -257,28 +369,38 @@ def list_files(
         listing.annotations = [settled(each, frame, listing.places_of) for each in found_all]
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [said for each in listing.annotations for said in each.notices]
-    if known is None:
-        tell_of_unused(listing, rule, others.unused)
-    return listing
+    listing.note_label_states(begun, listing.notices[said_before:])
 
 
-def tell_of_unused(listing: Listing, rule: LabelRule, unused: Unused) -> None:
+def _take_lists(listing: Listing) -> None:
+    """Have lists of splits, val.txt, count among the files that decide what is read of others."""
+    if listing.whole:
+        listing.beside += map(_state_of, listing.lists)
+    else:
+        listing.lists = ()
+
+
+def _state_of(file: FoundFile) -> str:
+    return f"{file.root} {file.path} {file.size} {file.mtime_ns}"
+
+
+def _tell_of_unused(listing: Listing, rule: LabelRule, unused: Unused, walked: Walked) -> None:
     """Warn of files beside images that look like annotations, and that nothing uses. Raises
     InputError."""
     if listing.kind.name != "image" or not listing.whole or rule.mode != "auto" or rule.annotations:
         return
-    folders = list(dict.fromkeys(group.folder for group in listing.groups))
-    images = Images(listing.roots, folders, listing.table, listing.hashes)
+    folder = numbers_of(listing.table["folder"])
+    firsts = np.flatnonzero(np.diff(folder, prepend=-1))
+    names = (walked.folders[number][0] for number in folder[firsts].tolist())
+    images = Images(walked.roots, dict(zip(names, firsts.tolist(), strict=True)), listing.table)
     refuse_nested_records(chain.from_iterable(unused.places.values()), images)
     listing.warnings += warnings_of_unused(unused, images)
 
 
-def _read_labels(
-    listing: Listing, side_files: list[tuple[str, str]], rule: LabelRule, reading: Reading
-) -> None:
+def _read_labels_files(listing: Listing, rule: LabelRule, reading: Reading) -> None:
     """Read the labels files. Raises InputError, and UsageError where objects are not of images."""
     try:
-        side = label_table.load(side_files, rule.drop, reading)
+        side = label_table.load(listing.side_files, rule.drop, reading)
     except InputError as error:
         hint = hint_of_format(rule.files[0]) if rule.files else ""
         if hint:
@@ -298,23 +420,6 @@ def _read_labels(
     listing.notices += said_of_names(listing.side.named)
     if of_images and not listing.whole and OBJECTS in listing.side.columns.column_names:
         raise _about_files(f"{listing.side.shown}: {OBJECTS}", listing)
-
-
-def walked(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator[FoundFile]:
-    """Yield the files under the sources; where these are on a store, what must be looked into is
-    fetched ahead."""
-    files = walk(roots, notice)
-    if not any(root.is_stored for root in roots):
-        return files
-
-    return begins_ahead(
-        files, lambda file: file.opened if is_unnamed(file) and is_stored(file.opened) else None
-    )
-
-
-def inputs_of(roots: Sequence[SourceRoot]) -> Iterator[FoundFile]:
-    """Yield the files under the sources that may be inputs, and say nothing of the others."""
-    return inputs_among(walked(roots, lambda _: None), None, [])
 
 
 def _about_files(what: str, listing: Listing) -> UsageError:
@@ -340,101 +445,9 @@ def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
 
 
-def _without_masks(
-    files: Iterator[FoundFile], rule: LabelRule, roots: Sequence[SourceRoot]
-) -> Iterator[FoundFile]:
-    """Yield the files that are no masks: these are images, and no inputs. A folder of masks has
-    nothing else, unless the masks are told by the ends of their names, or lie beside their images.
-    """
-    from shardctl.sources.annotations.masks import SUFFIX, is_mask  # most conversions have no masks
-
-    given = [
-        (resolved(source.path), dict(source.options).get(SUFFIX, ""))
-        for source in rule.annotations
-        if source.format == "masks"
-    ]
-    masks = [
-        (number, f"{at}/" if at else "", end)
-        for folder, end in given
-        for number, root in enumerate(roots)
-        if root.is_folder and (at := path_below(folder, root.base)) is not None
-    ]
-    for file in files:
-        below = [(at, end) for n, at, end in masks if n == file.root and file.path.startswith(at)]
-        if not any((at and not end) or is_mask(file.path, end) for at, end in below):
-            yield file
-
-
-def wanted_files(
-    files: Iterator[FoundFile], kind: SampleKind, reading: Reading, rule: LabelRule, others: Others
-) -> Iterator[tuple[Form, FoundFile]]:
-    """Yield the files that belong to the kind, with what they are to it; note the others."""
-    explicit = {resolved(given) for given in rule.files}
-    names = tuple(map(name_of, explicit))
-    takes_labels_files = rule.mode == "auto" and kind.takes_labels_files and reading.image is None
-    for file in files:
-        if takes_labels_files and is_labels_file(file):
-            others.side_files.append((file.opened, file.folder))
-        elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
-            continue
-        # One that cannot be read might be an input: better a reject than nothing.
-        elif (form := kind.form(file, reading)) is not Form.NOTHING:
-            yield form, file
-        else:
-            others.ignored[file.suffix or "no suffix"] += 1
-            others.unused.add(file)
-            if kind.name == "image" and split_of_list(file.path) is not None:
-                others.lists.append(file)
-            if file.fault and file.fault.error == UNREACHABLE:
-                others.unreachable.add(file.opened)
-
-
 def is_labels_file(file: FoundFile) -> bool:
     """Return whether a file is a labels file by its name."""
-    return (
-        file.suffix in SIDECAR_SUFFIXES
-        and file.path.rpartition("/")[2] in label_table.LABELS_FILE_NAMES
-    )
-
-
-def _listing_batch(
-    chunk: list[tuple[Form, FoundFile]],
-    groups: dict[Group, int],
-    forms: dict[Form, str],
-    split_of: SplitOf,
-) -> pa.RecordBatch:
-    """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if
-    there are two."""
-    of_files, files = zip(*chunk, strict=True)
-    roots, paths, opened, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
-    group, number = list[int](), 0
-    last: Form | None = None
-    of_folder: str | None = None
-    for form, path, place_on_disk, folder in zip(of_files, paths, opened, folders, strict=True):
-        if form is not last:
-            last = form
-            forms.setdefault(form, path)
-        if form is Form.MANY:
-            name, declared = path.rpartition("/")[2], split_of(path, place_on_disk)
-            stem = name[: len(name) - len(suffix_of(name))] if declared is None else declared
-            if declared is None and folder and not may_name_a_split(stem):
-                stem = ""
-            own = Group(folder, stem, declared is not None)
-            number, of_folder = groups.setdefault(own, len(groups)), None
-        elif folder is not of_folder:
-            # files of a folder come together, with one object for its path
-            number, of_folder = groups.setdefault(Group(folder, ""), len(groups)), folder
-        group.append(number)
-    if len(forms) > 1 and {Form.ONE, Form.MANY} <= forms.keys():
-        raise InputError(
-            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and of one "
-            f"each ({printable(forms[Form.ONE])}), which have other fields; convert them into "
-            "two datasets"
-        )
-    columns = zip((paths, roots, sizes, mtimes, group), LISTING_SCHEMA, strict=False)
-    arrays = [pa.array(values, f.type) for values, f in columns]
-    arrays += [column_of(hash_names(paths)), *why_unread(faults, len(paths))]
-    return pa.record_batch(arrays, schema=LISTING_SCHEMA)
+    return file.path.rpartition("/")[2] in LABELS_FILES
 
 
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
@@ -478,12 +491,12 @@ def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
     raise InputError(f"{why_nothing([root], kind, ignored)}. Leave this source out")
 
 
-def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None:
+def _refuse_without_inputs(walked: Walked, number: int, rule: LabelRule, kind: str) -> None:
     """Raise InputError for a source without inputs, but for one that has labels, or what describes
     files of others."""
     ignored: Counter[str] = Counter()
     explicit = set(map(resolved, rule.files))
-    for file in inputs_of([root]):
+    for file in walked.files(np.flatnonzero(numbers_of(walked.table["root"]) == number)):
         if (
             is_labels_file(file)
             or split_of_list(file.opened) is not None
@@ -491,8 +504,8 @@ def _refuse_without_inputs(root: SourceRoot, rule: LabelRule, kind: str) -> None
         ):
             return
         ignored[file.suffix or "no suffix"] += 1
-    if ignored or not any(True for _ in walk([root], lambda _: None)):
-        refuse_idle(root, kind, ignored)
+    if ignored or not walked.seen[number]:
+        refuse_idle(walked.roots[number], kind, ignored)
 
 
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bools, Hashes, Numbers, hash_names, numbers_of, table_rows
+from shardctl.format.arrays import Bools, Hashes, Numbers, hash_column, numbers_of, table_rows
+from shardctl.format.names import Json
+from shardctl.format.update_state import BESIDE_KEY, LABELS_KEY
 from shardctl.making.notices import notice
 from shardctl.sources.annotations import (
     AnnotationRule,
@@ -23,28 +28,17 @@ from shardctl.sources.annotations import (
     parse_source,
 )
 from shardctl.sources.annotations.inputs import ToldSplits
-from shardctl.sources.files import SourceRoot
+from shardctl.sources.export_description import from_root
+from shardctl.sources.files import SourceRoot, local_copy
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
+from shardctl.sources.sidecars import declared_splits
+from shardctl.sources.splits import may_name_a_split
+from shardctl.sources.walk import FoundFile, states_of, suffix_of
+from shardctl.sources.walked import CHUNK_ROWS
 from shardctl.system.arguments import contradiction
-from shardctl.system.locations import name_of, normal, within
-
-CHUNK_ROWS = 65536
-"""Rows of a table that are in memory at a time."""
-
-
-LISTING_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("root", pa.int32()),
-        ("size", pa.int64()),
-        ("mtime_ns", pa.int64()),
-        ("group", pa.int32()),
-        ("hash", pa.uint64()),
-        ("error", pa.string()),
-        ("message", pa.string()),
-    ]
-)
+from shardctl.system.files import sha256_of
+from shardctl.system.locations import is_stored, name_of, normal, within
 
 
 @dataclass(frozen=True)
@@ -114,27 +108,39 @@ class Group(NamedTuple):
     is_split: bool = False
 
 
+def _group_of(folder: str, name: str, declared: str | None) -> Group:
+    """Return the group of a file of many records; it is `declared` in which split it is."""
+    stem = name[: len(name) - len(suffix_of(name))] if declared is None else declared
+    if declared is None and folder and not may_name_a_split(stem):
+        stem = ""
+    return Group(folder, stem, declared is not None)
+
+
+CLOCK_SECONDS = 0.1
+"""How much earlier a time of change may be than the change: file systems take that of a tick."""
+
+
 @dataclass
 class Listing:
     """The result of the walk: a table of files on disk, and facts about them as a whole.
 
-    `table` has a row for each file (LISTING_SCHEMA, perhaps without hashes), memory-mapped. `roots`
-    are the sources. `whole` says that every file is one record; else all have many. The
-    table has the index of each file's group in `groups`. `side_rows` is each file's row of the
+    `table` has a row for each file (LISTED_SCHEMA), memory-mapped. `roots`
+    are the sources. `whole` says that every file is one record; else all have many. `side_files` are
+    the labels files, each with the folder that its names start from; `lists` may name the images of
+    splits. `side_rows` is each file's row of the
     labels files, -1 where no row names it: (n,) int64. `beside` names the files that decide what is
-    read of others, each with its size and time of change. `told` are the splits that annotations or
-    lists tell of. `inside` are the folders named as splits within files, by file, once these are
-    cut. `warnings` say what should be looked at before the work begins. Where the list was made from the table of a
-    dataset, `rows_before` has the digest of that, and the row of each file in it, -1 for a new one:
-    (n,) int64.
+    read of others, each with its size and time of change. `label_states` are as
+    `note_label_states` says. `told` are the splits that annotations or lists tell of. `inside` are the folders named as splits within files, by file, once these are
+    cut. `warnings` say what should be looked at before the work begins.
     """
 
     table: pa.Table
     kind: SampleKind
     roots: Sequence[SourceRoot]
     whole: bool
-    groups: list[Group]
     ignored: Counter[str]
+    side_files: Sequence[tuple[str, str]] = ()
+    lists: Sequence[FoundFile] = ()
     side: LabelTable | None = None
     side_rows: Numbers | None = None
     annotations: list[Annotations] = field(default_factory=list)
@@ -143,13 +149,54 @@ class Listing:
     beside: list[str] = field(default_factory=list)
     told: ToldSplits | None = None
     inside: dict[int, list[str]] = field(default_factory=dict)
-    rows_before: tuple[str, Numbers] | None = None
+    label_states: Json = field(default_factory=dict)
 
     @property
     def digest_beside(self) -> str:
         """What stands for the files that decide what is read of others, "" if there are none."""
         beside = "\0".join(sorted(self.beside)).encode()
         return xxhash.xxh3_128_hexdigest(beside) if beside else ""
+
+    @property
+    def label_digests(self) -> list[str]:
+        """The digests of what was read of labels files, annotations and lists, in hex."""
+        of_side, of_lists = self.side and self.side.digests, self.told and self.told.digests
+        of_annotations = (digest for each in self.annotations for digest in each.digests)
+        return [*(of_side or ()), *of_annotations, *(of_lists or ())]
+
+    def note_label_states(self, begun: float, said: list[str]) -> None:
+        """Note the digests of labels files, in which states the files are that annotations were
+        read of, and the notices of that; reading has begun at this time. Nothing is noted if one
+        may have changed since, or is on a store, or if it is not known which they are."""
+        read = [each for each in self.annotations if each.digests]
+        places = [from_root(place) for each in read for place in each.places]
+        if not all(each.places for each in read) or any(map(is_stored, places)):
+            return
+        states, newest = states_of(places)
+        if (read or self.side is not None) and newest < (begun - CLOCK_SECONDS) * 1e9:
+            files = [] if self.side is None else list(self.side.digests)
+            self.label_states = {
+                "files": files,
+                "places": places,
+                "states": states,
+                "notices": said,
+            }
+
+    def labels_are(self, recorded: Json) -> bool:
+        """Return whether labels files and annotations are as they were when a dataset was made, by
+        what was noted then."""
+        if not recorded:
+            return False
+        files = [sha256_of(Path(local_copy(file))) for file, _ in self.side_files]
+        states, _ = states_of(recorded["places"])
+        return bool((files, states) == (recorded["files"], recorded["states"]))
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What a dataset keeps to see whether files beside its inputs have changed
+        (UpdateState)."""
+        found = {BESIDE_KEY: self.digest_beside}
+        return found | {LABELS_KEY: json.dumps(self.label_states)} if self.label_states else found
 
     def note(self, which: str, **values: object) -> None:
         """Add a notice (making/notices.py)."""
@@ -158,19 +205,49 @@ class Listing:
     def fresh(self) -> Listing:
         """Return the same for a plan, which adds notices to it and may take columns from its labels
         files."""
-        return replace(self, notices=list(self.notices), warnings=list(self.warnings))
+        made = copy(self)
+        made.notices, made.warnings = list(self.notices), list(self.warnings)
+        return made
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
+    def has_paths_of(self, files: pa.Table) -> bool:
+        """Return whether the files of a dataset are the same, in the same order, by their paths."""
+        return bool(self.table["path"].equals(files["path"]))
+
     @cached_property
     def hashes(self) -> Hashes:
         """A 64-bit hash of every path, in the order of the walk. (n,) uint64."""
-        if "hash" in self.table.column_names:
-            return numbers_of(self.table["hash"])
-        batches = self.table.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS)
-        paths = (batch.column(0).to_pylist() for batch in batches)
-        return np.concatenate([np.empty(0, np.uint64), *map(hash_names, paths)])
+        return hash_column(self.table["path"])
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups of files, in the order of the walk."""
+        return self._grouped[0]
+
+    @property
+    def group(self) -> Numbers:
+        """The place of the group of each file in `groups`, (n,) int32."""
+        return self._grouped[1]
+
+    @cached_property
+    def _grouped(self) -> tuple[list[Group], Numbers]:
+        groups: dict[Group, int] = {}
+        numbers, number, last, split_of = array("i"), 0, "/", declared_splits()
+        for batch in self.table.select(["path", "root"]).to_batches(max_chunksize=CHUNK_ROWS):
+            for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                folder, _, name = path.rpartition("/")
+                if not self.whole:
+                    group, last = (
+                        _group_of(folder, name, split_of(name, self._place(root, path))),
+                        "/",
+                    )
+                    number = groups.setdefault(group, len(groups))
+                elif folder != last:
+                    number, last = groups.setdefault(Group(folder, ""), len(groups)), folder
+                numbers.append(number)
+        return list(groups), np.array(numbers, np.int32)
 
     @property
     def root_names(self) -> list[str]:
@@ -181,8 +258,11 @@ class Listing:
 
     def opened(self, row: dict[str, Any]) -> str:
         """Return the path or the URL by which a file of the table can be opened."""
-        folder, root = self._folders[row["root"]]
-        return root if folder is None else f"{folder}{row['path']}"
+        return self._place(row["root"], row["path"])
+
+    def _place(self, root: int, path: str) -> str:
+        folder, source = self._folders[root]
+        return source if folder is None else f"{folder}{path}"
 
     def rows_at(self, rows: Sequence[int] | Numbers) -> list[dict[str, Any]]:
         """Return some rows of the table, with what is needed to open the files."""

@@ -18,9 +18,9 @@ from shardctl.errors import Rejection
 from shardctl.format.arrays import Bools, Numbers, column_of, dtype_of, numbers_of
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import UNIT_FIELDS, new_table
-from shardctl.making.plan.listing import CHUNK_ROWS
 from shardctl.making.plan.splits import Splitting
 from shardctl.sources.formats import Cut
+from shardctl.sources.walked import CHUNK_ROWS, why_unread
 from shardctl.system.permutation import Permutation, evenly_spaced
 from shardctl.transforms.duplicates.pictures import Repeats
 
@@ -368,16 +368,6 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> Numbers:
     with new_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
         plan.write_table(table)
     return files
-
-
-def why_unread(faults: Sequence[Rejection | None], count: int) -> list[pa.Array]:
-    """Return `error` and `message` of so many files or units; without `faults`, none has one."""
-    return [
-        pa.array([getattr(fault, name, None) for fault in faults], pa.string())
-        if any(faults)
-        else pa.nulls(count, pa.string())
-        for name in ("error", "message")
-    ]
 
 
 def write_shards(

@@ -17,7 +17,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import Bytes, Hashes, Numbers, hash_names, numbers_of
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
-from shardctl.making.plan.listing import CHUNK_ROWS, Group, LabelRule, Listing
+from shardctl.making.plan.listing import Group, LabelRule, Listing
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.label_table import LABEL_COLUMN, SPLIT_COLUMN
 from shardctl.sources.splits import (
@@ -28,6 +28,7 @@ from shardctl.sources.splits import (
     rank,
     split_word,
 )
+from shardctl.sources.walked import CHUNK_ROWS
 from shardctl.system.permutation import mix64
 from shardctl.system.text import counted, some
 
@@ -249,7 +250,7 @@ def _divided(listing: Listing, by: str, base: str) -> Splitting:
             )
         return _splitting(names, pa.array(of_input), by)
     if by == "source":
-        return _splitting(listing.root_names, listing.table["root"], by)
+        return _splitting(listing.root_names, numbers_of(listing.table["root"]), by)
     tops = [_top(group, base) for group in listing.groups]
     if "" in tops:
         raise InputError("--split folder: some inputs are in no folder that could name their split")
@@ -259,7 +260,7 @@ def _divided(listing: Listing, by: str, base: str) -> Splitting:
         for top, g in zip(tops, listing.groups, strict=True)
     ]
     tops = [word.word if word else top for word, top in zip(words, tops, strict=True)]
-    return _splitting(tops, listing.table["group"], "folder")
+    return _splitting(tops, listing.group, "folder")
 
 
 def _why(listing: Listing, by: str) -> str:
@@ -389,7 +390,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     if others == [""]:
         base = _common_folder(listing)
         stray = [number for number, group in enumerate(listing.groups) if not _top(group, base)]
-        rows = np.flatnonzero(np.isin(numbers_of(listing.table["group"]), stray))
+        rows = np.flatnonzero(np.isin(listing.group, stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
             f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; "
@@ -464,9 +465,7 @@ def export_of(listing: Listing) -> Description | None:
 def _as_declared(listing: Listing) -> Splitting:
     """Divide the files as other files say (declared_split): in the order of an export's splits,
     else in the usual one."""
-    splitting = _splitting(
-        [group.stem for group in listing.groups], listing.table["group"], "declared"
-    )
+    splitting = _splitting([group.stem for group in listing.groups], listing.group, "declared")
     export = export_of(listing)
     if export is None or not set(splitting.names) <= set(export.splits):
         return splitting
@@ -528,10 +527,10 @@ def _of_lists(listing: Listing) -> _Told:
     return listing.told.shown, list(sets), number
 
 
-def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) -> Splitting:
+def _splitting(names: list[str], number: Numbers, by: str) -> Splitting:
     """Return the splits that have inputs, in order. `names` may have one several times; `number`
     counts along it, (n,)."""
-    used = np.bincount(number.to_numpy(), minlength=len(names)) > 0
+    used = np.bincount(number, minlength=len(names)) > 0
     present = _sorted({name for name, has_inputs in zip(names, used, strict=True) if has_inputs})
     bad = [name for name in present if not is_split_name(name)]
     if bad:
@@ -545,7 +544,7 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
         )
     places = {name: place for place, name in enumerate(present)}
     of_name = np.array([places.get(name, 0) for name in names], np.uint8)
-    return Splitting(tuple(present), of_name[number.to_numpy()], by)
+    return Splitting(tuple(present), of_name[number], by)
 
 
 def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:

@@ -138,9 +138,10 @@ def make_preview(
         engine = local_engine(chosen.workers, chosen.limits(), on_line)
         try:
             listener = ConversionProgress(shown).listener()
-            conversion = Conversion(request, listener, engine, target)
+            conversion = Conversion(request, listener, engine, target, asks_cost=False)
+            found = list_inputs(conversion, scratch)
             # inputs are compared for no duplicates: that takes a look at all of them
-            checked = replace(conversion.recipe, duplicates=KEEP_ALL)
+            checked = replace(found.recipe, duplicates=KEEP_ALL)
             if checked.kind != "image":
                 raise UsageError(
                     f"a preview is for images, and these are {checked.kind}; convert and inspect "
@@ -150,14 +151,12 @@ def make_preview(
                 functions = checked.sample_transforms
                 steps = tuple(step for step in checked.transform if step not in functions)
                 checked = replace(checked, store=ImageEncoding.parse("png"), transform=steps)
-                conversion.notices.append(
-                    "store none: the images are shown as your functions get them"
+                found.listing.notices.insert(
+                    0, "store none: the images are shown as your functions get them"
                 )
-            conversion.recipe = checked
-            conversion.asks_cost = False
             is_open = given.get("variants") is None and checked.random
             variants = VARIANTS if is_open else checked.variants
-            trial = _Trial(conversion, list_inputs(conversion, scratch), variants, shown)
+            trial = _Trial(replace(found, recipe=checked), variants, shown)
             return with_types(lambda all_types: trial.run(inputs, keys, all_types))
         finally:
             engine.close()
@@ -167,7 +166,6 @@ def make_preview(
 class _Trial:
     """What makes a preview of a conversion."""
 
-    conversion: Conversion
     inputs: Inputs
     variants: int
     shown: Progress
@@ -175,15 +173,15 @@ class _Trial:
     def run(self, inputs: int, keys: Sequence[str], all_types: bool) -> Preview:
         """Make the samples of some inputs, with the types of all records or of some. Raises
         InputError, TypesDifferError."""
-        recipe = self.conversion.recipe
-        draft = draft_anew(self.conversion, self.inputs, all_types)
+        recipe = self.inputs.recipe
+        draft = draft_anew(self.inputs, all_types)
         total = draft.planner.inputs
         places = (
             [self._place_of(key, draft) for key in dict.fromkeys(keys)]
             if keys
             else evenly_spaced(total, inputs)
         )
-        of_all, _ = job_of(self.conversion, self.inputs, self.inputs.scratch, draft)
+        of_all, _ = job_of(self.inputs, self.inputs.scratch, draft)
         job: Job = replace(of_all, draw=None)
         build = partial(self._build, draft, places)
         made = build(job, range(len(places)))
@@ -258,7 +256,7 @@ class _Trial:
         told = ConversionProgress(self.shown)
         told.part("", len(shards), len(shards))
         told.building()
-        self.conversion.engine.run(job, shards, told.progress)
+        self.inputs.conversion.engine.run(job, shards, told.progress)
         return [_tried(job, shard) for shard in shards]
 
 

@@ -48,7 +48,7 @@ from shardctl.making.plan.labels import (
     label_files,
     write_files_table,
 )
-from shardctl.making.plan.list_files import list_files
+from shardctl.making.plan.list_files import list_sources
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.plan.plan import NOT_KEPT, Planner, SplitPlan, write_shards
 from shardctl.making.plan.splits import PlanRules, SplitRule, Splitting, split_files
@@ -504,11 +504,14 @@ def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]
     split = SplitRule.parse(settings["split"])
     rules = PlanRules(split, labels, settings["shuffle"], recipe.seed, by_key, recipe.undivided)
     roots = [SourceRoot(normal(source)) for source in made.sources]
-    reading, table = recipe.record_reading, folder / "listing.arrow"
-    listing = list_files(roots, KINDS[recipe.kind], reading, labels, table, lambda _: None)
+    listing = list_sources(roots, KINDS[recipe.kind], recipe.record_reading, labels, folder)
     splitting = split_files(listing, rules)
     fields = RecordReading.from_json(manifest.records).fields
-    found = recipe.typed_fields is None and fields is not None and reading.label in fields.names
+    found = (
+        recipe.typed_fields is None
+        and fields is not None
+        and recipe.record_reading.label in fields.names
+    )
     if labels.mode == "auto" and listing.side is None and found:
         return listing, Labelling(), splitting  # the records have labels of their own
     return listing, label_files(listing, rules, splitting, recipe, None), splitting

@@ -507,7 +507,7 @@ class Repair:
     ) -> Json:
         state, manifest = self.state, self.manifest
         outcomes = Outcomes(self.dataset, job, self.shards, self.intact, state)
-        of_update = (state.files, state.digest_beside, state.pruned) if state else ()
+        of_update = (state.files, state.pruned) if state else ()
         has_jpegs = manifest.jpeg is not None
         done_of = lambda shard: placed(shard, outcomes.done(shard))  # noqa: E731 - one line, used once
         given = (manifest.settings, done_of, outcomes.lines, manifest.fields, has_jpegs)

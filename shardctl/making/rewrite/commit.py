@@ -47,7 +47,8 @@ from shardctl.making.commit.commit import (
     upgrade,
 )
 from shardctl.making.commit.tables import writing_tables
-from shardctl.making.convert.previous import refuse_damaged_tables, without_planned
+from shardctl.making.convert.decision import without_planned
+from shardctl.making.convert.previous import refuse_damaged_tables
 from shardctl.making.paths import destination_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.write.writer import digest_of_shards
@@ -235,7 +236,7 @@ def commit(
             copy_file(old.folder.path(name), tables / name)
     state = old.state
     known = {**dict.fromkeys(pruned), **state.pruned} if state is not None else {}
-    update = (state.files, state.digest_beside, known) if state is not None else None
+    update = (state.files, known) if state is not None else None
     with writing_tables(tables, new.folder, update) as writer:
         for shard in shards:
             writer.add(shard.entry, shard.units, shard.lines, shard.counts)

@@ -14,14 +14,14 @@ from typing import Any, Literal, overload
 
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, UPDATE
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.loader.remote.open import cache_of
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert import ConvertResult, Listener
-from shardctl.making.convert.conversion import ConvertRequest, find_unwalked, recipe_if_same
+from shardctl.making.convert.conversion import ConvertRequest
+from shardctl.making.convert.decision import Verdict, verdict_on
 from shardctl.making.convert.listener import ConversionProgress, Estimate
-from shardctl.making.convert.previous import DatasetReplacedError, Verdict
+from shardctl.making.convert.previous import DatasetReplacedError
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import (
     estimate_log_lines,
@@ -33,6 +33,7 @@ from shardctl.making.convert.result import (
 )
 from shardctl.making.convert.run import run
 from shardctl.making.options import convert_options
+from shardctl.making.plan.fingerprint import differing_parts, parts_without_sources
 from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
 from shardctl.system.arguments import instance, truth, whole_number
 from shardctl.system.folders import LocalFolder
@@ -41,6 +42,7 @@ from shardctl.system.packages import refuse_while_importing
 from shardctl.system.progress import Lines, Progress
 from shardctl.system.python_names import with_options
 from shardctl.system.text import printable
+from shardctl.transforms.recipe import Recipe
 
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
@@ -149,6 +151,24 @@ def snapshot(
     return open_dataset(there, cache=cache, cache_limit=cache_limit)
 
 
+SETTLED = ("kind", "format", "image_field", "key_field", "label_field", "fields")
+"""Keys of a recipe that a conversion may take from its sources."""
+
+
+def _is_same_recipe(request: ConvertRequest, manifest: Manifest) -> bool:
+    """Return whether recipe, settings and code are those of a dataset; what the recipe leaves to the
+    sources is as it is recorded."""
+    left = (name for name in SETTLED if request.recipe.get(name) in (None, "auto"))
+    recorded = {name: manifest.recipe[name] for name in left if name in manifest.recipe}
+    try:
+        recipe = Recipe.from_json({**request.recipe, **recorded})
+    except UsageError:  # it does not go with the kind that is recorded
+        return False
+    before = manifest.fingerprint_parts
+    parts = parts_without_sources(recipe, request.recorded_settings(recipe))
+    return verdict_on(differing_parts(before, {**before, **parts})) == "up-to-date"
+
+
 @dataclass(frozen=True)
 class _Snapshot:
     """One call of `snapshot`. It may update or overwrite a dataset that is not what a conversion
@@ -186,13 +206,9 @@ class _Snapshot:
         allowed.
         """
         if self.trust:
-            same = recipe_if_same(self.request, manifest) is not None
-            verdict: Verdict = "up-to-date" if same else "anew"
+            verdict: Verdict = "up-to-date" if _is_same_recipe(self.request, manifest) else "anew"
             parts = "recipe, settings or code"
         else:
-            self.target.fetch_files((FILES, UPDATE))  # 60 to 80 bytes for each input
-            if find_unwalked(self.request, self.target.folder, manifest) is not None:
-                return None
             request = self.request.changed(explain=True, metrics=())
             explanation = run(request, Listener(), self.target).explanation
             assert explanation is not None, "it was asked for"

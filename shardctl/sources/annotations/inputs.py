@@ -558,7 +558,8 @@ def split_of_list(file: str) -> str | None:
 def lists_in(folder: str) -> list[str]:
     """Return the files of a folder that may list the inputs of splits, in order."""
     found = walk([SourceRoot(folder)], lambda _: None) if is_folder(folder) else iter(())
-    return [file.opened for file in found if split_of_list(file.opened) is not None]
+    opened = (file.opened for files in found for file in files)
+    return [each for each in opened if split_of_list(each) is not None]
 
 
 def told_by_lists(files: Iterable[str]) -> ToldSplits | None:

@@ -39,7 +39,8 @@ def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]
         raise InputError(f"{printable(folder)}: no such folder; give the folder of the {what}")
     return [
         file
-        for file in walk([SourceRoot(folder)], lambda _: None)
+        for files in walk([SourceRoot(folder)], lambda _: None)
+        for file in files
         if file.suffix in suffixes and file.fault is None
     ]
 

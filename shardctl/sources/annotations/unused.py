@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Hashes, hash_names
+from shardctl.format.arrays import Hashes, hash_column, hash_names
 from shardctl.sources.annotations.inputs import NAMES, YAML, stem
 from shardctl.sources.files import SourceRoot, begin_of, local_copy, stretch_of
 from shardctl.sources.splits import named_as_splits
@@ -86,17 +86,21 @@ class Unused:
 
 @dataclass(frozen=True)
 class Images:
-    """The inputs: `folders` are those that have images. `table` has the `path`, the `root` and the
-    `group` of each image, its place in `folders`; `hashes` are those of the paths, (n,) uint64."""
+    """The inputs: `table` has the `path` and the `root` of each image, `firsts` the row of the first
+    image of each folder."""
 
     roots: Sequence[SourceRoot]
-    folders: Sequence[str]
+    firsts: dict[str, int]
     table: pa.Table
-    hashes: Hashes
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that have images."""
+        return list(self.firsts)
 
     @cached_property
     def _sorted(self) -> Hashes:
-        return np.sort(self.hashes)
+        return np.sort(hash_column(self.table["path"]))
 
     @cached_property
     def have_classes(self) -> bool:
@@ -177,14 +181,11 @@ def _said_of_masks(images: Images) -> Iterator[str]:
     """Yield what is said of folders that are called as those of masks, with the name of an image of
     another folder in each."""
     others = [each for each in images.folders if _OF_MASKS.isdisjoint(each.split("/"))]
-    for number, folder in enumerate(images.folders if others else ()):
+    for folder, row in images.firsts.items() if others else ():
         parts = folder.split("/")
         place = next((place for place, part in enumerate(parts) if part in _OF_MASKS), None)
         if place is None:
             continue
-        import pyarrow.compute as pc  # 40 ms that few conversions need
-
-        row = pc.index(images.table["group"], number).as_py()
         name = name_of(images.table["path"][row].as_py())
         if name.lower().endswith(".png") and images.have(
             stem(name), others[:MOST_FOLDERS], OF_IMAGES

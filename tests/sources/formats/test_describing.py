@@ -36,7 +36,7 @@ from shardctl.sources.walk import walk
 def found_in(folder: Path) -> list[str]:
     """Return the names of the inputs in a folder."""
     found = inputs_among(walk([SourceRoot(str(folder))], print), print, [])
-    return [file.path for file in found]
+    return [path for files in found for path in files.paths]
 
 
 @functools.cache

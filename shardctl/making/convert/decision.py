@@ -1,0 +1,293 @@
+"""What a conversion does at its target: make a dataset, follow changes, nothing, or refuse; decided
+once, from facts. And what `--explain` says."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, InputError
+from shardctl.format.arrays import numbers_of
+from shardctl.format.dataset_folder import dataset_of
+from shardctl.format.manifest import Manifest
+from shardctl.format.names import FILES, PLANNED, Json
+from shardctl.format.tables import open_checked_table
+from shardctl.format.update_state import UpdateState
+from shardctl.making.convert.conversion import Inputs
+from shardctl.making.convert.previous import refuse_written, rows_before
+from shardctl.making.plan.fingerprint import (
+    VERSIONS,
+    difference,
+    differing_parts,
+    fingerprint,
+    version_changes,
+)
+from shardctl.sources.files import SourceRoot
+from shardctl.system.text import printable
+from shardctl.transforms.table import user_functions
+
+UPDATING = "-update"
+"""What the name of the folder of a job ends with that brings a dataset up to date."""
+
+
+class Decision(Enum):
+    """What a conversion does: nothing, as the dataset is there; MAKE a dataset, in the place of
+    another one if there is one; or FOLLOW what changed in the inputs of the one that is there."""
+
+    NOTHING = auto()
+    MAKE = auto()
+    FOLLOW = auto()
+
+
+def decide(inputs: Inputs) -> Decision:
+    """Decide what to do with the inputs beside the dataset that is there.
+
+    A dataset that other versions made counts as the same one: it is complete, and can be used.
+    Raises the error of a refusal.
+    """
+    there, options = inputs.manifest, inputs.conversion.options
+    if there is None or options.overwrite:
+        return Decision.MAKE
+    verdict = verdict_on(differing_parts(there.fingerprint_parts, inputs.parts))
+    if verdict == "up-to-date" and not (options.update and tuple(inputs.sources) != there.sources):
+        return Decision.NOTHING
+    if not (options.update or options.append):
+        differs = difference(there.fingerprint_parts, inputs.parts)
+        found = between_settings(there, inputs)
+        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        if found:
+            differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+        update = "--update to bring it up to date, " if verdict == "update" else ""
+        raise DatasetError(
+            f"{inputs.conversion.folder.shown()}: holds a dataset that differs in its {differs}; use "
+            f"{update}--overwrite to make it again, or another destination; --explain says more"
+        )
+    _refuse_to_follow(inputs, there)
+    return Decision.FOLLOW
+
+
+def job_name(inputs: Inputs, decision: Decision) -> str:
+    """Return the name of the folder of the job: one there that follows the same dataset is resumed."""
+    return fingerprint(inputs.parts) + (UPDATING if decision is Decision.FOLLOW else "")
+
+
+FOLLOWED = ("inputs", "labels", VERSIONS)
+"""The parts of a fingerprint that an update follows."""
+
+OF_BYTES = ("shardctl", "format", "pyarrow")
+"""Versions that may decide how the same values are written, and not the values."""
+
+Verdict = Literal["up-to-date", "update", "anew"]
+
+
+def verdict_on(differing: Collection[str]) -> Verdict:
+    """Return what becomes of a dataset where a conversion differs from it in these parts of the
+    fingerprint.
+
+    It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows
+    other inputs and labels. Where anything else differs, the conversion makes the dataset `anew`.
+    """
+    if set(differing) <= {VERSIONS}:
+        return "up-to-date"
+    return "update" if set(differing) <= set(FOLLOWED) else "anew"
+
+
+def _refuse_to_follow(inputs: Inputs, there: Manifest) -> None:
+    """Raise DatasetError or InputError if the dataset that is there cannot be brought up to
+    date."""
+    options, before, shown = (
+        inputs.conversion.options,
+        there.fingerprint_parts,
+        inputs.conversion.folder.shown(),
+    )
+    refuse_written(inputs.conversion.folder.text, there)
+    cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
+    if not all(before.get(name, "lost") for name in inputs.parts):
+        raise DatasetError(
+            f"{cannot} a repair by an older shardctl has lost its fingerprint; use --overwrite"
+        )
+    names = [name for name in differing_parts(before, inputs.parts) if name not in FOLLOWED]
+    if names:
+        raise DatasetError(
+            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same "
+            f"options and code (--explain says more), {instead}"
+        )
+    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(inputs.parts[VERSIONS])
+    if made_by != now:
+        raise DatasetError(
+            f"{cannot} other versions made it ({version_changes(made_by, now)}); use those, "
+            f"{instead}"
+        )
+    moved = [SourceRoot.of(old).recorded for old in options.moved_from]
+    if options.append:
+        moved = inputs.sources[: len(there.sources)]
+    if tuple(moved or inputs.sources) != there.sources:
+        were = "said to have been" if moved else "given"
+        made, given = (
+            ", ".join(map(printable, each)) for each in (there.sources, moved or inputs.sources)
+        )
+        raise InputError(
+            f"{shown}: was made from {made}, and {given} is {were}; give the same sources in "
+            "order, and --moved-from where each was"
+        )
+
+
+def _of_values(versions: str) -> str:
+    """Return those versions that may decide values."""
+    return ", ".join(
+        each for each in versions.split(", ") if each.partition(" ")[0] not in OF_BYTES
+    )
+
+
+SHOWN = 3
+"""How many settings, or inputs, are named."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs: in which part of the fingerprint, what it is called, how it was, and
+    how it is now."""
+
+    part: str
+    name: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        """Return it as one line, with values as a recipe file has them: resize: none → 640."""
+        if self.before is None and self.now is None:
+            return self.name
+        return f"{self.name}: {_toml(self.before)} → {_toml(self.now)}"
+
+
+def without_planned(settings: Json) -> Json:
+    """Return settings without the one that nobody gave."""
+    return {name: value for name, value in settings.items() if name != PLANNED}
+
+
+def between_settings(there: Manifest, inputs: Inputs) -> list[Difference]:
+    """Return the settings that differ between a dataset and a conversion: those of its recipe, and
+    the others."""
+    before, recipe = without_planned(there.settings), inputs.recipe.to_json()
+    return [
+        *_between("recipe", there.recipe, recipe),
+        *_between("settings", before, inputs.settings),
+    ]
+
+
+def _between(part: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the settings that differ. Steps come first."""
+    steps = [recipe.get("transform") or [] for recipe in (before, now)]
+    if before.get("kind") != now.get("kind"):  # then nearly all others differ too
+        return [Difference(part, "kind", before.get("kind"), now.get("kind"))]
+    names = dict.fromkeys(name for name in (*before, *now) if name != "transform")
+    others = [
+        Difference(part, name, before.get(name), now.get(name))
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+    return [*_between_steps(part, *steps), *others]
+
+
+def _between_steps(part: str, before: list[Any], now: list[Any]) -> list[Difference]:
+    """Return the steps that only one of two recipes has, and the settings in which two steps of the
+    same name differ."""
+    found = []
+    names_before, names_now = ([str(step["name"]) for step in steps] for steps in (before, now))
+    matcher = difflib.SequenceMatcher(None, names_before, names_now, autojunk=False)
+    for what, first, end, other, other_end in matcher.get_opcodes():
+        if what == "equal":
+            for one, two in zip(before[first:end], now[other:other_end], strict=True):
+                names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+                found += [
+                    Difference(part, f"{one['name']}.{name}", one.get(name), two.get(name))
+                    for name in names
+                ]
+        else:
+            found += [Difference(part, step["name"], step, None) for step in before[first:end]]
+            found += [Difference(part, step["name"], None, step) for step in now[other:other_end]]
+    return found
+
+
+def _toml(value: Any) -> str:
+    """Return a value much as TOML has it. A step gives its settings alone: its name stands before
+    them."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        settings = {key: _toml(each) for key, each in value.items() if key != "name"}
+        if len(settings) < 2:
+            return next(iter(settings.values()), "yes")
+        return ", ".join(f"{key} = {each}" for key, each in settings.items())
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Files:
+    """How many files came, went or changed, and some of them."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to
+    date.
+
+    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to
+    date), or `anew` (only --overwrite makes it). Changed files are known by their size and time of
+    change.
+    """
+
+    verdict: Verdict
+    parts: tuple[str, ...]
+    differences: tuple[Difference, ...] = ()
+    added: Files = Files()
+    removed: Files = Files()
+    changed: Files = Files()
+
+
+def explain(inputs: Inputs, manifest: Manifest) -> Explanation:
+    """Compare a conversion with the dataset that is there."""
+    folder, listing, parts = inputs.conversion.folder, inputs.listing, inputs.parts
+    folder = dataset_of(manifest, folder)
+    before = manifest.fingerprint_parts
+    differ = differing_parts(before, parts)
+    found = between_settings(manifest, inputs)
+    if "code" in differ:
+        own = " or ".join(user_functions(inputs.recipe.to_json())) or "no function of your own"
+        found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
+    if VERSIONS in differ:
+        changed = version_changes(before.get(VERSIONS, ""), parts[VERSIONS])
+        found.append(Difference(VERSIONS, changed, None, None))
+    if "labels" in differ:
+        what = "labels files or annotations"
+        found.append(Difference("labels", what, "other content", "this content"))
+    files: list[Files] = []
+    if "inputs" in differ:
+        table = open_checked_table(folder, FILES)
+        rows = rows_before(table, listing)
+        known = np.flatnonzero(rows >= 0)
+        sizes, times = (numbers_of(listing.table[name])[known] for name in ("size", "mtime_ns"))
+        same = numbers_of(table["size"])[rows[known]] == sizes
+        with contextlib.suppress(DatasetError):  # of an older shardctl: by size alone
+            same &= UpdateState(folder, manifest.update).mtime_ns[rows[known]] == times
+        gone = np.ones(table.num_rows, bool)
+        gone[rows[known]] = False
+        now, new = listing.table["path"], np.flatnonzero(rows < 0)
+        for paths, at in ((now, new), (table["path"], np.flatnonzero(gone)), (now, known[~same])):
+            examples = paths.take(pa.array(at[:SHOWN])).to_pylist()
+            files.append(Files(len(at), tuple(examples)))
+    return Explanation(verdict_on(differ), differ, tuple(found), *files)
