@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
-from shardctl.format.dataset_location import generation_of
 from shardctl.format.generations import generation_folders, unfinished_commit
 from shardctl.format.names import (
     BESIDE_SHARDS,
@@ -88,6 +87,8 @@ def refuse_generation(place: str | Path) -> None:
         dataset: str | Path = place.parent.parent
         is_one = place.parent.name == GENERATIONS and (place.parent.parent / MANIFEST).exists()
     else:
+        from shardctl.format.dataset_location import generation_of  # four modules, for stores
+
         dataset, folder = generation_of(place.rstrip("/"))
         is_one = folder != ""
     if is_one:

@@ -122,6 +122,9 @@ EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
 class Transform(Settings, ABC):
     """A step of a recipe: a frozen dataclass whose fields are the step's settings (settings.py)."""
 
+    compares_texts: ClassVar[bool] = False
+    """Whether it needs to know which texts are duplicates of others."""
+
     @property
     def random(self) -> bool:
         """Whether it draws from the generator that it is handed."""

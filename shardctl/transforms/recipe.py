@@ -39,7 +39,6 @@ from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKe
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
 from shardctl.transforms.text.base import TextFilter, TextStep
-from shardctl.transforms.text.deduplicate import Deduplicate
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -441,7 +440,7 @@ class Recipe(RecipeKeys):
     @property
     def compares_texts(self) -> bool:
         """Whether a step needs to know which texts are duplicates of others."""
-        return any(isinstance(step, Deduplicate) for step in self.transform)
+        return any(step.compares_texts for step in self.transform)
 
     def _with_text_duplicates(self) -> Recipe:
         """Return the recipe of texts with a step in place of the key `duplicates`, after the last
@@ -453,6 +452,8 @@ class Recipe(RecipeKeys):
             isinstance(step, TextStep) and not isinstance(step, TextFilter) for step in steps
         ]
         place = max((number for number, changed in enumerate(changes, 1) if changed), default=0)
+        from shardctl.transforms.text.deduplicate import Deduplicate  # few recipes have it
+
         step = Deduplicate.of_rule(self.duplicates)
         return replace(self, duplicates=KEEP_ALL, transform=(*steps[:place], step, *steps[place:]))
 

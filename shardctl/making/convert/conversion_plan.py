@@ -66,7 +66,6 @@ from shardctl.making.plan.plan import (
     Units,
 )
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
-from shardctl.making.shards.first_records import columns_beside
 from shardctl.making.shards.job import DatasetJob, Job, Probe
 from shardctl.sources.formats import CHOSEN, DETECT, is_json
 from shardctl.sources.formats.base import FOLDER
@@ -79,7 +78,6 @@ from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.text.deduplicate import Deduplicate
 
 if TYPE_CHECKING:
     from shardctl.making.convert.duplicates import Compared
@@ -444,7 +442,7 @@ def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
         compared = compare_texts(
             trial, listing, labelling, units, inputs.conversion.engine, comparing
         )
-        steps = tuple(step for step in recipe.transform if not isinstance(step, Deduplicate))
+        steps = tuple(step for step in recipe.transform if not step.compares_texts)
         trial = replace(trial, recipe=replace(recipe, transform=steps))
     probe = _probe(inputs, listing, trial, planner, labelling)
     probe = _corrected(probe, planner, units, compared, listing, recipe)
@@ -560,8 +558,11 @@ def _probe(
     folder, recipe = job.folder, inputs.recipe
     # what only values show: what a mask, an object or a place is, and what functions return
     asked = recipe.sample_transforms or marked_masks(job.fields) or job.annotation_rules
-    if not (inputs.conversion.asks_cost or asked or columns_beside(job)):
-        return Probe(job.layout)
+    if not (inputs.conversion.asks_cost or asked):
+        from shardctl.making.shards.first_records import columns_beside  # 13 modules
+
+        if not columns_beside(job):
+            return Probe(job.layout)
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if job.has_image_columns:
         run = PROBE_IMAGE_RUN

@@ -46,8 +46,6 @@ from shardctl.making.plan.listing import Listing
 from shardctl.making.shards.job import ANY_UNIT, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
-from shardctl.sources.formats.content import compression_of, decompressed
-from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
 from shardctl.sources.kinds import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import (
@@ -131,6 +129,9 @@ def _advice_on_encoding(reject: Reject, listing: Listing) -> str:
     place = listing.table["path"].index(pa.scalar(reject.source)).as_py()
     with contextlib.suppress(OSError, Rejection, SourceGoneError):
         path = listing.opened(*listing.rows_at([place]))
+        from shardctl.sources.formats.content import compression_of, decompressed
+        from shardctl.sources.formats.encodings import SAMPLE_BYTES, guess_encoding
+
         start = begin_of(path, SAMPLE_BYTES)
         if (way := compression_of(start)) is not None:
             with open(local_copy(path), "rb") as file:

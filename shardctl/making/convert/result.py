@@ -17,7 +17,6 @@ import numpy as np
 from shardctl.format.arrays import hash_names
 from shardctl.format.counts import Counts, jpeg_costs, step_lines
 from shardctl.format.dataset_folder import dataset_in, dataset_of
-from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import REJECTS
 from shardctl.format.tables import Reject, count_reasons, failures, read_rejects, reason_lines
@@ -213,6 +212,8 @@ def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:
     """
     if folder.url or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
+    from shardctl.format.dataset_tables import DatasetTables  # keys are paths in most datasets
+
     stored = DatasetTables(folder)
     hashes = np.concatenate(
         [

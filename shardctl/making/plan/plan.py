@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,9 @@ from shardctl.making.plan.splits import Splitting
 from shardctl.sources.formats import Cut
 from shardctl.sources.walked import CHUNK_ROWS, why_unread
 from shardctl.system.permutation import Permutation, evenly_spaced
-from shardctl.transforms.duplicates.pictures import Repeats
+
+if TYPE_CHECKING:
+    from shardctl.transforms.duplicates.pictures import Repeats
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class Deduplicate(BatchTransform, step="deduplicate"):
     """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that
     are the same as others."""
 
+    compares_texts = True
+
     unit: str = setting(
         Word(DOCUMENT, LINE, PARAGRAPH),
         DOCUMENT,
