@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -173,7 +173,8 @@ def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool)
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job that this call has planned, or an earlier one. `status` is that of the result.
+    """A job that this call has planned, or an earlier one, and the list that it was planned from.
+    `status` is that of the result.
 
     `before` is the dataset that the job updates, None for a new one. `matching` compares the inputs
     with those of that dataset. It is None if an earlier call has planned the update. `write` writes
@@ -182,6 +183,7 @@ class PlannedJob:
 
     job: DatasetJob
     inputs: Inputs
+    listing: Listing
     status: str
     before: PreviousDataset | None
     matching: Matching | None = None
@@ -221,8 +223,8 @@ def plan_job(
             refuse_failing(draft.probe, draft.listing)
         if before is not None:
             write_files_table(files, draft.listing, draft.labelling)
-    job, parts = job_of(inputs, folder, draft)
-    matching = draft.matching
+    (splits, parts), matching = shards_of_plan(inputs, draft), draft.matching
+    of_update: dict[str, Any] = {}
     if before is not None:
         matching = matching or match_files(before, draft.listing, files)
         kept = [part for part in parts if part.kept != NOT_KEPT]
@@ -230,16 +232,17 @@ def plan_job(
         of_splits = len(before.table) if why else int((draft.stays.split_of >= 0).sum())
         old = min(of_splits, len(parts))
         shards = old - len(kept), len(parts) - old, len(kept)
-        job = replace(
-            job,
-            digest_before=before.digest,
-            kept_records=sum(part.records for part in kept),
-            changes=Changes(*matching.counts, *shards, why),
-            warnings=(*job.warnings, *moved_records(job, matching)),
-        )
+        of_update = {
+            "digest_before": before.digest,
+            "kept_records": sum(part.records for part in kept),
+            "changes": Changes(*matching.counts, *shards, why),
+        }
+    job = job_of(inputs, folder, draft, splits, **of_update)
+    if matching is not None:
+        job.warnings.extend(moved_records(job, matching))
     status = "updated" if inputs.manifest is not None else "created"
     write = partial(_write, job, draft, files, parts, before)
-    return PlannedJob(job, replace(inputs, listing=draft.listing), status, before, matching, write)
+    return PlannedJob(job, inputs, draft.listing, status, before, matching, write)
 
 
 def _write(
@@ -315,15 +318,22 @@ class Draft:
     matching: Matching | None = None
 
 
-def job_of(inputs: Inputs, folder: Path, draft: Draft) -> tuple[DatasetJob, list[ShardParts]]:
-    """Return the job in a folder that makes what is drafted, and what its shards consist of."""
+def shards_of_plan(inputs: Inputs, draft: Draft) -> tuple[list[SplitPlan], list[ShardParts]]:
+    """Return the splits of what is drafted, and what all shards consist of."""
+    found = [
+        _shards_of_split(inputs, draft, split, name)
+        for split, name in enumerate(draft.planner.names)
+    ]
+    return [split for split, _ in found], [part for _, parts in found for part in parts]
+
+
+def job_of(
+    inputs: Inputs, folder: Path, draft: Draft, splits: Sequence[SplitPlan], **of_update: Any
+) -> DatasetJob:
+    """Return the job in a folder that makes what is drafted; `of_update` are fields that only an
+    update has."""
     planner, probe, listing = draft.planner, draft.probe, draft.listing
-    splits, parts = list[SplitPlan](), list[ShardParts]()
-    for split, name in enumerate(planner.names):
-        plan, own = _shards_of_split(inputs, draft, split, name)
-        splits.append(plan)
-        parts += own
-    job = DatasetJob(
+    return DatasetJob(
         folder,
         inputs.bases,
         inputs.recipe,
@@ -335,16 +345,17 @@ def job_of(inputs: Inputs, folder: Path, draft: Draft) -> tuple[DatasetJob, list
         inputs.rules.shuffle,
         parts=inputs.parts,
         marks=listing.marks,
-        notices=tuple(listing.notices),
-        warnings=tuple(listing.warnings),
+        notices=listing.notices,
+        warnings=listing.warnings,
+        url=inputs.conversion.folder.url,
         sample_bytes=probe.sample_bytes,
         samples_per_record=probe.samples_per_record,
         record_seconds=probe.record_seconds,
         shard_bytes=probe.shard_bytes,
         probed=probe.records,
         probe_rejects=probe.rejected,
+        **of_update,
     )
-    return job, parts
 
 
 def _shards_of_split(

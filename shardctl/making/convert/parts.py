@@ -62,6 +62,7 @@ from shardctl.making.convert.table_writer import (
     commit_made,
     made_before,
     provenance_of,
+    tables_of,
     write_dataset,
 )
 from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
@@ -274,7 +275,7 @@ def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResul
     planned = with_inputs(conversion, begin)
     if isinstance(planned, ConvertResult):
         return planned
-    job, listing = planned.job, planned.inputs.listing
+    job, listing = planned.job, planned.listing
     if planned.status == "resumed":
         announce(planned)
     job = replace(job, bases=tuple(SourceBase.anywhere(base.path) for base in job.bases))
@@ -404,9 +405,9 @@ def _finish(
             made = write_dataset(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
-        refuse_many_rejects(made.folder, made.manifest, max_rejects)
+        refuse_many_rejects(tables_of(job, target, made), made, max_rejects)
     held.check()
-    job = commit_made(made, target, held)
+    commit_made(job, made, target, held)
     seconds = time.monotonic() - began
     result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
     return replace(result, changes=job.changes)

@@ -150,6 +150,7 @@ def result_of(
     empty = [split.name for split in manifest.splits if not split.samples]
     if 0 < len(empty) < len(manifest.splits):  # a loader of one has nothing to give
         warnings = (notice("empty-split", names=some(empty)), *warnings)
+    of_dataset = (*warnings_of(manifest, reasons, examples), *repeated_keys(dataset, manifest))
     return ConvertResult(
         status=status,
         samples=manifest.samples,
@@ -161,12 +162,8 @@ def result_of(
         fingerprint=manifest.fingerprint,
         reasons=reasons if made else {},
         examples=examples if made else (),
-        notices=tuple(notices),
-        warnings=(
-            *warnings_of(manifest, reasons, examples),
-            *repeated_keys(dataset, manifest),
-            *warnings,
-        ),
+        notices=tuple(dict.fromkeys(notices)),
+        warnings=tuple(dict.fromkeys((*of_dataset, *warnings))),
         jpeg=manifest.jpeg,
         steps=manifest.steps,
     )

@@ -51,10 +51,10 @@ from shardctl.making.convert.rejects import (
 )
 from shardctl.making.convert.result import ConvertResult, explained, finished, has_some_rejects
 from shardctl.making.convert.table_writer import (
-    MadeDataset,
     commit_made,
     made_before,
     provenance_of,
+    tables_of,
     write_dataset,
 )
 from shardctl.making.options import reject_limit
@@ -198,8 +198,8 @@ def _plan_only(inputs: Inputs, decision: Decision) -> ConvertResult:
         *facts,
         fingerprint(inputs.parts),
         estimate=expected,
-        notices=job.notices,
-        warnings=job.warnings,
+        notices=tuple(job.notices),
+        warnings=tuple(job.warnings),
         changes=expected.changes,
     )
 
@@ -241,14 +241,12 @@ def begin_job(
     # over
     held.check()
     sweep(target, held, [other.name for other in target.jobs()])
-    job = replace(planned.job, url=conversion.folder.url)
     with naming_the_path(folder):
         folder.mkdir(parents=True)
-    told = planned.write()
-    job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *told))))
-    begin(job)
-    target.begun(job)
-    return replace(planned, job=job)
+    planned.job.warnings.extend(planned.write())
+    begin(planned.job)
+    target.begun(planned.job)
+    return planned
 
 
 def _followed(inputs: Inputs, decision: Decision) -> PreviousDataset | None:
@@ -270,13 +268,13 @@ def _job_to_resume(inputs: Inputs, decision: Decision) -> PlannedJob | None:
     job = unfinished(folder, inputs.bases, inputs.recipe)
     if job is None or job.digest_before != ("" if before is None else before.digest):
         return None
-    return PlannedJob(job, inputs, "resumed", before)
+    return PlannedJob(job, inputs, inputs.listing, "resumed", before)
 
 
 def announce(planned: PlannedJob) -> Estimate:
     """Tell what a job will do and cost. Raises StorageError if the disk cannot hold the dataset of a
     new one."""
-    job, listing, conversion = planned.job, planned.inputs.listing, planned.inputs.conversion
+    job, listing, conversion = planned.job, planned.listing, planned.inputs.conversion
     free, classes = conversion.target.free_bytes(), job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.expected * job.samples_per_record)  # if only repeats are rejected
@@ -298,8 +296,8 @@ def announce(planned: PlannedJob) -> Estimate:
         probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
-        notices=job.notices,
-        warnings=job.warnings,
+        notices=tuple(job.notices),
+        warnings=tuple(job.warnings),
         changes=job.changes,
     )
     conversion.listener.announce(expected)
@@ -332,13 +330,13 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 # --- build: the shards of the job, but for those that are there already, and the tables ---
 
 
-def _execute(planned: PlannedJob, held: WriteLease) -> tuple[int, MadeDataset]:
+def _execute(planned: PlannedJob, held: WriteLease) -> tuple[int, Manifest]:
     """Build what is left of a job: shards, tables and manifest. Return the number of samples that
-    were made, and the dataset."""
+    were made, and the manifest."""
     job, before, conversion = planned.job, planned.before, planned.inputs.conversion
     target, options = conversion.target, conversion.options
     if (made := made_before(job, target, options.keep_generations)) is not None:
-        refuse_many_rejects(made.folder, made.manifest, options.max_rejects)
+        refuse_many_rejects(tables_of(job, target, made), made, options.max_rejects)
         return 0, made
     target.entrust(job, held)
     if planned.status == "resumed":
@@ -456,23 +454,22 @@ def _commit(
     planned: PlannedJob,
     held: WriteLease,
     samples: int,
-    made: MadeDataset,
+    made: Manifest,
     checks: Pool | None,
 ) -> ConvertResult:
     """Make a job that is done the dataset. This call has made so many of its samples. Raises
     TooManyRejectsError."""
-    job, before, conversion = made.job, planned.before, planned.inputs.conversion
-    listing, target = planned.inputs.listing, conversion.target
-    if before is not None and (made.manifest.rejected or not job.changes or job.changes.changed):
+    job, before, conversion = planned.job, planned.before, planned.inputs.conversion
+    listing, target = planned.listing, conversion.target
+    if before is not None and (made.rejected or not job.changes or job.changes.changed):
         # `matching` is None where the job was planned by a process that was stopped.
         matching = planned.matching or match_files(before, listing, job.folder / FILES)
-        checked, loses = check_new(job, made.folder, matching, before, listing)
+        checked, loses = check_new(job, tables_of(job, target, made), matching, before, listing)
         if loses and conversion.options.max_rejects is None:
             raise TooManyRejectsError(
                 f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
             )
-        job = replace(job, warnings=tuple(dict.fromkeys((*job.warnings, *checked))))
-    made = replace(made, job=job)
-    job = commit_made(made, target, held, checks)
+        job.warnings.extend(checked)
+    commit_made(job, made, target, held, checks)
     result = finished(planned.inputs, planned.status, samples, job)
     return replace(result, changes=job.changes)

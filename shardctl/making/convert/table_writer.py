@@ -90,18 +90,14 @@ MUCH_KEPT = 0.1
 notice."""
 
 
-@dataclass(frozen=True)
-class MadeDataset:
-    """A job that is done: with all notices for the user, and the folder that has the tables and the
-    manifest of its dataset."""
-
-    job: DatasetJob
-    folder: LocalFolder
-    manifest: Manifest
+def tables_of(job: DatasetJob, target: Target, manifest: Manifest) -> LocalFolder:
+    """Return the folder that has the tables and the manifest of a job that is done."""
+    url = job.working.url and f"{job.url}/{manifest.generation.path}"
+    return LocalFolder(new_generation(target, job.id), url)
 
 
-def made_before(job: DatasetJob, target: Target, keep: int | None) -> MadeDataset | None:
-    """Return the dataset of a job whose tables an earlier call has written, which keeps as many
+def made_before(job: DatasetJob, target: Target, keep: int | None) -> Manifest | None:
+    """Return the manifest of a job whose tables an earlier call has written, which keeps as many
     generations (None: as it says); None if none has."""
     folder, there = LocalFolder(new_generation(target, job.id)), target.manifest()
     known = {each.path for each in there.history} if there is not None else set[str]()
@@ -109,40 +105,39 @@ def made_before(job: DatasetJob, target: Target, keep: int | None) -> MadeDatase
         manifest = Manifest.load(folder)
         kept = known.issuperset(each.path for each in manifest.kept)  # none was swept since
         if kept and keep in (None, manifest.keep):
-            return MadeDataset(job, folder, manifest)
+            return manifest
     return None
 
 
 def commit_made(
-    made: MadeDataset,
+    job: DatasetJob,
+    manifest: Manifest,
     target: Target,
     held: WriteLease,
     checks: Pool | None = None,
-) -> DatasetJob:
-    """Make this the dataset that is there. Return the job with all notices.
+) -> None:
+    """Make this the dataset that is there.
 
     An update of the dataset of before on this machine is checked first, in the processes
     `checks`, None for new ones: its tables, and the footers of its new shards. Raises DatasetError.
     """
-    if made.job.digest_before and not target.folder.url:
+    folder = tables_of(job, target, manifest)
+    if job.digest_before and not target.folder.url:
         # which most conversions never need
         from shardctl.inspection.verify.verification import verify_with
 
-        built = np.flatnonzero(made.job.kept == NOT_KEPT).tolist()
-        findings = verify_with(checks, made.folder.root, "quick", False, built).findings
+        built = np.flatnonzero(job.kept == NOT_KEPT).tolist()
+        findings = verify_with(checks, folder.root, "quick", False, built).findings
         found = next((each for each in findings if each.severity == "error"), None)
         if found is not None:
-            made.folder.path(MANIFEST).unlink()  # the next try makes the tables once more
+            folder.path(MANIFEST).unlink()  # the next try makes the tables once more
             raise DatasetError(
-                f"{made.folder.shown()}: {found.message}; the dataset is as it was before"
+                f"{folder.shown()}: {found.message}; the dataset is as it was before"
             )
-    leaves_out = made.manifest.shards < made.job.shards
-    commit(target, held, made.folder.root, made.job.folder, leaves_out)
+    commit(target, held, folder.root, job.folder, manifest.shards < job.shards)
     kept = kept_bytes(target)
-    if kept <= made.manifest.bytes * MUCH_KEPT:
-        return made.job
-    said = notice("earlier-generations", size=format_bytes(kept))
-    return replace(made.job, notices=(*made.job.notices, said))
+    if kept > manifest.bytes * MUCH_KEPT:
+        job.notices.append(notice("earlier-generations", size=format_bytes(kept)))
 
 
 def write_dataset(
@@ -151,8 +146,8 @@ def write_dataset(
     before: PreviousDataset | None,
     target: Target,
     report: Report = lambda done, total: None,
-) -> MadeDataset:
-    """Write the tables and the manifest of a job. All shards are built.
+) -> Manifest:
+    """Write the tables and the manifest of a job, and return that. All shards are built.
 
     The job brings the dataset `before` up to date, which is at `target`. `report` gets the number
     of joined shards. Raises TooManyRejectsError if not one input was converted, InputError if there
@@ -196,12 +191,12 @@ def write_dataset(
     if first_frames:
         advice = "" if job.fields is not None else "; --frames all takes all"
         said = notice("several-frames", images=counted(first_frames, "image"), advice=advice)
-        job = replace(job, notices=tuple(dict.fromkeys((*job.notices, said))))
-        job.save()  # before the manifest: who goes on from there says it too
+        if said not in job.notices:
+            job.notices.append(said)
+            job.save()  # before the manifest: who goes on from there says it too
     manifest = made.with_generation(target.manifest(), provenance.what, *numbers, provenance.keep)
-    folder = LocalFolder(new, job.working.url and f"{job.url}/{manifest.generation.path}")
-    write_manifest(folder, manifest)
-    return MadeDataset(job, folder, manifest)
+    write_manifest(tables_of(job, target, manifest), manifest)
+    return manifest
 
 
 def _outcomes(

@@ -167,13 +167,12 @@ class Listing:
     def note_label_states(self, begun: float, said: list[str]) -> None:
         """Note the digests of labels files, in which states the files are that annotations were
         read of, and the notices of that; reading has begun at this time. Nothing is noted if one
-        may have changed since, or is on a store, or if it is not known which they are."""
-        read = [each for each in self.annotations if each.digests]
-        places = [from_root(place) for each in read for place in each.places]
-        if not all(each.places for each in read) or any(map(is_stored, places)):
+        may have changed since, or is on a store."""
+        places = [from_root(place) for each in self.annotations for place in each.places]
+        if any(map(is_stored, places)):
             return
         states, newest = states_of(places)
-        if (read or self.side is not None) and newest < (begun - CLOCK_SECONDS) * 1e9:
+        if (places or self.side is not None) and newest < (begun - CLOCK_SECONDS) * 1e9:
             files = [] if self.side is None else list(self.side.digests)
             self.label_states = {
                 "files": files,

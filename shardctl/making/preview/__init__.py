@@ -32,7 +32,13 @@ from shardctl.making.commit.staging import begin
 from shardctl.making.commit.target import Target
 from shardctl.making.convert.columns import known_layout, renamed, without_key
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
-from shardctl.making.convert.conversion_plan import Draft, draft_anew, job_of, with_types
+from shardctl.making.convert.conversion_plan import (
+    Draft,
+    draft_anew,
+    job_of,
+    shards_of_plan,
+    with_types,
+)
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.options import chosen_options
 from shardctl.making.paths import check_sources
@@ -181,7 +187,8 @@ class _Trial:
             if keys
             else evenly_spaced(total, inputs)
         )
-        of_all, _ = job_of(self.inputs, self.inputs.scratch, draft)
+        splits, _ = shards_of_plan(self.inputs, draft)
+        of_all = job_of(self.inputs, self.inputs.scratch, draft, splits)
         job: Job = replace(of_all, draw=None)
         build = partial(self._build, draft, places)
         made = build(job, range(len(places)))

@@ -752,9 +752,10 @@ class DatasetJob(Job):
     changes: Changes | None = None
     """What an update changes; None for a new dataset."""
 
-    notices: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    """What was found of the inputs and the plan, which the result has too."""
+    notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What was found of the inputs and the plan, which the result has too; more may be found while
+    the job is done."""
 
     sample_bytes: float = 0.0
     samples_per_record: float = 1.0
@@ -779,8 +780,6 @@ _FORMS: dict[str, tuple[_Form, _Form]] = {
     "fields": (encode_schema, decode_schema),
     "draw": (lambda draw: draw and draw.to_json(), lambda said: said and Draw.from_json(said)),
     "changes": (lambda changes: changes and asdict(changes), lambda said: said and Changes(**said)),
-    "notices": (list, tuple),
-    "warnings": (list, tuple),
 }
 """How fields are written into job.json, and read; the others are there as they are."""
 

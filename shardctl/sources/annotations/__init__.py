@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
-from shardctl.sources.annotations.inputs import PathTable
+from shardctl.sources.annotations.inputs import NAMES, PathTable
 from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
-from shardctl.system.locations import is_stored, normal
+from shardctl.system.locations import is_stored, join, normal, parent_of
 from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
@@ -121,8 +122,15 @@ def read_annotations(
                     f"{given[field.name]} and {name} annotations both give {field.name}; use one"
                 )
             given[field.name] = name
-        found.append(read)
+        found.append(replace(read, places=read.places or _places_of(of_format, inputs)))
     return found
+
+
+def _places_of(sources: Sequence[Source], inputs: PathTable) -> tuple[str, ...]:
+    """Return the files and folders of some sources, with the lists of classes that may be beside
+    them. Without a path these are the sources of the inputs."""
+    paths = [source.path for source in sources if source.path] or inputs.bases
+    return (*paths, *(join(parent_of(path), name) for path in paths for name in NAMES))
 
 
 __all__ = [

@@ -86,8 +86,8 @@ class Annotations:
     hash of the size and the time of change of each: (rows,). `frame` is that of all rows where it
     was found out for all of them, None where it is what the rows say. `splits` are those that the
     files tell of, None where they tell of none. `numbers` has the number that each class gets in
-    the place of its own in `columns`. `places` are the files and folders that were looked at, but
-    for the inputs.
+    the place of its own in `columns`. `places` are the files and folders that were looked at;
+    none: those that were given.
     """
 
     columns: pa.Table

@@ -41,8 +41,10 @@ def read(
     own name."""
     given, digests = sources[0].path, list[bytes]()
     folder, there = given if is_folder(given) else parent_of(given), dict[str, str]()
+    places: list[str] = []
     for name in (*WORDS, NUMBERED, SOLUTION, CAFFE, TRUTH):
-        if place := next(filter(exists, (join(folder, name), join(folder, f"data/{name}"))), None):
+        places += (join(folder, name), join(folder, f"data/{name}"))
+        if place := next(filter(exists, places[-2:]), None):
             there[name] = place
 
     def lines_of(name: str) -> Iterator[tuple[int, str]]:
@@ -88,6 +90,7 @@ def read(
         (hashlib.sha256(b"\0".join(digests)).hexdigest(),),
         classes=tuple(names),
         notices=tuple(said if missing else ()),
+        places=tuple(places),
     )
 
 
