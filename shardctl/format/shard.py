@@ -67,6 +67,10 @@ COMPRESSED_BLOCK_BYTES = 1 << 20
 at 650 kB of text a zstd block already has 96 % of the ratio of one eight times as large
 (docs/dev/measurements.md)."""
 
+_WRITTEN_BYTES = 1 << 16
+"""Bytes that are handed to a file together: Arrow writes each buffer alone, and a block has one or
+more for each column."""
+
 BLOCK_TOLERANCE = 1.1
 """How much larger than the others a block of rows of very different sizes may be."""
 
@@ -186,7 +190,8 @@ class ShardWriter:
         # Workers are the parallelism; threads inside each would only fight for the same cores.
         options = pa.ipc.IpcWriteOptions(compression=compression.codec(), use_threads=False)
         file = sink if isinstance(sink, pa.NativeFile) else pa.PythonFile(sink, mode="w")
-        self._writer = pa.ipc.new_file(file, schema, options=options)
+        self._buffered = pa.BufferedOutputStream(file, _WRITTEN_BYTES)
+        self._writer = pa.ipc.new_file(self._buffered, schema, options=options)
         self._pending: list[pa.RecordBatch | list[tuple[Any, ...]]] = []
         self._pending_bytes = 0
         self._raw_bytes = 0
@@ -247,6 +252,7 @@ class ShardWriter:
         if self._pending:
             self._write_block()
         self._writer.close()
+        self._buffered.detach()
         return tuple(self._block_rows)
 
     @property
@@ -283,6 +289,7 @@ class ShardWriter:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch, custom_metadata={CHECKSUM_KEY: block_checksum(batch)})
+        self._buffered.flush()  # `tell` of the file counts the block
         self._block_rows.append(batch.num_rows)
         self._raw_bytes += batch.nbytes
 

@@ -58,7 +58,10 @@ class HashingFile(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Write all of `data` (any buffer) and return its length in bytes."""
+        """Write all of `data` (any buffer) and return its length in bytes. Once it is closed nothing
+        is written: Arrow hands over what it has left of a file that was given up."""
+        if self.closed:
+            return 0
         view = memoryview(data).cast("B")
         self._put(view)
         self._written += len(view)

@@ -27,9 +27,9 @@ from shardctl.system.files import open_ordinary
 _SIGNATURE = 28
 """Bytes of the signature of a footer."""
 
-_BUFFER = 1 << 20
-"""Bytes of a column chunk that are read at once: memory stays flat, however large the row group
-is."""
+_BUFFER, _BUFFERS = 1 << 20, 32 << 20
+"""Bytes of a column chunk, and of all, that are read at once: memory stays flat, however large the
+row group is."""
 
 
 class RowGroups(Rows):
@@ -41,8 +41,7 @@ class RowGroups(Rows):
         self.path = path
         self._version = local_version(path)
         try:
-            self._metadata, schema = _footer(path, self._version)
-            self.schema = plain_schema(schema)
+            self._metadata, self.schema = _footer(path, self._version)
         except FAULTS as error:
             raise not_a_file("Parquet", error) from error
 
@@ -92,7 +91,7 @@ class RowGroups(Rows):
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
-                buffer_size=_BUFFER,
+                buffer_size=min(_BUFFER, max(1, _BUFFERS // len(names))),
             )
             yield from reader.iter_batches(
                 max(1, rows), row_groups=[group], columns=names, use_threads=False
@@ -109,7 +108,7 @@ def _footer(path: str, _version: Version) -> tuple[Any, pa.Schema]:
         # asked for.
         if int.from_bytes(raw.read(4), "little") == file.metadata.serialized_size + _SIGNATURE:
             raise pa.ArrowInvalid("encrypted columns")
-        return file.metadata, file.schema_arrow
+        return file.metadata, plain_schema(file.schema_arrow)
 
 
 @lru_cache(8)
