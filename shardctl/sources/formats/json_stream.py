@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Bools, Bytes, Numbers
+from shardctl.format.arrays import Bytes, Numbers
 from shardctl.sources.files import changed, read_range
 from shardctl.sources.formats.base import (
     JUDGED_BYTES,
@@ -38,9 +38,6 @@ PART_BYTES = 4 << 20
 _SPACE = b" \t\r\n"
 _BETWEEN = _SPACE + b","
 """What may be between the arrays and objects of a file."""
-
-_NO_LINE_END = bytes.maketrans(b"\n", b"\r")
-"""JSON takes both for spaces between values, and neither within a string."""
 
 _Element = tuple[bytes, Rejection | None]
 """The text of a record in UTF-8, and why it is rejected, if it is; of one that is too large, its
@@ -114,7 +111,8 @@ class JsonDocument(TextFile):
             if fault:
                 faults[first + len(lines)] = fault
             # nothing between two commas is no blank line, but a broken record
-            text = b"" if fault else element.strip(_SPACE).translate(_NO_LINE_END)
+            # JSON takes both line ends for spaces between values, and neither within a string
+            text = b"" if fault else element.strip(_SPACE).replace(b"\n", b"\r")
             lines.append(text or b",")
             size += len(lines[-1])
             if size >= self.part_bytes:
@@ -239,8 +237,8 @@ class _Record(NamedTuple):
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
-_STRUCTURE = _STEPS != 0
-_STRUCTURE[b","[0]] = True
+_STRUCTURE = bytes(byte in b'{[]},"\n' for byte in range(256))
+_QUOTE, _LINE_END, _SLASH, _OPEN_LIST, _CLOSE_LIST = b'"\n\\[]'
 
 
 def find_records(
@@ -260,18 +258,21 @@ def find_records(
         data = data[: len(data) - len(carry)]
         marks, wrong, depth, in_string = _marks(data, depth, in_string)
         for place, byte, before, after in marks:
-            here, text = offset + place, data[max(start - offset, 0) : place]
+            here = offset + place
+            if before == after == 1:
+                if in_array:
+                    yield _Record(start, here, here + 1)
+                    start, begun = here + 1, False
+                continue
+            text = data[max(start - offset, 0) : place]
             if before == 0 and after == 1:
                 if begun or text.strip(_BETWEEN):
                     yield _broken(start, end, "text outside of arrays and objects")
                     return
-                in_array = byte == b"["[0]
+                in_array = byte == _OPEN_LIST
                 start, begun = here + in_array, False
-            elif after == 1 and in_array:
-                yield _Record(start, here, here + 1)
-                start, begun = here + 1, False
             elif before == 1 and after == 0:
-                if in_array and byte != b"]"[0]:
+                if in_array and byte != _CLOSE_LIST:
                     yield _broken(start, end, "a } closes an array")
                     return
                 if not in_array:
@@ -308,43 +309,35 @@ def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str |
     """Return the marks of a block, what is wrong after the last of them, and how deep and whether
     in a string it ends."""
     array = np.frombuffer(data, np.uint8)
-    quotes = _quotes(array)
-
-    def outside(places: Numbers) -> Bools:
-        even: Bools = (np.searchsorted(quotes, places) + in_string) % 2 == 0
-        return even
-
-    places = np.flatnonzero(_STRUCTURE[array])
-    places = places[outside(places)]
-    steps = _STEPS[array[places]].astype(np.int64)
-    after = depth + np.cumsum(steps)
-    before = after - steps
-    line_ends = np.flatnonzero(array == b"\n"[0])
+    structure = np.frombuffer(bytearray(data.translate(_STRUCTURE)), np.bool_)
+    structure[_escaped_quotes(array)] = False
+    places = np.flatnonzero(structure)
+    kinds = array[places]
+    quotes = kinds == _QUOTE
+    inside = (in_string + np.cumsum(quotes)) & 1 == 1
+    in_string = bool(inside[-1]) if len(inside) else in_string
+    line_ends = kinds == _LINE_END
     broken = [
-        (place, "a line end within a string")
-        for place in line_ends[~outside(line_ends)][:1].tolist()
+        (place, "a line end within a string") for place in places[line_ends & inside][:1].tolist()
     ]
+    outside = ~(inside | quotes | line_ends)
+    places, kinds = places[outside], kinds[outside]
+    steps = _STEPS[kinds]
+    after = depth + np.cumsum(steps, dtype=np.int64)
+    before = after - steps
     broken += [(place, "a bracket closes nothing") for place in places[after < 0][:1].tolist()]
     at, wrong = min(broken, default=(len(data), None))
     marked = (places < at) & ((before == 0) | (after == 0) | ((steps == 0) & (after == 1)))
-    columns = (places[marked], array[places[marked]], before[marked], after[marked])
+    columns = (places[marked], kinds[marked], before[marked], after[marked])
     marks = list(zip(*(column.tolist() for column in columns), strict=True))
-    return (
-        marks,
-        wrong,
-        int(after[-1]) if len(after) else depth,
-        bool((len(quotes) + in_string) & 1),
-    )
+    return marks, wrong, int(after[-1]) if len(after) else depth, in_string
 
 
-def _quotes(array: Bytes) -> Numbers:
-    """Return where strings begin and end: the places of the quotes without an odd number of
-    backslashes before."""
-    quotes = np.flatnonzero(array == b'"'[0])
-    slashes = np.flatnonzero(array == b"\\"[0])
-    if not len(slashes):
-        return quotes
+def _escaped_quotes(array: Bytes) -> Numbers:
+    """Return the places of the quotes with an odd number of backslashes before."""
+    slashes = np.flatnonzero(array == _SLASH)
     firsts = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
     lengths = np.diff(firsts, append=len(slashes))
-    escaped = (slashes[firsts] + lengths)[lengths % 2 == 1]
-    return quotes[~np.isin(quotes, escaped, assume_unique=True)]
+    after = (slashes[firsts] + lengths)[lengths % 2 == 1]
+    escaped: Numbers = after[array[after] == _QUOTE]
+    return escaped
