@@ -53,6 +53,13 @@ BESIDE_KEY, LABELS_KEY = "shardctl.beside", "shardctl.labels"
 """Metadata of the first stream: what stands for the files that decide what is read of others
 (Listing.beside); and what was noted of labels files and annotations, as JSON."""
 
+
+def marked(file_states: pa.Table, beside: str, labels: Json) -> pa.Table:
+    """Return the states of files with these metadata; none for labels of which nothing is noted."""
+    said = {BESIDE_KEY: beside} | ({LABELS_KEY: json.dumps(labels)} if labels else {})
+    return file_states.replace_schema_metadata(said)
+
+
 COUNTED_ROWS = 256
 """Rows of shards that are in memory."""
 

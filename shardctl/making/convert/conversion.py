@@ -276,55 +276,62 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     base_of = SourceBase.of if engines.is_here(options.engine) else SourceBase.anywhere
     bases = tuple(base_of(root.base) for root in request.roots)
     if options.append and manifest is not None:
-        refuse_written(conversion.folder.text, manifest)
-        before = conversion.before(manifest)
-        whole = manifest.records is None
-        times, given = before.state.mtime_ns, request.roots
-        known = Appending(before.files, times, whole, manifest.sources, given, rules.labels)
-        if listing.side_files:
-            raise InputError(
-                f"{printable(listing.side_files[0][0])}: labels files name all inputs, and "
-                "--append reads new ones alone; use --update"
-            )
-        listing, sources = known.joined(listing, scratch), known.sources
+        listing, sources = _appended(conversion, manifest, listing, scratch)
         # nothing is read of those that were not given
         bases = tuple(map(SourceBase.anywhere, map(folder_of, sources)))
     refuse_repeated(listing)
-    settings = request.recorded_settings(recipe)
+    settings, others = (
+        request.recorded_settings(recipe),
+        listing.side_files or rules.labels.annotations,
+    )
     parts = {
         "inputs": inputs_digest(listing, settings),
         "labels": "",
         **parts_without_sources(recipe, settings),
     }
-    known_labels = _known_labels(conversion, manifest, sources, listing, parts)
-    if known_labels:
-        parts["labels"] = known_labels
+    found = Inputs(conversion, manifest, recipe, rules, listing, sources, bases, parts, scratch)
+    if others and (known := _labels_before(found)):
+        parts["labels"] = known
     else:
         read_labels(listing, rules.labels, reading, scratch)
-        parts |= {
-            "inputs": inputs_digest(listing, settings),
-            "labels": labels_digest(listing.label_digests),
-        }
-    return Inputs(conversion, manifest, recipe, rules, listing, sources, bases, parts, scratch)
+        parts["labels"] = labels_digest(listing.label_digests)
+        if rules.labels.annotations:  # only they say whether lists of splits count
+            parts["inputs"] = inputs_digest(listing, settings)
+    return found
 
 
-def _known_labels(
-    conversion: Conversion,
-    manifest: Manifest | None,
-    sources: Sequence[str],
-    listing: Listing,
-    parts: Mapping[str, str],
-) -> str:
+def _appended(
+    conversion: Conversion, manifest: Manifest, listing: Listing, scratch: Path
+) -> tuple[Listing, list[str]]:
+    """Return the list of the dataset's inputs and the new ones, and the sources of both. Raises
+    DatasetError, InputError."""
+    request = conversion.request
+    refuse_written(conversion.folder.text, manifest)
+    before, whole = conversion.before(manifest), manifest.records is None
+    times, given = before.state.mtime_ns, request.roots
+    known = Appending(before.files, times, whole, manifest.sources, given, request.labels)
+    if listing.side_files:
+        raise InputError(
+            f"{printable(listing.side_files[0][0])}: labels files name all inputs, and "
+            "--append reads new ones alone; use --update"
+        )
+    return known.joined(listing, scratch), known.sources
+
+
+def _labels_before(inputs: Inputs) -> str:
     """Return what stands for labels files and annotations, if all else is as it was when the
     dataset was made, and they have the sizes and times of change that they had: they need not be
     read again, and the notices of that are repeated. Else ""."""
-    if manifest is None or conversion.options.overwrite or tuple(sources) != manifest.sources:
+    conversion, manifest, listing = inputs.conversion, inputs.manifest, inputs.listing
+    if (
+        manifest is None
+        or conversion.options.overwrite
+        or tuple(inputs.sources) != manifest.sources
+        or {*differing_parts(manifest.fingerprint_parts, inputs.parts)} - {VERSIONS, "labels"}
+    ):
         return ""
-    if {*differing_parts(manifest.fingerprint_parts, parts)} - {VERSIONS, "labels"}:
-        return ""
-    folder = dataset_of(manifest, conversion.folder)
     conversion.target.fetch_files((UPDATE,))
-    state = UpdateState.find(folder, manifest.update)
+    state = UpdateState.find(dataset_of(manifest, conversion.folder), manifest.update)
     if state is None or not listing.labels_are(state.labels):
         return ""
     listing.notices += state.labels["notices"]

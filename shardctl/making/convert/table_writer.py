@@ -24,7 +24,7 @@ from shardctl.format.tables import (
     new_table,
     read_rejects,
 )
-from shardctl.format.update_state import NOTHING_PRUNED, Pruned
+from shardctl.format.update_state import NOTHING_PRUNED, Pruned, marked
 from shardctl.images.codecs import backend
 from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_generation
 from shardctl.making.commit.staging import clear_partial_files
@@ -171,7 +171,7 @@ def write_dataset(
         first_frames += found.first_frames
         return found
 
-    new, states = new_generation(target, job.id), job.files.replace_schema_metadata(job.marks)
+    new, states = new_generation(target, job.id), marked(job.files, job.beside, job.label_states)
     facts = join_markers(of_dataset, new, settings, done, lines, None, True, states, pruned)
     made = manifest_of(
         of_dataset.layout,

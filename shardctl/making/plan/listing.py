@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,6 @@ import xxhash
 
 from shardctl.format.arrays import Bools, Hashes, Numbers, hash_column, numbers_of, table_rows
 from shardctl.format.names import Json
-from shardctl.format.update_state import BESIDE_KEY, LABELS_KEY
 from shardctl.making.notices import notice
 from shardctl.sources.annotations import (
     AnnotationRule,
@@ -189,13 +187,6 @@ class Listing:
         files = [sha256_of(Path(local_copy(file))) for file, _ in self.side_files]
         states, _ = states_of(recorded["places"])
         return bool((files, states) == (recorded["files"], recorded["states"]))
-
-    @property
-    def marks(self) -> dict[str, str]:
-        """What a dataset keeps to see whether files beside its inputs have changed
-        (UpdateState)."""
-        found = {BESIDE_KEY: self.digest_beside}
-        return found | {LABELS_KEY: json.dumps(self.label_states)} if self.label_states else found
 
     def note(self, which: str, **values: object) -> None:
         """Add a notice (making/notices.py)."""

@@ -144,15 +144,12 @@ def make_preview(
         engine = local_engine(chosen.workers, chosen.limits(), on_line)
         try:
             listener = ConversionProgress(shown).listener()
+            _refuse_others(given.get("kind"))
             conversion = Conversion(request, listener, engine, target, asks_cost=False)
             found = list_inputs(conversion, scratch)
             # inputs are compared for no duplicates: that takes a look at all of them
             checked = replace(found.recipe, duplicates=KEEP_ALL)
-            if checked.kind != "image":
-                raise UsageError(
-                    f"a preview is for images, and these are {checked.kind}; convert and inspect "
-                    "them"
-                )
+            _refuse_others(checked.kind)
             if checked.store is not None and checked.store.name == "none":
                 functions = checked.sample_transforms
                 steps = tuple(step for step in checked.transform if step not in functions)
@@ -166,6 +163,12 @@ def make_preview(
             return with_types(lambda all_types: trial.run(inputs, keys, all_types))
         finally:
             engine.close()
+
+
+def _refuse_others(kind: str | None) -> None:
+    """Raise UsageError for a kind of samples that has no preview."""
+    if kind not in ("image", "auto", None):
+        raise UsageError(f"a preview is for images, and these are {kind}; convert and inspect them")
 
 
 @dataclass(frozen=True)

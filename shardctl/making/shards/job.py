@@ -740,8 +740,11 @@ class DatasetJob(Job):
     parts: dict[str, str]
     """The parts of the fingerprint."""
 
-    marks: dict[str, str] = field(default_factory=dict)
-    """What the dataset keeps to see whether files beside its inputs have changed (UpdateState)."""
+    beside: str = ""
+    """The digest of files that decide how other files are read; "" for none."""
+
+    label_states: Json = field(default_factory=dict)
+    """What was noted of labels files and annotations (Listing.note_label_states)."""
 
     digest_before: str = ""
     """The digest of the dataset that the job updates (its SHA256SUMS); "" for a new dataset."""
