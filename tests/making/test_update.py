@@ -38,7 +38,8 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable
-from shardctl.making.convert import Listener, conversion, run
+from shardctl.making.convert import Listener, conversion, decision, run
+from shardctl.making.convert.decision import Decision
 from shardctl.sources import walk, walked
 from shardctl.system.files import sha256_of
 
@@ -201,6 +202,24 @@ def test_an_update_beside_other_files(beside, happens, source, out, tmp_path, mo
     result = update(source, out, **options)
     assert result.status == ("up-to-date" if happens is _nothing else "updated")
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
+
+
+def test_it_begins_anew_where_another_process_has_replaced_the_dataset(source, out, monkeypatch):
+    convert(source, out, recipe=SMALL)
+    _touched(source)
+    decisions = []
+
+    def decided(inputs: Any) -> Any:
+        decisions.append(decision.decide(inputs))
+        if len(decisions) == 1:
+            monkeypatch.setattr(run, "decide", decision.decide)
+            update(source, out, recipe=SMALL)  # before this one has the lease
+            monkeypatch.setattr(run, "decide", decided)
+        return decisions[-1]
+
+    monkeypatch.setattr(run, "decide", decided)
+    assert update(source, out, recipe=SMALL).status == "up-to-date"
+    assert decisions == [Decision.FOLLOW, Decision.NOTHING]
 
 
 @pytest.mark.parametrize("labels", ["coco", "a labels file"])
