@@ -128,25 +128,23 @@ class ObjectsWriter:
         schema = pa.schema([(OBJECTS, objects_type(ITEMS)), (ANNOTATED, ANNOTATED_TYPE)])
         self._writer = TableWriter(path, schema)
         self._rule, self._relative = rule, relative
-        self._objects: list[Marked] = []
-        self._annotated: list[dict[str, Any]] = []
+        self._items: Marked = {name: [] for name in ITEMS}
+        self._ends, self._sizes = [0], list[tuple[int, int] | None]()
         self._members: set[str] = set()
         self._outside = self._degenerate = 0
 
     def add(self, objects: Marked, size: tuple[int, int] | None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be
         this."""
-        self._members |= {name for name, items in objects.items() if items}
-        outside, degenerate = odd_boxes(
-            objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative
-        )
-        self._outside += outside
-        self._degenerate += degenerate
-        nothing = {"segmentation": list[Any](), "keypoints": list[Any]()}
-        unknown = {name: [nothing.get(name)] * len(objects["bbox"]) for name in ITEMS}
-        self._objects.append({name: objects.get(name) or unknown[name] for name in ITEMS})
-        self._annotated.append(annotated(self._rule, size, self._relative))
-        if len(self._objects) >= ROWS_AT_ONCE:
+        end = self._ends[-1]
+        for name, items in objects.items():
+            if items:
+                _fill(name, self._items[name], end)
+                self._items[name] += items
+                self._members.add(name)
+        self._ends.append(end + len(objects["bbox"]))
+        self._sizes.append(size)
+        if len(self._sizes) >= ROWS_AT_ONCE:
             self._flush()
 
     def finish(self, rows: Rows, role: Objects, **more: Any) -> Annotations:
@@ -166,9 +164,27 @@ class ObjectsWriter:
         return Annotations(table, rows, (field,), roles={OBJECTS: role}, **more)
 
     def _flush(self) -> None:
-        how = pa.array(self._annotated, ANNOTATED_TYPE)
-        self._writer.write([pa.array(self._objects, objects_type(ITEMS)), how])
-        self._objects, self._annotated = [], []
+        ends, sizes = pa.array(self._ends, pa.int32()), self._sizes
+        limits = np.array([(1, 1) if self._relative else size or (0, 0) for size in sizes])
+        limits = limits.reshape(-1, 2).repeat(np.diff(self._ends), axis=0)
+        odd = odd_boxes(self._items["bbox"], limits, self._relative)
+        self._outside += odd[0]
+        self._degenerate += odd[1]
+        lists = []
+        for name, items in self._items.items():
+            _fill(name, items, self._ends[-1])
+            lists.append(pa.ListArray.from_arrays(ends, pa.array(items, ITEMS[name])))
+            items.clear()
+        objects = pa.StructArray.from_arrays(lists, fields=list(objects_type(ITEMS)))
+        how = [annotated(self._rule, size, self._relative) for size in sizes]
+        self._writer.write([objects, pa.array(how, ANNOTATED_TYPE)])
+        self._ends, self._sizes = [0], []
+
+
+def _fill(name: str, items: list[Any], end: int) -> None:
+    """Have a member of the objects before `end` of which it is not known be nothing."""
+    nothing: Any = [] if name in ("segmentation", "keypoints") else None
+    items += [nothing] * (end - len(items))
 
 
 def fault_of_rle(runs: Mapping[str, Any]) -> str | None:

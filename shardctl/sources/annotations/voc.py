@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 from xml.parsers import expat
 
 import numpy as np
@@ -25,7 +26,6 @@ from shardctl.sources.annotations.objects import (
     Marked,
     ObjectsWriter,
     Others,
-    others_in,
     said_of_others_in,
 )
 from shardctl.sources.annotations.per_image import (
@@ -47,14 +47,16 @@ from shardctl.system.text import composed, counted
 
 ZERO_BASED = "zero-based"
 
+ROOT = "annotation"
 FILE_NAME = "annotation/filename"
 SIZE = ("annotation/size/width", "annotation/size/height")
 OBJECT = "annotation/object"
-CORNERS = tuple(f"{OBJECT}/bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
-TURNED = tuple(f"{OBJECT}/robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
+CORNERS = tuple(f"bndbox/{name}" for name in ("xmin", "ymin", "xmax", "ymax"))
+TURNED = tuple(f"robndbox/{name}" for name in ("cx", "cy", "w", "h", "angle"))
 SAID = {"0": False, "1": True}
 """What flags say; anything else has no place."""
 KNOWN = ("name", "bndbox", "robndbox", *FLAGS)
+PLACES = frozenset(("name", "bndbox", *CORNERS, *TURNED))
 UNSAID = "Unspecified"
 """What tools write as `pose` where nobody said it."""
 
@@ -83,22 +85,32 @@ def read(
     classes: dict[str, int] = {}
     digest, left_out, at_zero = Digest(), Others(), 0
 
-    def parsed(row: int, data: bytes) -> tuple[Marked, Any]:
+    def made(row: int, said: dict[str, str], records: list[Record]) -> tuple[Marked, Any]:
         nonlocal at_zero
-        said, records = parse(data)
         objects, zeros = _objects(records, classes, offsets[row])
         at_zero += zeros
         for _, record in records:
-            said_in = [each for each in record.items() if each[1] not in ("", UNSAID)]
-            texts = {path.split("/")[2]: text for path, text in said_in}
-            known = [name for name in KNOWN if name not in FLAGS or texts.get(name) in SAID]
-            left_out.update(others_in(texts, known))
+            texts = {
+                path.partition("/")[0]: text
+                for path, text in record.items()
+                if path not in PLACES and text not in ("", UNSAID)
+            }
+            left_out.update(
+                (name, "object")
+                for name, text in texts.items()
+                if name not in KNOWN or (name in FLAGS and text not in SAID)
+            )
         try:
             width, height = (int(float(said[name])) for name in SIZE)
         except (KeyError, ValueError, OverflowError):
             return objects, None
         fits = 0 < width < 2**31 and 0 < height < 2**31
         return objects, (width, height) if fits else None
+
+    def parsed(row: int, data: bytes) -> tuple[Marked, Any]:
+        with suppress(ValueError, LookupError, SyntaxError):
+            return made(row, *_parse_quickly(data))
+        return made(row, *parse(data))  # it says what is wrong, and where
 
     annotated = sorted(matched)
     writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
@@ -148,7 +160,41 @@ def _match(found: Sequence[FoundFile], inputs: PathTable, shown: str) -> Found:
 
 
 Record = tuple[int, dict[str, str]]
-"""The line where an object begins, and the text of its elements by path."""
+"""The line where an object begins, and the text of its elements by their paths in it."""
+
+
+QUICK = 1 << 20
+"""The largest file of which a tree is made: it takes 20 times the memory."""
+
+
+def _parse_quickly(data: bytes) -> tuple[dict[str, str], list[Record]]:
+    """Return what `parse` does, but for the lines. Raises ValueError, LookupError, SyntaxError for
+    a file that may be wrong, or takes more care."""
+    if len(data) > QUICK or b"<!D" in data or b"\0" in data:
+        raise ValueError
+    root = ElementTree.XML(data)
+    if root.tag != ROOT:
+        raise ValueError
+    objects = root.findall("object")
+    for each in objects:
+        root.remove(each)
+    return _texts(root, f"{ROOT}/", {}), [(0, _texts(each, "", {})) for each in objects]
+
+
+def _texts(element: ElementTree.Element, above: str, into: dict[str, str]) -> dict[str, str]:
+    """Return the text of each element below one, by its path."""
+    for child in element:
+        path, text = f"{above}{child.tag}", child.text
+        if len(child):
+            if path.count("/") > 20:
+                raise ValueError
+            _texts(child, f"{path}/", into)
+            text = child[-1].tail
+        if path not in into:
+            into[path] = text.strip() if text else ""
+        elif path.partition("/")[0] in KNOWN:
+            raise ValueError
+    return into
 
 
 def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
@@ -168,16 +214,17 @@ def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
             raise wrong("elements are nested deeper than 32 levels")
         path.append(name)
         text.clear()
-        if path[0] != "annotation":
+        if path[0] != ROOT:
             raise wrong(f"the root is {name}, and that of a VOC file is annotation")
         if "/".join(path) == OBJECT:
             objects.append((parser.CurrentLineNumber, {}))
 
     def end(_: str) -> None:
-        where = "/".join(path)
-        into = objects[-1][1] if where.startswith(f"{OBJECT}/") else said
-        if where in into and into is not said and path[2] in KNOWN:
-            raise wrong(f"an object has more than one {path[2]}")
+        where, into = "/".join(path), said
+        if where.startswith(f"{OBJECT}/"):
+            where, into = where.removeprefix(f"{OBJECT}/"), objects[-1][1]
+            if where in into and path[2] in KNOWN:
+                raise wrong(f"an object has more than one {path[2]}")
         into.setdefault(where, "".join(text).strip())
         path.pop()
         text.clear()
@@ -206,7 +253,7 @@ def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tup
     flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
     at_zero = 0
     for line, record in records:
-        name, polygon = record.get(f"{OBJECT}/name"), list[float]()
+        name, polygon = record.get("name"), list[float]()
         if not name:
             raise ValueError(f"line {line}: an object has no name")
         try:
@@ -221,10 +268,9 @@ def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tup
                 f"line {line}: the object {name!r:.60} has no bndbox of four numbers"
             ) from None
         left, top, right, bottom = edges
-        wrong = "ends before it begins" if left > right or top > bottom else ""
-        if not all(math.isfinite(edge) and abs(edge) < BEYOND for edge in edges):
-            wrong = "is beyond any image"
-        if wrong:
+        if not (-BEYOND < left <= right < BEYOND and -BEYOND < top <= bottom < BEYOND):
+            within = all(abs(edge) < BEYOND for edge in edges)  # which nan is not
+            wrong = "ends before it begins" if within else "is beyond any image"
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} {wrong}")
         first = 0 if polygon else offset  # the places of a turned box are no pixels
         at_zero += first and (left == 0 or top == 0)
@@ -234,7 +280,7 @@ def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tup
         )
         objects["segmentation"].append([polygon] if polygon else [])
         for flag, values in flags.items():
-            values.append(SAID.get(record.get(f"{OBJECT}/{flag}", "")))
+            values.append(SAID.get(record.get(flag, "")))
     if not any(objects["segmentation"]):
         del objects["segmentation"]
     known = {flag: values for flag, values in flags.items() if any(v is not None for v in values)}

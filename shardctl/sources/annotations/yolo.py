@@ -113,7 +113,7 @@ def read(
         _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
 
     def parsed(row: int, data: bytes) -> tuple[Marked, None]:
-        return parse(data, setup, printable(matched[row])), None
+        return parse(data, setup, matched[row]), None
 
     rows = np.arange(len(inputs))
     writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
@@ -168,7 +168,7 @@ def _refuse_unread(
 # --- lines ---
 
 
-def parse(data: bytes, setup: Setup, shown: str = "") -> Marked:
+def parse(data: bytes, setup: Setup, file: str = "") -> Marked:
     """Return the objects of one image, places as shares of its size.
 
     Raises ValueError, the end of a message; InputError for a line that may be a polygon of four
@@ -179,11 +179,13 @@ def parse(data: bytes, setup: Setup, shown: str = "") -> Marked:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start}: not UTF-8; recode the file") from None
+    if setup.task in (None, "detect") and (boxes := _plain_boxes(lines, setup)):
+        return boxes
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 category, *values = _numbers_in(line, setup)
-                places = _places(values, setup, f"{shown}: line {number}")
+                places = _places(values, setup, f"{file}: line {number}")
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
             for items, item in zip(objects.values(), (int(category), *places), strict=True):
@@ -193,14 +195,36 @@ def parse(data: bytes, setup: Setup, shown: str = "") -> Marked:
     }
 
 
+def _plain_boxes(lines: Sequence[str], setup: Setup) -> Marked | None:
+    """Return the objects of lines that are all boxes, and right, as most files have them; None for
+    others."""
+    categories, boxes = list[int](), list[list[float]]()
+    most, low, high = len(setup.names or ()) or BEYOND, -OVERSHOOT, 1 + OVERSHOOT
+    try:
+        for line in lines:
+            category, x, y, width, height = map(float, line.split())
+            left, top = x - width / 2, y - height / 2
+            if not (
+                (category.is_integer() and 0 <= category < most)
+                and (low <= left + width / 2 <= high and low <= top + height / 2 <= high)
+                and (0 <= width <= high and 0 <= height <= high)
+            ):
+                return None
+            categories.append(int(category))
+            boxes.append([left, top, width, height])
+    except ValueError:
+        return None
+    return {"category": categories, "bbox": boxes}
+
+
 def _numbers_in(line: str, setup: Setup) -> list[float]:
     """Return the numbers of a line, the first of which is that of a class. Raises ValueError."""
     try:
-        values = [float(cell) for cell in line.split()]
+        values = list(map(float, line.split()))
     except ValueError:
         shown = printable(line.strip()[:60])
         raise ValueError(f"it has something else than numbers ({shown})") from None
-    if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
+    if not (math.isfinite(sum(values)) and max(map(abs, values)) < BEYOND):
         raise ValueError("a number is not finite, or beyond any image")
     most = math.inf if setup.names is None else len(setup.names)
     if not values[0].is_integer() or not 0 <= values[0] < most:
@@ -210,7 +234,7 @@ def _numbers_in(line: str, setup: Setup) -> list[float]:
 
 
 def _places(
-    values: list[float], setup: Setup, shown: str
+    values: list[float], setup: Setup, where: str
 ) -> tuple[list[float], list[list[float]], list[list[float]]]:
     """Return the box (x, y, width, height), the polygon, if any, and the keypoints of a line, whose
     class has been taken off. Raises ValueError, InputError.
@@ -238,7 +262,7 @@ def _places(
         raise ValueError(f"{count + 1} numbers, and {takes}{pose}")
     if count == 8 and task is None:
         raise InputError(
-            f"{shown}: nine numbers may be a polygon of four points or a turned box; give "
+            f"{printable(where)}: nine numbers may be a polygon of four points or a turned box; give "
             "--yolo-task segment or --yolo-task obb"
         )
     points = []
