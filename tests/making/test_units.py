@@ -31,13 +31,16 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, SHARDS
 from shardctl.format.tables import open_table
 from shardctl.making.convert import Listener, discover
-from shardctl.making.shards import builder, inputs, task
+from shardctl.making.shards import builder, inputs, records, task
 from shardctl.making.shards.engines import local
 from shardctl.making.shards.engines.local import Engine, OnFound
 from shardctl.making.shards.inputs import PrePlanTask, run_task
 from shardctl.making.shards.marker import WorkDone
 from shardctl.making.shards.records import read_unit
+from shardctl.sources.formats.base import Reading, TextPart
 from shardctl.sources.formats.csv import Delimited, DelimitedFile
+from shardctl.sources.formats.jsonl import JsonLines
+from shardctl.sources.formats.lines import LineFile
 from shardctl.system.processes.worker_state import WorkerProgress
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
@@ -352,6 +355,39 @@ def test_a_file_that_changes_before_it_is_read_costs_its_own_records(tmp_path, o
     lost = Counter(splits[reject.key] for reject in rejects for _ in range(reject.records))
     assert lost == Counter(own.values())
     expect_whole(out)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "txt"])
+def test_small_files_that_are_read_together_give_the_bytes_of_each_by_itself(
+    tmp_path, monkeypatch, form
+):
+    odd = '{"n": [null]}', "\n", '"\udcff"\n', '{"t": "a"}\r', '{"n":\n[4]}\n'
+    for number in range(60):
+        rows = [{"n": [row] * (row % 3), "t": f"{number}", "b": row % 2 > 0} for row in range(9)]
+        text = "".join(f"{json.dumps(row)}\n" for row in rows)
+        text += "" if number % 12 else odd[number // 12]
+        write(tmp_path / "in" / f"{number:02d}.{form}", text.encode(errors="surrogateescape"))
+    monkeypatch.setattr(records, "TOGETHER_BYTES", 3000)
+    found, options = [], {"max_rejects": "50%", "samples_per_shard": 1000}
+    for size in (0, 1 << 16):
+        monkeypatch.setattr(records, "SMALL_BYTES", size)
+        convert(tmp_path / "in", tmp_path / f"{size}", {"record": "line"}, **options)
+        found.append(sums(tmp_path / f"{size}"))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "values", [[1, None], [[1], [None]], [True, None], ["a", None], [[["a"]], [None]]]
+)
+def test_how_large_a_record_is_does_not_depend_on_other_files(values):
+    """That decides where a block ends."""
+    text, reading = JsonLines(), Reading()
+    texts = [f"{json.dumps({'v': value})}\n".encode() * 9 for value in [values[0], *values] * 2]
+    schema = text.types_of(TextPart(b"".join(texts)), reading).found()
+    own = [text.parse(TextPart(each), reading, schema, None).batch for each in texts]
+    found = [each.batch for each in LineFile(text).parse_together(texts, reading, schema)]
+    assert found == own
+    assert [batch.nbytes for batch in found] == [batch.nbytes for batch in own]
 
 
 def test_types_that_differ_while_several_workers_build_shards_are_found_again(tmp_path, out):

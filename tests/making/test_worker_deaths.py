@@ -110,6 +110,25 @@ def large(sample):
 """
 
 
+UNPARSED = """
+import ctypes
+from shardctl.sources.formats.jsonl import JsonLines
+
+parse = JsonLines.parse
+
+def fatal(form, part, reading, schema, choose):
+    parsed = parse(form, part, reading, schema, choose)
+    if "fatal" in parsed.batch.schema.names and True in parsed.batch["fatal"].to_pylist():
+        ctypes.string_at(0)
+    return parsed
+
+JsonLines.parse = fatal
+
+def same(sample):
+    return sample
+"""
+
+
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Path:
     """Files with ten records each, and steps of which one stands for a fault of a library that
@@ -129,6 +148,15 @@ def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables, out):
     result = shardctl.convert(tables, out, recipe=steps, workers=1)
     assert (result.samples, result.rejected) == (30, 10)
     assert {(reject.source, reject.error) for reject in rejects_of(out)} == {("2.jsonl", "crashed")}
+
+
+def test_a_record_that_is_fatal_to_a_parser_of_several_files_costs_itself_alone(tables, out):
+    write_lines(tables / "2.jsonl", ({"n": n, "fatal": n == 7} for n in range(10)))
+    steps = {"transform": [{"name": "custom", "target": "table_steps:same"}]}
+    write(tables.parent / "table_steps.py", UNPARSED)
+    result = shardctl.convert(tables, out, recipe=steps, workers=1, samples_per_shard=100)
+    assert (result.samples, result.rejected) == (39, 1)
+    assert {(reject.key, reject.error) for reject in rejects_of(out)} == {("2.jsonl#8", "crashed")}
 
 
 @pytest.mark.thorough(after=1)

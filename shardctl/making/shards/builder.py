@@ -499,8 +499,10 @@ class ShardBuilder:
     def _add_part(self, planned: PlannedUnit, part: Unit) -> None:
         """Add the samples of a unit, or of a part of it, as they are read."""
         digest, choose = xxhash.xxh3_64(), self._making.choice.to_read(planned)
+        is_whole = choose is None and part == planned.unit
+        ahead = self._making.ahead.get(planned.number) if is_whole else None
         try:
-            for parsed in read_unit(self._job, planned, part, choose, digest):
+            for parsed in read_unit(self._job, planned, part, choose, digest, ahead):
                 self._add_parsed(parsed)
             self._making.outcome.digest = digest.intdigest()
             if part == planned.unit and self._images is None:  # and not one record of it

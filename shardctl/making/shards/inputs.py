@@ -182,7 +182,8 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
         data, status = read_file(path, unit.size)
     except OSError as error:
         raise _unreadable(job, planned, error) from error
-    if not job.recorded and (status.st_mtime_ns != file.mtime_ns or len(data) != unit.size):
+    found = len(data), status.st_size, status.st_mtime_ns
+    if not job.recorded and found != (unit.size, unit.size, file.mtime_ns):
         raise changed(job, planned)
     return data
 

@@ -191,13 +191,14 @@ class RetryHints:
     where models are called with several units that are records, the first of these, and the model
     is called with each alone before. `unfit` are units that have records which do not fit the types
     that were given. `anew` says that nothing is to be taken from the dataset before: its shard is
-    damaged, or cannot be read.
+    damaged, or cannot be read. `apart` says that no units are read together: a worker died.
     """
 
     lost: Mapping[RecordUnit, Rejection] = field(default_factory=dict)
     careful: frozenset[int] = frozenset()
     unfit: frozenset[int] = frozenset()
     anew: bool = False
+    apart: bool = False
 
     def with_lost(self, lost: Mapping[RecordUnit, Rejection]) -> RetryHints:
         """Return the same hints, and that these are lost too."""

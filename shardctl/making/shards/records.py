@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
@@ -48,6 +49,7 @@ from shardctl.sources.formats import (
     find_format,
 )
 from shardctl.sources.formats.base import FOLDER
+from shardctl.sources.formats.lines import LineFile
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.splits import GroupRule
 from shardctl.system.locations import follow, parent_of, path_below
@@ -64,19 +66,34 @@ from shardctl.transforms.pipeline.functions import unshared
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
 
+SMALL_BYTES, TOGETHER_BYTES = 64 << 10, 256 << 10
+"""Files of lines of at most so many bytes are parsed together, up to so many bytes at a time: to
+begin with each takes as long as to parse 100 lines of it (2026-11-30)."""
+
+Ahead = tuple[bytes, Parsed]
+"""The bytes of a unit, and all records of it."""
+
 
 def read_unit(
-    job: Job, planned: PlannedUnit, unit: Unit, choose: Choose | None, digest: Digest
+    job: Job,
+    planned: PlannedUnit,
+    unit: Unit,
+    choose: Choose | None,
+    digest: Digest,
+    ahead: Ahead | None = None,
 ) -> Iterator[Parsed]:
     """Yield the chosen records of a unit of a file of many records, labels as the numbers of their
-    classes.
+    classes. What was read `ahead` is all of its records.
 
     Raises Rejection, Misfit, SourceGoneError.
     """
     assert job.fields is not None, "a format reads into columns"
-    for parsed in read_fields(
-        job, planned, unit, job.recipe.record_reading, job.fields, choose, digest
-    ):
+    rules = job.recipe.record_reading
+    parts: Iterable[Parsed] = read_fields(job, planned, unit, rules, job.fields, choose, digest)
+    if ahead is not None:
+        digest.update(ahead[0])
+        parts = ahead[1:]
+    for parsed in parts:
         if job.renames:
             names = [job.renames.get(name, name) for name in parsed.batch.schema.names]
             parsed = replace(parsed, batch=parsed.batch.rename_columns(names))
@@ -172,6 +189,56 @@ def read_fields(
                     raise changed(job, planned)
                 return
         yield parsed
+
+
+def parsed_ahead(
+    job: Job, units: Iterable[PlannedUnit], progress: WorkerProgress, ahead: dict[int, Ahead]
+) -> Iterator[PlannedUnit]:
+    """Yield the same units of files of many records. Small files of lines that follow each other are
+    parsed together: `ahead` has those, by the numbers of their units.
+
+    Where one of them is not as it should be, each is read by itself, and where records have
+    objects: Arrow may make these larger of a file than of several, which decides where blocks end.
+    """
+    if not all(_is_plain(f.type) for f in job.fields or ()):
+        yield from units
+        return
+    size = 0
+
+    def place(planned: PlannedUnit) -> tuple[LineFile | None, int]:
+        nonlocal size
+        size += planned.unit.size
+        form = _lines_of(job, planned)
+        return form, planned.number if form is None else size // TOGETHER_BYTES
+
+    for (form, _), group in groupby(units, place):
+        several, texts = list(group), list[bytes]()
+        ahead.clear()
+        if form is not None and len(several) > 1:
+            with contextlib.suppress(MemoryError, Misfit, Rejection):
+                for planned in several:
+                    progress.begin(planned.number)
+                    texts.append(read_whole(job, planned))
+                progress.begin(several[0].number)
+                found = form.parse_together(texts, job.recipe.record_reading, job.fields)
+                for planned, text, parsed in zip(several, texts, found, strict=False):
+                    if len(parsed.numbers) == planned.unit.records:
+                        ahead[planned.number] = text, parsed
+        yield from several
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    return _is_plain(type_.value_type) if is_list(type_) else not pa.types.is_nested(type_)
+
+
+def _lines_of(job: Job, planned: PlannedUnit) -> LineFile | None:
+    """Return the format of a small file of lines, None for others."""
+    unit, file = planned.unit, planned.file
+    if planned.fault is not None or unit.size > SMALL_BYTES or unit[:3] != (0, file.size, 0):
+        return None
+    ending = ending_of(file.path, job.path_of(file))
+    form = find_format(ending, job.recipe.record_reading, job.shuffle is not None)
+    return form if isinstance(form, LineFile) else None
 
 
 def sample_of(job: Job, planned: PlannedUnit, record: int | None, fields: Sample) -> Sample:

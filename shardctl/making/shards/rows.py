@@ -22,7 +22,7 @@ from shardctl.images.codecs.image import Opened, open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
 from shardctl.making.shards.previous_samples import PreviousSamples, PreviousUnits
-from shardctl.making.shards.records import RecordChoice, TableImages
+from shardctl.making.shards.records import Ahead, RecordChoice, TableImages
 from shardctl.system.files import HashingFile
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
@@ -244,7 +244,8 @@ class ShardInMaking:
 
     Rejects are told of in order. Within a unit of many records, some may wait for a model. Rejects
     of records behind the first of these are written later. Records that are lost are not read, and
-    are written in their turn. `pruned`: a person took a record of the unit out.
+    are written in their turn. `pruned`: a person took a record of the unit out. `ahead` has units
+    that follow and were read.
     """
 
     planned: PlannedUnit
@@ -280,6 +281,7 @@ class ShardInMaking:
         )
         self.choice = RecordChoice(job, planned_shard.split, progress, hints)
         self.images = TableImages(job, progress) if job.has_image_columns else None
+        self.ahead: dict[int, Ahead] = {}
         self._write = reject
         self.inputs = self.samples = self.rejected = 0
         self.outcomes: list[UnitOutcome] = []

@@ -41,7 +41,7 @@ from shardctl.making.shards.job import (
 )
 from shardctl.making.shards.marker import ShardMarker, WorkDone, marker_of, upload_shard
 from shardctl.making.shards.previous_samples import PreviousUnits
-from shardctl.making.shards.records import TableImages, records_of, sample_of
+from shardctl.making.shards.records import TableImages, parsed_ahead, records_of, sample_of
 from shardctl.making.shards.rows import ShardInMaking
 from shardctl.system.files import StreamedFile, naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
@@ -164,7 +164,10 @@ def _add_all(making: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) 
             making.add_previous(job.previous, each)
             reporter.count(making, len(each.samples))
 
-    for planned in prefetched_units(job, job.units_at(units)):
+    wanted = prefetched_units(job, job.units_at(units))
+    if not (job.fields is None or job.draw or job.recorded or job.on_store or making.hints.apart):
+        wanted = parsed_ahead(job, wanted, making.progress, making.ahead)
+    for planned in wanted:
         add_previous(planned.number)
         builder.add(planned)
         reporter.count(making, planned.unit.records, planned.unit.size)

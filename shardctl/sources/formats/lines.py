@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Bools, Numbers
+from shardctl.format.shard import normalized
 from shardctl.sources.files import changed, fill, read_range
 from shardctl.sources.formats.base import (
     PIECE_BYTES,
@@ -20,6 +21,7 @@ from shardctl.sources.formats.base import (
     UNIT_BYTES,
     Cut,
     Digest,
+    Parsed,
     Reading,
     TextFile,
     TextFormat,
@@ -126,7 +128,7 @@ class LineFile(GridFile):
             head = 0
             if offset == 0:
                 head = self.text.head(os.pread(file.fileno(), HEAD_BYTES, 0), reading).size
-            buffer = bytearray(max(1, BUFFER_BYTES // self.cell) * self.cell)
+            buffer = bytearray(min(size, max(1, BUFFER_BYTES // self.cell) * self.cell))
             for start in range(offset, offset + size, len(buffer)):
                 length = min(len(buffer), offset + size - start)
                 fill(file.fileno(), start, memoryview(buffer)[:length])
@@ -154,6 +156,22 @@ class LineFile(GridFile):
     def too_large(self, size: int) -> Rejection:
         """Return why a line is rejected."""
         return too_long(size, self.longest)
+
+    def parse_together(
+        self, texts: Sequence[bytes], reading: Reading, schema: pa.Schema
+    ) -> Iterator[Parsed]:
+        """Yield the records of whole files, parsed as one text: the same as each by itself. Nothing
+        is yielded if a line of them has no record, or might have another one. Raises Misfit."""
+        if any(text.endswith(b"\r") for text in texts):  # no line end, unless one follows
+            return
+        counts = list(map(count_lines, texts))
+        text = b"".join(text if text.endswith(b"\n") else text + b"\n" for text in texts)
+        parsed = self.text.parse(TextPart(text), reading, schema, None)
+        if parsed.batch.num_rows == sum(counts):
+            for count, end in zip(counts, np.cumsum(counts).tolist(), strict=True):
+                # how many bytes they have must not depend on other files: it decides where blocks end
+                rows = normalized(parsed.batch.slice(end - count, count))
+                yield Parsed(np.arange(1, count + 1), rows, [])
 
     def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None

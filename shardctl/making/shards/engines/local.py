@@ -215,7 +215,8 @@ class CrashPolicy:
         Raises WorkerError if workers keep dying at no record, SourceGoneError if a source does not
         answer.
         """
-        hints, limit = task.hints, f"took longer than {self.limits.seconds or 0:g} s"
+        hints = replace(task.hints, apart=True)
+        limit = f"took longer than {self.limits.seconds or 0:g} s"
         if death.stage == "compare" and death.overtime:
             self._refuse_silent(task, death, limit)
         unit = None if death.stage == "compare" else death.place
@@ -238,7 +239,7 @@ class CrashPolicy:
         # A read that took too long tells nothing of the record before another read of its source
         # has not.
         suspect = (unit, deaths - 1) if unread and unit is not None else None
-        again = replace(task, suspect=suspect, trial=unit)
+        again = replace(task, hints=hints, suspect=suspect, trial=unit)
         if unit is None:
             if deaths >= FATAL_ACCIDENTS:
                 what = (
