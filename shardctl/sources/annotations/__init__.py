@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,18 @@ def read_annotations(
                     f"{given[field.name]} and {name} annotations both give {field.name}; use one"
                 )
             given[field.name] = name
-        found.append(replace(read, places=read.places or _places_of(of_format, inputs)))
+        found.append(replace(read, places=_places_of(read, of_format, inputs)))
     return found
 
 
-def _places_of(sources: Sequence[Source], inputs: PathTable) -> tuple[str, ...]:
-    """Return the files and folders of some sources, with the lists of classes that may be beside
-    them. Without a path these are the sources of the inputs."""
-    paths = [source.path for source in sources if source.path] or inputs.bases
-    return (*paths, *(join(parent_of(path), name) for path in paths for name in NAMES))
+def _places_of(read: Annotations, sources: Sequence[Source], inputs: PathTable) -> tuple[str, ...]:
+    """Return the files and folders that annotations were read of, with lists of splits, and of
+    classes that may be beside them. Without a path the sources are those of the inputs."""
+    given = [source.path for source in sources if source.path] or inputs.bases
+    places = read.places or tuple(given)
+    told = [] if read.splits is None else chain.from_iterable(read.splits.places.values())
+    lists = (each for each in told if isinstance(each, str) and not is_folder(each))
+    return (*places, *lists, *(join(parent_of(each), name) for each in places for name in NAMES))
 
 
 __all__ = [

@@ -72,7 +72,7 @@ def read(
     lost: list[FoundFile] = []
     zero_based = {source.path for source in sources if (ZERO_BASED, "") in source.options}
     offsets: dict[int, int] = {}
-    lists: list[str] = []
+    lists, places = list[str](), list[str]()
     for source in sources:
         within = join(source.path, "Annotations")
         folder = within if is_folder(within) else source.path
@@ -80,7 +80,9 @@ def read(
         here, others = match_all(found, inputs, folder, "XML files", ".xml", _match)
         matched |= here
         lost += others
-        lists += lists_in(join(parent_of(folder), _SETS))
+        sets = join(parent_of(folder), _SETS)
+        lists += lists_in(sets)
+        places += (folder, sets)
         offsets |= dict.fromkeys(here, int(source.path not in zero_based))
     classes: dict[str, int] = {}
     digest, left_out, at_zero = Digest(), Others(), 0
@@ -134,6 +136,7 @@ def read(
         faults=faults,
         notices=[*notices, *said_of_others_in("XML files", left_out)],
         splits=told_by_lists(lists),
+        places=tuple(places),
     )
 
 

@@ -135,6 +135,7 @@ def read(
         faults=faults,
         notices=notices,
         splits=setup.splits,
+        places=(given, *setup.folders, *setup.missing),
     )
 
 
