@@ -71,10 +71,8 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
     if kept:
         backend.require_one()
         if recipe.batch_transforms:
-            name = recipe.batch_transforms[0].name
-            raise UsageError(
-                f"{name} is not for records with images ({some(kept)}); use --image-field none"
-            )
+            step = recipe.batch_transforms[0].name
+            raise UsageError(notice("step-beside-images", step=step, names=some(kept)))
         said = notice("columns-of-images", names=", ".join(map(printable, kept)))
         if said not in listing.notices:
             listing.notices.append(said)
@@ -96,15 +94,9 @@ def with_masks(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema
         old = next((old for old, new in names.items() if new == name), None)
         if old is None:
             others = ", ".join(map(printable, names.values())) or "none"
-            raise InputError(
-                f"--mask-fields: there is no field {printable(name)} beside the image; others are "
-                f"{others}"
-            )
-        if not can_hold_images(fields.field(old).type):
-            raise InputError(
-                f"--mask-fields: {printable(name)} is of type {fields.field(old).type}; masks are "
-                "images"
-            )
+            raise InputError(notice("no-such-mask-field", name=printable(name), others=others))
+        if not can_hold_images(type_ := fields.field(old).type):
+            raise InputError(notice("mask-of-type", name=printable(name), type=type_))
     found = [old for old, new in names.items() if new in recipe.mask_fields]
     kept = marked_columns(fields, KEPT)
     for old, new in names.items():
@@ -150,16 +142,10 @@ def with_rule(
     roles = [role for each in listing.annotations for role in each.roles.values()]
     has_objects = bool(of_objects) or any(isinstance(role, Objects) for role in roles)
     if rule.boxes != "keep" and not has_objects:
-        raise UsageError(
-            f"--boxes-outside {rule.boxes} is about boxes, and the inputs have none (`shardctl "
-            "help annotations`)"
-        )
+        raise UsageError(notice("no-boxes", rule=rule.boxes))
     has_masks = bool(masks) or any(isinstance(role, Mask) for role in roles)
     if rule.frame != "auto" and not has_objects and not has_masks:
-        raise UsageError(
-            f"--annotation-frame {rule.frame} is about objects and masks, and the inputs have "
-            "none; --mask-fields names fields that are masks (`shardctl help annotations`)"
-        )
+        raise UsageError(notice("no-objects-or-masks", frame=rule.frame))
     if fields is None:
         return None
     if rule.boxes != "keep":
@@ -174,14 +160,9 @@ def with_rule(
 def _no_such_field(name: str, fields: pa.Schema) -> InputError:
     """Return the error for a field that was named, and that records have not."""
     outer = name.partition(".")[0]
-    is_inside = outer != name and outer in fields.names
-    inside = (
-        f"; {printable(outer)} is a struct, which is kept or left out as a whole"
-        if is_inside
-        else ""
-    )
+    which = "field-in-a-struct" if outer in fields.names else "no-such-field"
     held = ", ".join(map(printable, fields.names))
-    return InputError(f"the records have no field {printable(name)}; they have {held}{inside}")
+    return InputError(notice(which, name=printable(name), names=held, outer=printable(outer)))
 
 
 def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
@@ -197,10 +178,7 @@ def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:
         raise _no_such_field(absent[0], fields)
     if not wanted:
         if types.scattered > MOST_SCATTERED:
-            raise InputError(
-                f"the records have {types.scattered:,} fields that the first ones lack, and "
-                f"{MOST_SCATTERED:,} at most can be columns; name those to keep with --fields"
-            )
+            raise InputError(notice("scattered", count=types.scattered, most=MOST_SCATTERED))
         return fields
     return pa.schema(
         [fields.field(name) for name in wanted], {CHOSEN: b"", **(fields.metadata or {})}
@@ -231,10 +209,7 @@ def exported_columns(
             None,
         )
         if odd is not None:
-            raise InputError(
-                f"the sources are exports that differ in {printable(odd)} (shardctl.json); "
-                "convert each into its own dataset"
-            )
+            raise InputError(notice("exports-differ", name=printable(odd)))
     lost = [name for name in together if not all(name in columns for columns in found)]
     if lost:
         listing.note("roles-left-out", names=some(lost))
@@ -313,7 +288,7 @@ def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     names = [renames.get(name, name) for name in fields.names]
     twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
     if twice is not None:
-        raise InputError(f"two fields of the records would be called {twice}; rename one")
+        raise InputError(notice("same-name-twice", name=twice))
     return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
 
 
@@ -333,10 +308,7 @@ def refuse_groups(fields: pa.Schema, recipe: Recipe, types: Types | None) -> Non
         if name not in fields.names:
             raise _no_such_field(name, fields)
         if types is not None and name in types.mixed():
-            raise InputError(
-                f"the field {printable(name)} has values of several types; write groups with one "
-                "type"
-            )
+            raise InputError(notice("groups-of-several-types", name=printable(name)))
         _refuse_names(fields.field(name).type, name, "groups")
 
 
@@ -344,9 +316,7 @@ def _refuse_names(type_: pa.DataType, name: str, what: str) -> None:
     if not (
         pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)
     ):
-        raise InputError(
-            f"the field {printable(name)} is of type {type_}; {what} are text, or whole numbers"
-        )
+        raise InputError(notice("no-names-in-field", name=printable(name), type=type_, what=what))
 
 
 def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
@@ -359,10 +329,7 @@ def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> Non
     left_out = [name for name in held if name not in named]
     missing = [name for name in named if name not in held]
     if first and len(missing) == len(schema):
-        raise InputError(
-            f"the records have none of the fields of the schema ({some(missing)}); they have "
-            f"{some(first)}"
-        )
+        raise InputError(notice("none-of-the-schema", names=some(missing), held=some(first)))
     if left_out:
         listing.note("fields-left-out", names=some(left_out))
     if first and missing:
@@ -388,11 +355,8 @@ def refuse_partitions(listing: Listing, mode: str, held: Collection[str]) -> Non
         return
     columns = some(sorted(set().union(*lost.values())))
     if mode != "none":
-        raise InputError(
-            f"the folders (as {printable(listing.groups[min(lost)].folder)}) are values of "
-            f"columns that the files lack ({columns}); write them into the files, or use "
-            "--labels none"
-        )
+        folder = printable(listing.groups[min(lost)].folder)
+        raise InputError(notice("partitions-refused", folder=folder, columns=columns))
     files = counted(int(np.isin(listing.group, list(lost)).sum()), "file")
     listing.note("partitions-left-out", columns=columns, files=files)
 
@@ -470,12 +434,8 @@ def known_layout(
     )
     for name in (f.name for f in content if f.name not in kept_images):
         if name in RESERVED_FIELDS:
-            images = "; --kind image reads the images that it holds or names"
-            raise InputError(
-                f"the records have a field {name!r}, which shardctl makes itself. Rename it "
-                "(--fields NEW=OLD,…), or name only the others in --fields or "
-                f"--schema{images if name == 'image' else ''}"
-            )
+            said = notice("reserved-field", name=name)
+            raise InputError(notice("field-image", what=said) if name == "image" else said)
     has_table = (
         has_objects(content)
         and not isinstance(of_steps.get(OBJECTS), Objects)
@@ -490,23 +450,16 @@ def known_layout(
         side is not None and LABEL in side.columns.column_names
     ):
         if LABEL in [f.name for f in fields]:
-            raise InputError("the inputs have a field label already; use --labels none")
+            raise InputError(notice("label-twice"))
         fields.append(pa.field(LABEL, pa.int64()))
     clash = {f.name for f in side_fields(side)} & {f.name for f in fields}
     if clash:
-        names = ",".join(sorted(clash))
-        raise InputError(
-            f"the labels file and the inputs both have {names}; rename it, or use --drop-columns "
-            f"{names}"
-        )
+        raise InputError(notice("columns-clash", names=",".join(sorted(clash))))
     fields += side_fields(side)
     annotated = [f for each in annotations for f in each.fields if f.name != LABEL]
     clash = {f.name for f in annotated} & {f.name for f in fields}
     if clash:
-        raise InputError(
-            f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it "
-            "there"
-        )
+        raise InputError(notice("annotations-clash", names=some(sorted(clash))))
     fields += annotated
     roles = dict(of_steps)
     for each in annotations:
@@ -542,25 +495,19 @@ def _refuse_unmoved(recipe: Recipe, names: Collection[str], roles: Mapping[str, 
     image by their role."""
     unknown = [name for name in recipe.unmoved if name not in names]
     if unknown:
-        raise UsageError(
-            f"--unmoved: there is no field {printable(unknown[0])}; fields are {some(list(names))}"
-        )
+        name = printable(unknown[0])
+        raise UsageError(notice("no-such-unmoved", name=name, names=some(list(names))))
     marked = [
         name
         for name in recipe.unmoved
         if name == "image" or isinstance(roles.get(name), Mask | Objects)
     ]
     if marked and recipe.moving:
-        what = "the image itself"
+        which = "image-unmoved"
         if marked[0] != "image":
-            what = (
-                f"{'a mask' if isinstance(roles[marked[0]], Mask) else 'objects'} by role "
-                "(`shardctl help annotations`)"
-            )
-        raise UsageError(
-            f"--unmoved {printable(marked[0])}: it is {what}, which {recipe.moving[0].name} "
-            "moves; leave out the step, or this of --unmoved"
-        )
+            which = "mask-unmoved" if isinstance(roles[marked[0]], Mask) else "objects-unmoved"
+        step = recipe.moving[0].name
+        raise UsageError(notice(which, name=printable(marked[0]), step=step))
 
 
 def _with_places_in_parts_of_pixels(content: pa.Schema) -> pa.Schema:

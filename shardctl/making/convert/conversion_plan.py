@@ -46,6 +46,7 @@ from shardctl.making.convert.rejects import (
     refuse_failing,
     write_known,
 )
+from shardctl.making.notices import notice
 from shardctl.making.options import Options
 from shardctl.making.plan.labels import (
     LABEL,
@@ -154,9 +155,7 @@ def with_types(make: Callable[[bool], Made]) -> Made:
     try:
         return make(True)
     except TypesDifferError as error:
-        raise InputError(
-            f"{error}; if it has changed since, run again; else give all files one type"
-        ) from error
+        raise InputError(notice("types-differ", why=error)) from error
 
 
 def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool) -> int:
@@ -212,10 +211,8 @@ def plan_job(
             why = str(reason)
     if draft is None:
         if before is not None and options.append:
-            raise InputError(
-                f"{inputs.conversion.folder.shown()}: --append only adds shards, and these inputs change "
-                f"all, since {why}; use --update"
-            )
+            shown = inputs.conversion.folder.shown()
+            raise InputError(notice("append-changes-all", dataset=shown, why=why))
         make = partial(draft_anew, inputs)
         # records that are only tried may have other types; those that are converted are seen later
         draft = make(True) if all_types else with_types(make)
@@ -446,7 +443,7 @@ def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
         for field_name, role in trial.layout.roles.by_name.items():
             names_of = role.names if isinstance(role, Mask | Objects) else None
             if names_of not in (None, rules.labels.classes):
-                raise InputError(f"--classes: {printable(field_name)} has classes of its own")
+                raise InputError(notice("classes-of-its-own", name=printable(field_name)))
     compared: list[Compared] = []
     if recipe.compares_texts:
         from shardctl.making.convert.duplicates import compare_texts  # the same
@@ -504,7 +501,7 @@ def _types_of(inputs: Inputs, discovery: Discovery, units: Units, all_types: boo
         given = next((name for name in of_fields if getattr(recipe, name)), None)
         if given is not None:
             what = "images" if recipe.kind == "image" else "whole files of text"
-            raise UsageError(f"{given} is for records, and the inputs are {what}; leave it out")
+            raise UsageError(notice("for-records", option=given, what=what))
         return None
     types = None
     if recipe.typed_fields is not None:
@@ -628,10 +625,7 @@ def _draft_beside(inputs: Inputs, before: PreviousDataset, files: Path) -> Draft
     for name, what in (("label", "labels"), ("columns", "values of a labels file")):
         there = name in now.column_names and now[name].null_count < now.num_rows
         if name in before.files.column_names and not there:
-            raise DatasetError(
-                f"{before.folder.shown()}: the sources have lost their {what}; bring the "
-                "labels file or folder back, or use --overwrite"
-            )
+            raise DatasetError(notice("labels-lost", dataset=before.folder.shown(), what=what))
     trial = _trial(inputs, reading.fields, reading.by_field)
     layout = layout_before_functions(trial, labelling, listing)
     _refuse_other_columns(layout, listing, before, recipe)

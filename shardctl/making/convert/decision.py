@@ -22,6 +22,7 @@ from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.previous import refuse_written, rows_before
+from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import (
     VERSIONS,
     difference,
@@ -64,11 +65,9 @@ def decide(inputs: Inputs) -> Decision:
         more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         if found:
             differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
-        update = "--update to bring it up to date, " if verdict == "update" else ""
-        raise DatasetError(
-            f"{inputs.conversion.folder.shown()}: holds a dataset that differs in its {differs}; use "
-            f"{update}--overwrite to make it again, or another destination; --explain says more"
-        )
+        which = "differs-update" if verdict == "update" else "differs"
+        shown = inputs.conversion.folder.shown()
+        raise DatasetError(notice(which, dataset=shown, differs=differs))
     _refuse_to_follow(inputs, there)
     return Decision.FOLLOW
 
@@ -108,23 +107,15 @@ def _refuse_to_follow(inputs: Inputs, there: Manifest) -> None:
         inputs.conversion.folder.shown(),
     )
     refuse_written(inputs.conversion.folder.text, there)
-    cannot, instead = f"{shown}: cannot be brought up to date, since", "or --overwrite"
     if not all(before.get(name, "lost") for name in inputs.parts):
-        raise DatasetError(
-            f"{cannot} a repair by an older shardctl has lost its fingerprint; use --overwrite"
-        )
+        raise DatasetError(notice("fingerprint-lost", dataset=shown))
     names = [name for name in differing_parts(before, inputs.parts) if name not in FOLLOWED]
     if names:
-        raise DatasetError(
-            f"{cannot} this conversion differs in its {' and '.join(names)}; use the same "
-            f"options and code (--explain says more), {instead}"
-        )
+        raise DatasetError(notice("other-settings", dataset=shown, differs=" and ".join(names)))
     made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(inputs.parts[VERSIONS])
     if made_by != now:
-        raise DatasetError(
-            f"{cannot} other versions made it ({version_changes(made_by, now)}); use those, "
-            f"{instead}"
-        )
+        changes = version_changes(made_by, now)
+        raise DatasetError(notice("made-by-other-versions", dataset=shown, changes=changes))
     moved = [SourceRoot.of(old).recorded for old in options.moved_from]
     if options.append:
         moved = inputs.sources[: len(there.sources)]
@@ -133,10 +124,7 @@ def _refuse_to_follow(inputs: Inputs, there: Manifest) -> None:
         made, given = (
             ", ".join(map(printable, each)) for each in (there.sources, moved or inputs.sources)
         )
-        raise InputError(
-            f"{shown}: was made from {made}, and {given} is {were}; give the same sources in "
-            "order, and --moved-from where each was"
-        )
+        raise InputError(notice("other-sources", dataset=shown, made=made, given=given, were=were))
 
 
 def _of_values(versions: str) -> str:

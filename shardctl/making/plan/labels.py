@@ -19,7 +19,7 @@ from shardctl.format.roles import Objects, Roles
 from shardctl.format.tables import FILE_FIELDS, new_table
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import Listing
-from shardctl.making.plan.splits import PlanRules, Splitting, export_of
+from shardctl.making.plan.splits import PlanRules, Splitting, counted_inputs, export_of
 from shardctl.sources.annotations.objects import OBJECTS
 from shardctl.sources.export_description import name_in_records
 from shardctl.sources.files import is_folder, local_copy
@@ -89,10 +89,7 @@ def _all_labels(
     """Decide the labels, as `_main_label` does, and which other fields of the records have numbers
     of classes with names."""
     if types is not None and rules.labels.mode == "auto" and (names := disputed(types.named)):
-        raise InputError(
-            f"the files give different names to the classes of {some(names)}; convert each "
-            "alone, or keep the numbers with --labels none"
-        )
+        raise InputError(notice("names-differ", names=some(names)))
     labelling = _main_label(listing, rules, by_folder, types, field)
     if (pinned := rules.labels.classes) is not None:
         numbers = pin(listing, labelling.classes, LABEL in labelling.declared, pinned)
@@ -169,8 +166,7 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
         return Labelling()
     if "" in names:
         without = [row for row, name in enumerate(names) if not name]
-        rows = np.flatnonzero(np.isin(listing.group, without))
-        inputs = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
+        inputs = counted_inputs(listing, np.flatnonzero(np.isin(listing.group, without)))
         _tell_of_stray(listing, mode, inputs, classes)
     numbers = {name: number for number, name in enumerate(classes)}
     of_group = np.array([numbers.get(name, -1) for name in names], np.int64)
@@ -183,9 +179,7 @@ def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[lis
     names = [composed(name.rpartition("/")[2]) for name in below]
     classes = in_order(set(names) - {""})
     if mode == "folder" and not classes:
-        raise InputError(
-            "no input is in a folder that could be its class; use --labels none or a file"
-        )
+        raise InputError(notice("no-class-folders"))
     if mode == "auto" and len(classes) < 2:
         if classes:
             listing.note("one-folder", name=printable(classes[0]))
@@ -203,13 +197,10 @@ def _class_names(listing: Listing, mode: str, below: Sequence[str]) -> tuple[lis
 def _tell_of_stray(listing: Listing, mode: str, inputs: str, classes: list[str]) -> None:
     """Add a notice on inputs outside of class folders. Raises InputError unless --labels folder was
     given."""
-    lie = f"{inputs} beside {len(classes):,} class folders ({some(classes)})"
+    values = {"inputs": inputs, "count": len(classes), "names": some(classes)}
     if mode == "auto":
-        raise InputError(
-            f"{lie} would have no label. Move these files, or use --labels folder, which gives "
-            "them none, or --labels none"
-        )
-    listing.note("no-class-folder", inputs=lie)
+        raise InputError(notice("beside-class-folders", **values))
+    listing.note("no-class-folder", **values)
 
 
 def side_fields(side: LabelTable | None) -> list[pa.Field]:
@@ -326,7 +317,7 @@ def read_classes(place: str) -> tuple[str, ...]:
 
     Raises InputError, DatasetError.
     """
-    shown = f"--classes {printable(place)}"
+    shown = printable(place)
     if is_folder(place):
         from shardctl.format.dataset_location import open_location  # three modules
 
@@ -338,14 +329,11 @@ def read_classes(place: str) -> tuple[str, ...]:
                 map(str.strip, read_named(Path(local_copy(place))).decode("utf-8-sig").splitlines())
             )
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{shown}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})"
-            ) from None
+            why = getattr(error, "strerror", None) or "not UTF-8"
+            raise InputError(notice("classes-unread", file=shown, why=why)) from None
     names = tuple(map(composed, names))
     if not all(names) or first_repeated(names) is not None or not names:
-        raise InputError(
-            f"{shown}: it takes a text file with each class on one line, or a dataset with classes"
-        )
+        raise InputError(notice("no-list-of-classes", file=shown))
     return names
 
 
@@ -378,10 +366,10 @@ def pin(
                 each, numbers=numbers, roles=roles, classes=each.classes and pinned
             )
     if not found:
-        raise InputError("--classes: the inputs have no names of classes")
+        raise InputError(notice("no-names-of-classes"))
     numbers = _numbers(found, pinned)
     if fixed and (numbers != np.arange(len(found))).any():
-        raise InputError("--classes: the files number their classes in another order")
+        raise InputError(notice("classes-in-another-order"))
     side = listing.side
     if side is not None and side.classes is not None:
         column = pa.array(numbers).take(side.columns[LABEL_COLUMN].combine_chunks())
@@ -411,8 +399,6 @@ def _numbers(found: Sequence[str], pinned: tuple[str, ...]) -> Numbers:
     found = list(map(composed, found))
     others = [name for name in found if name not in numbers]
     if others:
-        raise InputError(
-            f"--classes: {some(others)} not among the {counted(len(pinned), 'class', 'classes')} "
-            "that it pins"
-        )
+        classes = counted(len(pinned), "class", "classes")
+        raise InputError(notice("classes-not-pinned", names=some(others), classes=classes))
     return np.array([numbers[name] for name in found], np.int64)

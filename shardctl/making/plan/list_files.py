@@ -19,6 +19,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import Array, Bools, Numbers, column_of, numbers_of, table_rows
 from shardctl.format.names import MANIFEST
 from shardctl.format.tables import FILE_FIELDS
+from shardctl.making.notices import notice
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import PathTable, hint_of_format, read_annotations
@@ -74,10 +75,7 @@ class Appending:
         rule: LabelRule,
     ) -> None:
         if rule.mode == "file" or rule.annotations or "columns" in files.column_names:
-            raise InputError(
-                "--append cannot tell what labels files and annotations say of earlier inputs; "
-                "use --update"
-            )
+            raise InputError(notice("append-with-labels"))
         unread = [pa.nulls(len(files), pa.string())] * 2
         known = files.select([name for name, _ in FILE_FIELDS]).columns
         self._known = pa.table([*known, column_of(mtime_ns), *unread], schema=LISTED_SCHEMA)
@@ -92,10 +90,8 @@ class Appending:
             if found == len(self.sources):
                 self.sources.append(root.recorded)
             if any(map(is_hidden, filter(None, below.split("/")))):
-                raise InputError(
-                    f"{printable(root.text)}: is in a hidden folder of "
-                    f"{printable(self.sources[found])}; rename it"
-                )
+                hidden, source = printable(root.text), printable(self.sources[found])
+                raise InputError(notice("append-hidden", given=hidden, source=source))
             self._lies.append((found, below, root.is_folder))
 
     def joined(self, new: Listing, scratch: Path) -> Listing:
@@ -146,9 +142,7 @@ class Appending:
         if others.any():
             place = int(order[1:][others][0])
             opened = join(self.sources[files["root"][place].as_py()], names[place])
-            raise InputError(
-                f"{printable(opened)}: has changed, and --append only adds; use --update"
-            )
+            raise InputError(notice("append-changed", file=printable(opened)))
         merged: Numbers = rows[order[~again]]
         return merged
 
@@ -172,10 +166,7 @@ def _folder_runs(table: pa.Table, first: int) -> Iterator[tuple[tuple[int, list[
 def _mixed(one: str, other: str, whole: bool) -> InputError:
     """Return why files of one record each (`whole`), and of many, are refused together."""
     many, single = (other, one) if whole else (one, other)
-    return InputError(
-        f"the sources mix files of many records ({printable(many)}) and of one "
-        f"each ({printable(single)}), which have other fields; convert them into two datasets"
-    )
+    return InputError(notice("mixed-files", many=printable(many), one=printable(single)))
 
 
 @dataclass
@@ -214,12 +205,10 @@ def list_files(
     ignored = others.ignored
     tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
     wanted_kind = "table" if reading.image else kind.name
-    if not len(rows) and reading.format:
-        raise InputError(
-            f"{some([root.text for root in roots])}: holds no {reading.format}; --format is the "
-            "format of the inputs"
-        )
     if not len(rows):
+        if reading.format:
+            sources = some([root.text for root in roots])
+            raise InputError(notice("none-of-the-format", sources=sources, format=reading.format))
         raise InputError(why_nothing(roots, wanted_kind, ignored))
     is_one, is_many = forms == Form.ONE, forms == Form.MANY
     if is_one.any() and is_many.any():
@@ -258,11 +247,8 @@ def refuse_repeated(listing: Listing) -> None:
         return
     repeated, few = label_table.repeated(listing.hashes, listing.paths_at)
     if repeated:
-        keys = "1 key appears" if repeated == 1 else f"{repeated:,} keys appear"
-        raise InputError(
-            f"{keys} twice, among them {some(few)}: keys are paths below their source; give the "
-            "folder that contains all sources"
-        )
+        keys = counted(repeated, "key appears", "keys appear")
+        raise InputError(notice("same-paths", keys=keys, names=some(few)))
 
 
 def _look_closer(
@@ -349,10 +335,7 @@ def read_labels(listing: Listing, rule: LabelRule, reading: Reading, scratch: Pa
     if listing.side_files:
         _read_labels_files(listing, rule, reading)
     elif rule.drop:
-        raise UsageError(
-            f"--drop-columns {','.join(rule.drop)}: there is no labels file; --fields names the "
-            "fields of records to keep"
-        )
+        raise UsageError(notice("nothing-to-drop-from", names=",".join(rule.drop)))
     if rule.annotations:
         _annotate(listing, rule, scratch)
     told = (each.splits for each in listing.annotations if each.splits is not None)
@@ -425,7 +408,7 @@ def _read_labels_files(listing: Listing, rule: LabelRule, reading: Reading) -> N
 def _about_files(what: str, listing: Listing) -> UsageError:
     """Return why annotations are refused beside inputs that are records."""
     inputs = "images in tables, or frames" if listing.kind.name == "image" else listing.kind.name
-    return UsageError(f"{what} is about files that are images each, and the inputs are {inputs}")
+    return UsageError(notice("about-files", what=what, inputs=inputs))
 
 
 def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
@@ -438,11 +421,9 @@ def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
     names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
     twice = first_repeated(names)
     if twice is not None:
-        raise InputError(
-            f"the labels file and the annotations both give {twice}; --drop-columns {twice} helps"
-        )
+        raise InputError(notice("annotated-twice", name=twice))
     if rule.mode == "folder" and "label" in names:
-        raise UsageError("--labels folder and the annotations both give label; use one of them")
+        raise UsageError(notice("labelled-twice"))
 
 
 def is_labels_file(file: FoundFile) -> bool:
@@ -463,22 +444,17 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
     shown, is_file = some([root.text for root in roots]), len(roots) == 1 and not roots[0].is_folder
     if not ignored:
-        nothing = "has no records" if is_file else "holds no files, or only empty ones"
-        return f"{shown}: {nothing}; nothing to convert"
+        return notice("no-records" if is_file else "no-files", sources=shown)
     if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
-        return (
-            f"{shown}: is a dataset of shardctl already (`shardctl inspect` shows it); to make "
-            "it again, give its sources"
-        )
+        return notice("a-dataset-already", sources=shown)
     held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
     among = "" if is_file else f" among its {counted(ignored.total(), 'file')} ({held})"
-    suffix = ignored.most_common(1)[0][0]
-    remedy = "`shardctl help inputs` has the endings of all files that are read"
+    suffix, which = ignored.most_common(1)[0][0], "no-inputs"
     if without_compression(suffix) in TABLE_SUFFIXES and kind in ("image", "text"):
-        remedy = "--kind table converts tables"
+        which = "tables-alone"
     elif suffix in (".zip", ".rar", ".7z"):
-        remedy = "unpack archives first, then convert the folder"
-    return f"{shown}: no {kind}{among}; {remedy}"
+        which = "archives-alone"
+    return notice(which, sources=shown, kind=kind, among=among)
 
 
 def idle_roots(count: int, used: Array) -> list[int]:
@@ -488,7 +464,7 @@ def idle_roots(count: int, used: Array) -> list[int]:
 
 def refuse_idle(root: SourceRoot, kind: str, ignored: Counter[str]) -> NoReturn:
     """Raise InputError for a source that gives nothing beside others."""
-    raise InputError(f"{why_nothing([root], kind, ignored)}. Leave this source out")
+    raise InputError(notice("idle-source", why=why_nothing([root], kind, ignored)))
 
 
 def _refuse_without_inputs(walked: Walked, number: int, rule: LabelRule, kind: str) -> None:
@@ -520,27 +496,26 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
     rows[found[used]] = np.flatnonzero(used)
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
-        name = "names a file that is" if len(unused) == 1 else "name files that are"
-        what = (
-            f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there, or of "
-            "another split"
+        names = some(side.names.take(pa.array(unused[:100])).to_pylist())
+        what = notice(
+            "row-of-no-input" if len(unused) == 1 else "rows-of-no-input",
+            files=side.shown,
+            count=len(unused),
+            rows=counted(len(side), "row"),
+            names=names,
         )
-        example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
-            fix = "fix the file"
             first = side.names[int(unused[0])].as_py()
-            if pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py():
-                fix = f"write the names with their endings, as {printable(first)}.jpg"
-            raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
+            lacks_ending = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
+            which = "rows-without-endings" if lacks_ending else "rows-refused"
+            raise InputError(notice(which, what=what, name=printable(first)))
         if not used.any():
-            raise InputError(f"{what} {example}: no input would have a label; fix the file")
-        listing.note("rows-skipped", what=f"{what} {example}")
+            raise InputError(notice("no-row-of-an-input", what=what))
+        listing.note("rows-skipped", what=what)
     if len(unnamed):
-        what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
-        example = f"({some(listing.paths_at(unnamed[:100]))})"
+        inputs, names = counted(len(listing), "input"), some(listing.paths_at(unnamed[:100]))
+        values = {"files": side.shown, "count": len(unnamed), "inputs": inputs, "names": names}
         if not rule.lenient:
-            raise InputError(
-                f"{what} {example}; add rows, or use --lenient-labels to leave them empty"
-            )
-        listing.note("inputs-without-row", what=f"{what} {example}")
+            raise InputError(notice("no-row-for", **values))
+        listing.note("inputs-without-row", **values)
     return rows

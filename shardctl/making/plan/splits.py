@@ -42,7 +42,7 @@ TRAINING = 0
 def check_split_name(name: object) -> None:
     """Raise UsageError for what cannot be the name of a split."""
     if not isinstance(name, str) or not is_split_name(name):
-        raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
+        raise UsageError(notice("split-name", name=name))
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,15 @@ class SplitRule:
             try:
                 shares.append((name, float(share)))
             except ValueError:
-                raise UsageError(
-                    f"split {text!r} is not of the form train=0.9,val=0.1, and not one of "
-                    f"{', '.join(MODES)}"
-                ) from None
+                raise UsageError(notice("split-form", text=text, modes=", ".join(MODES))) from None
             check_split_name(name)
-        if len({name for name, _ in shares}) < len(shares):
-            raise UsageError(f"split {text!r} names a split twice")
+        if len(named := dict(shares)) < len(shares):
+            raise UsageError(notice("split-named-twice", text=text))
         if len(shares) > MOST_SPLITS:
-            raise UsageError(f"split: {len(shares)} are too many; there can be {MOST_SPLITS}")
-        if (
-            any(not 0 < share <= 1 for _, share in shares)
-            or abs(sum(share for _, share in shares) - 1) > 1e-6
-        ):
-            raise UsageError(f"split {text!r}: the shares must be over 0 and add up to 1")
+            raise UsageError(notice("too-many-shares", count=len(shares), most=MOST_SPLITS))
+        given = named.values()
+        if not all(0 < share <= 1 for share in given) or abs(sum(given) - 1) > 1e-6:
+            raise UsageError(notice("sum-of-shares", text=text))
         return cls("shares", tuple(shares))
 
     def __str__(self) -> str:
@@ -244,16 +239,14 @@ def _divided(listing: Listing, by: str, base: str) -> Splitting:
         without = np.flatnonzero(of_input < 0)
         if len(without):
             raise InputError(
-                f"{shown} names no split for {counted(len(without), 'input')} "
-                f"({some(listing.paths_at(without[:100]))}); add it, or use another --split, "
-                "such as none"
+                notice("no-split", told=shown, inputs=counted_inputs(listing, without))
             )
         return _splitting(names, pa.array(of_input), by)
     if by == "source":
         return _splitting(listing.root_names, numbers_of(listing.table["root"]), by)
     tops = [_top(group, base) for group in listing.groups]
     if "" in tops:
-        raise InputError("--split folder: some inputs are in no folder that could name their split")
+        raise InputError(notice("no-folder-of-split"))
     # files of lines are often parts of one: train-00000-of-00004.jsonl is in train
     words = [
         split_word(top) if g.folder == base else None
@@ -324,25 +317,18 @@ def _found(listing: Listing) -> str:
         _refuse_others(listing, by_top, tops)
     if len(sources) > 1 and by_source:
         if by_top:
-            raise InputError(
-                f"both the sources ({some(sources)}) and what is in them "
-                f"({some(_sorted(by_top))}) are named as splits; choose --split source or folder"
-            )
+            held = some(_sorted(by_top))
+            raise InputError(notice("sources-and-folders", sources=some(sources), held=held))
         others = [name for name in sources if name not in by_source]
         if others:
-            raise InputError(
-                f"the source {some(_sorted(by_source))} is named as a split, and {some(others)} "
-                "is not; use --split source or --split none"
-            )
+            named = some(_sorted(by_source))
+            raise InputError(notice("one-source-of-split", named=named, others=some(others)))
         return "source"
     if by_top:
         return "folder"
     _refuse_deeper(listing)
     if listing.told and not listing.told_sets[0] and listing.told_sets[2]:
-        raise InputError(
-            f"no line of {listing.told.shown} is the name of an input; write one a line, or use "
-            "--split none"
-        )
+        raise InputError(notice("no-line-of-list", lists=listing.told.shown))
     return "none"
 
 
@@ -383,24 +369,19 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     if not others:
         return
     roots = some([root.text for root in listing.roots])
-    splits = (
-        f"{some(_sorted(named))} "
-        f"{'is named as a split' if len(named) == 1 else 'are named as splits'}"
+    splits = notice(
+        "named-as-split" if len(named) == 1 else "named-as-splits", names=some(_sorted(named))
     )
     if others == [""]:
         base = _common_folder(listing)
         stray = [number for number, group in enumerate(listing.groups) if not _top(group, base)]
         rows = np.flatnonzero(np.isin(listing.group, stray))
-        lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
+        inputs, are = counted_inputs(listing, rows), "is" if len(rows) == 1 else "are"
         raise InputError(
-            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; "
-            "move such files into one, or use --split none"
+            notice("beside-splits", sources=roots, splits=splits, inputs=inputs, are=are)
         )
-    raise InputError(
-        f"{roots}: {splits}, but these beside them are not: "
-        f"{some([other for other in others if other])}. Use --split folder (each is a split) or "
-        "--split none, or move the others away"
-    )
+    names = some([other for other in others if other])
+    raise InputError(notice("folders-beside-splits", sources=roots, splits=splits, others=names))
 
 
 def _refuse_deeper(listing: Listing) -> None:
@@ -414,10 +395,7 @@ def _refuse_deeper(listing: Listing) -> None:
     words = [word for word in map(split_word, named) if word and word.alone]
     if len({word.role for word in words}) > 1:
         example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
-        raise InputError(
-            f"folders or files further down are named as splits ({example}); give the folder "
-            "right above them as the source, or use --split none"
-        )
+        raise InputError(notice("splits-further-down", example=example))
 
 
 def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None:
@@ -434,13 +412,10 @@ def look_inside(listing: Listing, rule: SplitRule, splitting: Splitting) -> None
         if len(set(map(_role, named))) > 1 and (
             any(map(_is_alone, named)) or are_sets_of_one(named)
         ):
-            lie = f"members of the tars lie in folders named as splits ({some(_sorted(named))})"
+            shown = some(_sorted(named))
             if not rule.shares:
-                raise InputError(
-                    f"{lie}, and a tar is in one split. Unpack the tars, make one of each split, "
-                    "or use --split none"
-                )
-            listing.warnings.append(notice("splits-divided", what=lie, rule=rule))
+                raise InputError(notice("splits-in-tars", names=shown))
+            listing.warnings.append(notice("splits-in-tars-divided", names=shown, rule=rule))
 
 
 def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
@@ -452,8 +427,14 @@ def _refuse_contradiction(listing: Listing, placed: Splitting, by: str) -> None:
     rows = np.flatnonzero(differ[of_input, _numbers(placed)] & (of_input >= 0))
     if len(rows):
         raise InputError(
-            f"{shown} puts {counted(len(rows), 'input')} into another split than the {placed.by} "
-            f"({some(listing.paths_at(rows[:100]))}); choose --split {by} or --split {placed.by}"
+            notice(
+                "split-and-place-differ",
+                told=shown,
+                inputs=counted(len(rows), "input"),
+                placed=placed.by,
+                names=some(listing.paths_at(rows[:100])),
+                by=by,
+            )
         )
 
 
@@ -486,12 +467,10 @@ def _told(listing: Listing, by: str) -> _Told:
         return _of_lists(listing)
     side = listing.side
     if side is None or not has_column(listing):
-        raise InputError("--split column: there is no labels file with a column called split")
+        raise InputError(notice("no-column-split"))
     column = side.columns[SPLIT_COLUMN]
     if not pa.types.is_string(column.type):
-        raise InputError(
-            f"{side.shown}: its split is {column.type}, not names; --split none keeps the column"
-        )
+        raise InputError(notice("column-split-of-type", files=side.shown, type=column.type))
     import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
 
     assert listing.side_rows is not None, "found with the labels files"
@@ -508,9 +487,7 @@ def _of_lists(listing: Listing) -> _Told:
     """Return what annotations or lists say. Raises InputError if there are none, or they name an
     input twice."""
     if listing.told is None:
-        raise InputError(
-            "--split lists: no data.yaml, COCO files or lists such as train.txt name the splits"
-        )
+        raise InputError(notice("no-lists"))
     sets, said, _ = listing.told_sets
     number = np.full(len(listing), -1, np.int64)
     for place, (name, own) in enumerate(sets.items()):
@@ -518,9 +495,13 @@ def _of_lists(listing: Listing) -> _Told:
         if len(twice):
             other = list(sets)[number[twice[0]]]
             raise InputError(
-                f"{listing.told.shown}: {counted(len(twice), 'input')} "
-                f"({some(listing.paths_at(twice[:100]))}) in two splits, {other} and {name}; "
-                "correct it, or use --split none"
+                notice(
+                    "in-two-splits",
+                    told=listing.told.shown,
+                    inputs=counted_inputs(listing, twice),
+                    one=other,
+                    other=name,
+                )
             )
         number[own] = place
     listing.notices += [each for each in said if each not in listing.notices]
@@ -534,14 +515,9 @@ def _splitting(names: list[str], number: Numbers, by: str) -> Splitting:
     present = _sorted({name for name, has_inputs in zip(names, used, strict=True) if has_inputs})
     bad = [name for name in present if not is_split_name(name)]
     if bad:
-        raise InputError(
-            f"--split {by}: {some(bad)} cannot name a split: the name of a split is made of "
-            "letters, digits, _ and .; rename, or use --split none"
-        )
+        raise InputError(notice("no-names-of-splits", by=by, names=some(bad)))
     if len(present) > MOST_SPLITS:
-        raise InputError(
-            f"--split {by}: {len(present):,} are too many; there can be {MOST_SPLITS:,}"
-        )
+        raise InputError(notice("too-many-splits", by=by, count=len(present), most=MOST_SPLITS))
     places = {name: place for place, name in enumerate(present)}
     of_name = np.array([places.get(name, 0) for name in names], np.uint8)
     return Splitting(tuple(present), of_name[number], by)
@@ -553,10 +529,7 @@ def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:
     named, side, rows = group.field, listing.side, listing.side_rows
     columns = side.columns.column_names if side else []
     if named is not None and named not in columns:
-        raise InputError(
-            f"--group {named}: no labels file has this column ({some(columns) or 'none'}), and a "
-            "regular expression has (…)"
-        )
+        raise InputError(notice("no-column-of-groups", name=named, columns=some(columns) or "none"))
     values = side.columns[named] if side is not None and named is not None else None
     if values is not None:
         names = side.classes if side is not None and named == LABEL_COLUMN else None
@@ -571,11 +544,14 @@ def _hashes_of_groups(listing: Listing, group: GroupRule) -> Hashes:
         without += [first + place for place, each in enumerate(groups) if not each]
         found.append(hash_names(each or "" for each in groups))
     if without:
-        few = some(listing.paths_at(np.array(without[:100])))
-        raise InputError(
-            f"--group {group}: {counted(len(without), 'input')} ({few}) in no group; give each one"
-        )
+        inputs = counted_inputs(listing, np.array(without))
+        raise InputError(notice("in-no-group", group=group, inputs=inputs))
     return np.concatenate(found)
+
+
+def counted_inputs(listing: Listing, rows: Numbers) -> str:
+    """Return how many inputs these are, with the paths of a few, for a message."""
+    return f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
 
 
 def _role(name: str) -> int | None:
