@@ -69,9 +69,8 @@ class HashingFile(io.RawIOBase):
 
     def _put(self, view: memoryview) -> None:
         self._sha256.update(view)
-        done = 0
-        while done < len(view):
-            done += os.write(self._descriptor, view[done:])
+        while view:
+            view = view[os.write(self._descriptor, view) :]
 
     def tell(self) -> int:
         """Return the number of bytes written so far."""

@@ -258,19 +258,16 @@ def find_records(
         data = data[: len(data) - len(carry)]
         marks, wrong, depth, in_string = _marks(data, depth, in_string)
         for place, byte, before, after in marks:
-            here = offset + place
-            if before == after == 1:
-                if in_array:
-                    yield _Record(start, here, here + 1)
-                    start, begun = here + 1, False
-                continue
-            text = data[max(start - offset, 0) : place]
+            here, text = offset + place, data[max(start - offset, 0) : place]
             if before == 0 and after == 1:
                 if begun or text.strip(_BETWEEN):
                     yield _broken(start, end, "text outside of arrays and objects")
                     return
                 in_array = byte == _OPEN_LIST
                 start, begun = here + in_array, False
+            elif after == 1 and in_array:
+                yield _Record(start, here, here + 1)
+                start, begun = here + 1, False
             elif before == 1 and after == 0:
                 if in_array and byte != _CLOSE_LIST:
                     yield _broken(start, end, "a } closes an array")
@@ -300,7 +297,7 @@ def _broken(start: int, end: int, why: str) -> _Record:
     )
 
 
-_Mark = tuple[int, int, int, int]
+_Mark = list[int]
 """A bracket or comma at the level of records: its place in a block, its byte, and how deep nested
 is what is before and after it."""
 
@@ -315,7 +312,7 @@ def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str |
     kinds = array[places]
     quotes = kinds == _QUOTE
     inside = (in_string + np.cumsum(quotes)) & 1 == 1
-    in_string = bool(inside[-1]) if len(inside) else in_string
+    in_string ^= bool(quotes.sum() & 1)
     line_ends = kinds == _LINE_END
     broken = [
         (place, "a line end within a string") for place in places[line_ends & inside][:1].tolist()
@@ -328,8 +325,7 @@ def _marks(data: bytes, depth: int, in_string: bool) -> tuple[list[_Mark], str |
     broken += [(place, "a bracket closes nothing") for place in places[after < 0][:1].tolist()]
     at, wrong = min(broken, default=(len(data), None))
     marked = (places < at) & ((before == 0) | (after == 0) | ((steps == 0) & (after == 1)))
-    columns = (places[marked], kinds[marked], before[marked], after[marked])
-    marks = list(zip(*(column.tolist() for column in columns), strict=True))
+    marks = np.stack([places, kinds, before, after])[:, marked].T.tolist()
     return marks, wrong, int(after[-1]) if len(after) else depth, in_string
 
 

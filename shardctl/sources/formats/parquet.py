@@ -91,7 +91,7 @@ class RowGroups(Rows):
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
-                buffer_size=min(_BUFFER, max(1, _BUFFERS // len(names))),
+                buffer_size=min(_BUFFER, _BUFFERS // len(names)),
             )
             yield from reader.iter_batches(
                 max(1, rows), row_groups=[group], columns=names, use_threads=False
