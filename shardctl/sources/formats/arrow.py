@@ -23,9 +23,8 @@ from shardctl.format.stretches import (
 from shardctl.sources.files import Version, local_version
 from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit
 from shardctl.sources.formats.columns import (
-    BATCH_BYTES,
-    BATCH_ROWS,
     FAULTS,
+    batch_rows,
     damaged,
     hash_range,
     not_a_file,
@@ -61,9 +60,7 @@ def _small(batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
     damaged."""
     for batch in batches:
         batch.validate()  # before anything follows its offsets
-        rows = max(
-            1, min(BATCH_ROWS, BATCH_BYTES * len(batch) // max(1, batch.get_total_buffer_size()))
-        )
+        rows = batch_rows(len(batch), batch.get_total_buffer_size())
         for start in range(0, len(batch), rows):
             yield batch.slice(start, rows)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection, first_line
-from shardctl.format.arrays import Bools, Numbers, is_list, items_of
+from shardctl.format.arrays import Bools, Numbers, is_binary, is_list, is_text, items_of
 from shardctl.format.token_columns import list_offsets
 from shardctl.sources.files import fill
 from shardctl.sources.formats.base import (
@@ -39,6 +39,12 @@ BATCH_BYTES = 4 << 20
 """About how many bytes a batch has at most, unless one row has more."""
 
 _HASHED = 1 << 20
+
+
+def batch_rows(rows: int, size: int) -> int:
+    """Return how many rows a batch has where so many rows have about `size` bytes."""
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(1, size)))
+
 
 _MOST_IN_LISTS = 2**31 - 1
 """Values of all lists of an array whose places have 32 bits."""
@@ -84,10 +90,13 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_):
         return pa.binary()
     if pa.types.is_map(type_):
-        return pa.list_(
-            pa.struct([("key", plain_type(type_.key_type)), ("value", plain_type(type_.item_type))])
-        )
+        return plain_type(_list_of_pairs(type_))
     return with_parts(type_, plain_type)
+
+
+def _list_of_pairs(type_: pa.MapType) -> pa.DataType:
+    """Return a map as a list of structs: the layout is the same, only the name is another."""
+    return pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)]))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -228,8 +237,7 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_binary_view(own):
         return array.cast(pa.binary())
     if pa.types.is_map(own):
-        # The layout is the same: only the name of the type is another.
-        return array.cast(pa.list_(pa.struct([("key", own.key_type), ("value", own.item_type)])))
+        return array.cast(_list_of_pairs(own))
     # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow
     # 26).
     if pa.types.is_list_view(own):
@@ -319,10 +327,8 @@ def _as_json(array: pa.Array) -> pa.Array:
     cannot hold."""
     try:
         texts = [
-            None
-            if value is None
-            else value
-            if isinstance(value, str)
+            value
+            if value is None or isinstance(value, str)
             else json.dumps(value, ensure_ascii=False)
             for value in array.to_pylist()
         ]
@@ -418,12 +424,7 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
 def _row_bytes(column: pa.Array) -> Numbers:
     """Return about how many bytes each value has, (n,)."""
     words = _decoded(column.dictionary) if pa.types.is_dictionary(column.type) else None
-    if words is not None and words.type in (
-        pa.string(),
-        pa.binary(),
-        pa.large_string(),
-        pa.large_binary(),
-    ):
+    if words is not None and (is_text(words.type) or is_binary(words.type)):
         import pyarrow.compute as pc
 
         return np.asarray(pc.binary_length(words).take(column.indices).fill_null(0)).astype(
@@ -519,12 +520,9 @@ def _valid_rows(
         except pa.ArrowInvalid as error:
             reason = first_line(error)
             valid[row] = False
-            utf8 = "utf8" in reason.lower()
-            name, advice = (
-                ("not-utf8", "write it as UTF-8 or as bytes")
-                if utf8
-                else ("invalid-value", "write the file again")
-            )
+            name, advice = "invalid-value", "write the file again"
+            if "utf8" in reason.lower():
+                name, advice = "not-utf8", "write it as UTF-8 or as bytes"
             rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
     if not rejects:  # what the arrays say of all rows together is wrong
         raise of_all

@@ -19,12 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import leaf_of
+from shardctl.format.arrays import Array, DType, leaf_of
 from shardctl.sources.formats.base import Digest, Unit, check_magic
 from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE, damaged, nested
 from shardctl.sources.formats.numbered import (
-    Array,
-    DType,
     Rows,
     batch_of,
     column,
@@ -103,11 +101,8 @@ class DataSets(Rows):
         _row_bytes(found, what)
         _check_storage(found, size, what)
         text = h5py.check_string_dtype(found.dtype)
-        if text is not None and (text.length is None or text.encoding == "utf-8"):
-            return column_type(np.dtype("U1"), found.shape[1:], what)
-        if found.dtype.metadata and "enum" in found.dtype.metadata:
-            return column_type(np.dtype(found.dtype.str), found.shape[1:], what)
-        return column_type(found.dtype, found.shape[1:], what)
+        is_text = text is not None and (text.length is None or text.encoding == "utf-8")
+        return column_type(np.dtype("U1") if is_text else found.dtype, found.shape[1:], what)
 
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the values of a unit to a digest: where their bytes lie is known to h5py alone."""
@@ -130,10 +125,9 @@ class DataSets(Rows):
 
     def _values(self, name: str, first: int, count: int) -> Array:
         try:
-            values: Array = self._sets[name][first : first + count]
+            return np.asarray(self._sets[name][first : first + count])
         except _FAULTS as error:
             raise damaged("it", error) from None
-        return values
 
     def close(self) -> None:
         """Close the file."""

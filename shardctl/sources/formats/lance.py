@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection, first_line
 from shardctl.sources.formats.base import Digest, Unit
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
+from shardctl.sources.formats.columns import FAULTS, batch_rows, damaged, plain_schema
 from shardctl.sources.formats.numbered import Rows, batch_of
 from shardctl.sources.walk import FoundFile
 from shardctl.system.locations import is_stored, name_of, parent_of
@@ -75,13 +75,12 @@ class Table(Rows):
         if not names:
             yield batch_of({}, unit.records)
             return
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // self.row_bytes))
         with _named_faults(f"row {unit.first} and what follows"):
             yield from self._dataset.to_batches(
                 columns=names,
                 offset=unit.first - 1,
                 limit=unit.records,
-                batch_size=rows,
+                batch_size=batch_rows(1, self.row_bytes),
                 scan_in_order=True,
             )
 
@@ -91,7 +90,7 @@ def _named_faults(what: str) -> Iterator[None]:
     """Raise Rejection for what pylance raises, panics too, which are no Exception."""
     try:
         yield
-    except (Rejection, GeneratorExit, KeyboardInterrupt, MemoryError):
+    except MemoryError:  # one of Arrow is an ArrowException
         raise
     except BaseException as error:
         if (

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Numbers
-from shardctl.sources.files import fill, read_range
+from shardctl.format.arrays import DType, Numbers
+from shardctl.sources.files import read_range
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
-from shardctl.sources.formats.numbered import DType, Rows, batch_of
+from shardctl.sources.formats.numbered import Rows, batch_of
 from shardctl.system.files import open_ordinary
 from shardctl.system.text import format_bytes, printable
 
@@ -144,11 +144,8 @@ class Sequences(Rows):
             yield batch_of({COLUMN: self._lists(run)} if names else {}, len(run[0]))
 
     def _lists(self, run: _Run) -> pa.Array:
-        data = bytearray(int(run[0].sum()) * self._type.itemsize)
-        at = 0
-        for offset, size in self._ranges(run):
-            fill(self._file.fileno(), offset, memoryview(data)[at : at + size])
-            at += size
+        file = self._file.fileno()
+        data = b"".join(read_range(file, offset, size) for offset, size in self._ranges(run))
         values = np.frombuffer(data, self._type).astype(self._type.newbyteorder("="), copy=False)
         return pa.ListArray.from_arrays(
             pa.array(np.append(0, np.cumsum(run[0])), pa.int32()), pa.array(values)

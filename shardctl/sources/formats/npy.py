@@ -27,12 +27,11 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from shardctl.errors import Rejection, first_line
-from shardctl.sources.files import fill, local_version, read_range
+from shardctl.format.arrays import Array, DType, Shape
+from shardctl.sources.files import local_version, read_range
 from shardctl.sources.formats.base import Digest, Unit
 from shardctl.sources.formats.columns import FAULTS, check_names, hash_range, rows_of
 from shardctl.sources.formats.numbered import (
-    Array,
-    DType,
     Rows,
     batch_of,
     column,
@@ -69,11 +68,10 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
             "read", "not-npy", f"{what} is not an array of numpy; save it with numpy.save"
         )
     version = start[6]
-    form = {1: "<H", 2: "<I", 3: "<I"}.get(version)
-    if form is None:
+    length = {1: 2, 2: 4, 3: 4}.get(version)
+    if length is None:
         raise _bad_header(what, f"version {version} of the format is not known")
-    length = file.read(struct.calcsize(form))
-    count = struct.unpack(form, length)[0] if len(length) == struct.calcsize(form) else 0
+    count = int.from_bytes(file.read(length), "little")
     text = file.read(count) if count <= MOST_HEADER else b""
     if not count or len(text) < count:
         raise _bad_header(what, f"the header is cut, or has over {MOST_HEADER} bytes")
@@ -81,8 +79,7 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
         shape, dtype, fortran = _parsed(text.decode("utf-8" if version == 3 else "latin-1"))
     except _HEADER_FAULTS as error:
         raise _bad_header(what, first_line(error)) from None
-    start_of_data = 8 + len(length) + count
-    return Stored(array or what, shape, dtype, fortran and len(shape) > 1, start_of_data)
+    return Stored(array or what, shape, dtype, fortran and len(shape) > 1, 8 + length + count)
 
 
 def _bad_header(what: str, reason: str) -> Rejection:
@@ -93,7 +90,7 @@ def _bad_header(what: str, reason: str) -> Rejection:
     )
 
 
-def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
+def _parsed(text: str) -> tuple[Shape, DType, bool]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of old ways to write types
         # Python 2 wrote an L behind a long number
@@ -116,7 +113,7 @@ class Stored:
     column, `what` is it."""
 
     what: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: DType
     fortran: bool
     start: int
@@ -164,20 +161,16 @@ class Stored:
 
     def read(self, file: int, first: int, count: int) -> Array:
         """Return these rows of an open file. Raises OSError, Rejection."""
-        data = bytearray(count * self.row_bytes)
-        at = 0
-        for offset, size in self.ranges(first, count):
-            fill(file, offset, memoryview(data)[at : at + size])
-            at += size
-        return self.shaped(data, count)
+        parts = (read_range(file, offset, size) for offset, size in self.ranges(first, count))
+        return self.shaped(b"".join(parts), count)
 
-    def shaped(self, data: bytes | bytearray, count: int) -> Array:
+    def shaped(self, data: bytes, count: int) -> Array:
         """Return rows from their bytes, in the order in which they are stored."""
         order: Literal["F", "C"] = "F" if self.fortran else "C"
         return np.frombuffer(data, self.dtype).reshape((count, *self.shape[1:]), order=order)
 
 
-def _columns(array: Stored, arrays: int) -> dict[str, tuple[DType, tuple[int, ...]]]:
+def _columns(array: Stored, arrays: int) -> dict[str, tuple[DType, Shape]]:
     """Return the columns of an array among so many, the type and the shape of their values: it is
     one, or one for each of its fields if it is alone and structured."""
     if arrays == 1 and array.dtype.names and len(array.shape) == 1:
@@ -278,13 +271,10 @@ class InflatedRows(ArrayRows):
 
 def _exactly(file: IO[bytes], size: int) -> bytes:
     """Return the next bytes. Raises ValueError if there are fewer."""
-    parts = []
-    while size and (data := file.read(size)):
-        parts.append(data)
-        size -= len(data)
-    if size:
+    data = file.read(size)
+    if len(data) < size:
         raise ValueError("a compressed array ends early")
-    return b"".join(parts)
+    return data
 
 
 def npy_rows(path: str) -> ArrayRows:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.format.arrays import Array, DType, Shape
 from shardctl.sources.formats.base import (
     RECORD_BYTES,
     UNIT_BYTES,
@@ -26,9 +27,8 @@ from shardctl.sources.formats.base import (
     without_columns,
 )
 from shardctl.sources.formats.columns import (
-    BATCH_BYTES,
-    BATCH_ROWS,
     FAULTS,
+    batch_rows,
     check_columns,
     class_names,
     damaged,
@@ -67,7 +67,7 @@ class Rows(ABC):
 
     def runs(self, unit: Unit) -> Iterator[tuple[int, int]]:
         """Yield the rows of a unit, first (from 0) and count, as many at a time as a batch has."""
-        each = max(1, min(BATCH_ROWS, BATCH_BYTES // self.row_bytes))
+        each = batch_rows(1, self.row_bytes)
         end = unit.first - 1 + unit.records
         for at in range(unit.first - 1, end, each):
             yield at, min(each, end - at)
@@ -154,14 +154,11 @@ def batch_of(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-Array = np.ndarray[Any, np.dtype[Any]]
-DType = np.dtype[Any]
-
 _NO_TEXT = b"\xff"
 """What no string in UTF-8 is: rows that have it are rejected when strings are checked."""
 
 
-def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
+def row_bytes(dtype: DType, shape: Shape, what: str) -> int:
     """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that
     are no records."""
     if dtype.hasobject:
@@ -191,11 +188,11 @@ def row_bytes(dtype: DType, shape: tuple[int, ...], what: str) -> int:
     return size
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _shown(shape: Shape) -> str:
     return " by ".join(map(str, shape))
 
 
-def column_type(dtype: DType, shape: tuple[int, ...], what: str) -> pa.DataType:
+def column_type(dtype: DType, shape: Shape, what: str) -> pa.DataType:
     """Return the type of a column whose values have this shape and this type of elements.
 
     Raises Rejection if no column holds them.

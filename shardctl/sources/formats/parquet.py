@@ -11,11 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.sources.files import Version, changed, local_version
-from shardctl.sources.formats.base import Unit, without_columns
+from shardctl.sources.formats.base import Unit
 from shardctl.sources.formats.columns import (
-    BATCH_BYTES,
-    BATCH_ROWS,
     FAULTS,
+    batch_rows,
     damaged,
     not_a_file,
     plain_schema,
@@ -80,11 +79,7 @@ class RowGroups(Rows):
         from pyarrow import parquet  # 30 ms to import
 
         facts = self._metadata.row_group(group)
-        if not names:
-            for start in range(0, facts.num_rows, BATCH_ROWS):
-                yield without_columns(min(BATCH_ROWS, facts.num_rows - start))
-            return
-        rows = min(BATCH_ROWS, BATCH_BYTES * facts.num_rows // max(1, facts.total_byte_size))
+        rows = batch_rows(facts.num_rows, facts.total_byte_size)
         with pa.OSFile(self.path) as file:
             reader = parquet.ParquetFile(
                 file,
@@ -94,7 +89,7 @@ class RowGroups(Rows):
                 buffer_size=min(_BUFFER, _BUFFERS // len(names)),
             )
             yield from reader.iter_batches(
-                max(1, rows), row_groups=[group], columns=names, use_threads=False
+                rows, row_groups=[group], columns=names, use_threads=False
             )
 
 
