@@ -69,7 +69,7 @@ class CellStats:
             for value in column.slice(0, 100).to_pylist()
             if value and value not in _NO_NUMBERS
         ]
-        if not all(_LOOKS_LIKE_A_NUMBER.search(value) for value in few):
+        if not all(map(_LOOKS_LIKE_A_NUMBER.search, few)):
             return cls(True, text=True)  # the usual column of text, without a copy of it
         values = filled(column).drop_null()
         if not len(values):
@@ -147,11 +147,9 @@ class CellStats:
             return pa.int64()
         # 1.10 is not 1.1 where it is a version. Where all values have the same number of places,
         # nothing is lost.
-        return (
-            pa.string()
-            if self.padded and self.places and self.places[0] < self.places[1]
-            else pa.float64()
-        )
+        if self.padded and self.places and self.places[0] < self.places[1]:
+            return pa.string()
+        return pa.float64()
 
     def odd(self) -> str | None:
         """Return a cell for which the column is text though all its cells look like numbers; None

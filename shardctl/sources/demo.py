@@ -77,13 +77,11 @@ def make_demo(
                 lines = "".join(f"{json.dumps(record)}\n" for record in records)
                 (root / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     except BaseException:  # Ctrl-C too: half a folder would be refused by the next call
-        for made in root.iterdir() if root.exists() else ():
+        for made in root.iterdir() if existed else [root]:
             if made.is_dir():
                 shutil.rmtree(made, ignore_errors=True)
             else:
-                made.unlink()
-        if not existed:
-            root.rmdir()
+                made.unlink(missing_ok=True)
         raise
     return {
         "images": images,
@@ -146,10 +144,8 @@ def _soft_view(width: int, height: int, look: Look, rng: np.random.Generator) ->
         cx, cy, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0.03, 0.2) * width
         # Further out than three radii a shape is not to be seen, and most of the picture is further
         # out.
-        rows, columns = (
-            slice(max(0, int(cy - 3 * r)), int(cy + 3 * r) + 1),
-            slice(max(0, int(cx - 3 * r)), int(cx + 3 * r) + 1),
-        )
+        rows = slice(max(0, int(cy - 3 * r)), int(cy + 3 * r) + 1)
+        columns = slice(max(0, int(cx - 3 * r)), int(cx + 3 * r) + 1)
         distance = (
             (x[columns] - np.float32(cx)) ** 2 + (y[rows] - np.float32(cy)) ** 2
         ) / np.float32(r**2)

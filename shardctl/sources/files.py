@@ -9,7 +9,6 @@ below).
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import os
 import secrets
@@ -19,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice
@@ -76,7 +75,7 @@ def _copy_of_now(what: Object) -> str:
     """Return the path of a copy of an object as it is now. Raises OSError, SourceGoneError,
     StorageError."""
     known = _known(what)
-    with contextlib.suppress(Rejection):  # it has changed since it was listed
+    with suppress(Rejection):  # it has changed since it was listed
         return _entered().fetch(what, _number(known))
     try:
         with asking(what):
@@ -114,7 +113,7 @@ def fetch_all(texts: Iterable[str]) -> None:
     be read shows then."""
 
     def fetch(url: str) -> None:
-        with contextlib.suppress(OSError, Rejection):
+        with suppress(OSError, Rejection):
             local_copy(url)
 
     if wanted := list(filter(is_stored, texts)):
@@ -180,11 +179,9 @@ def exists(text: str) -> bool:
     asked."""
     if not is_stored(text):
         return os.path.exists(text)  # noqa: PTH110 - see pyproject.toml
-    try:
-        _there(text)
-    except (OSError, Rejection):
-        return False
-    return True
+    with suppress(OSError, Rejection):
+        return _known(_object(text)) is not None
+    return False
 
 
 def is_folder(text: str) -> bool:
@@ -242,7 +239,10 @@ def version_of(text: str) -> tuple[int, int]:
     """Return the size of a file and its time of change, or what stands for the version of an
     object. Raises OSError."""
     if is_stored(text):
-        found = _there(text)
+        what = _object(text)
+        found = _known(what)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", what.url)
         return found.size, number_of(found.version)
     status = os.stat(text)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     return status.st_size, status.st_mtime_ns
@@ -259,14 +259,6 @@ def local_version(path: str) -> Version:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _there(url: str) -> Entry:
-    what = _object(url)
-    found = _known(what)
-    if found is None:
-        raise FileNotFoundError(2, "there is no such object", what.url)
-    return found
-
-
 def _known(what: Object) -> Entry | None:
     """Return what a list of this process says of an object, or its store; None if it is not
     there."""
@@ -280,7 +272,7 @@ def _stat(what: Object) -> Entry | None:
     as not there."""
     if not what.key or what.leads_upwards:
         return None
-    with asking(what), contextlib.suppress(NotPermittedError):
+    with asking(what), suppress(NotPermittedError):
         return client_of(what.bucket).stat(what.key)
     return None
 
@@ -357,7 +349,7 @@ def _entered() -> LocalCopies:
         return _copies
 
 
-@contextlib.contextmanager
+@contextmanager
 def in_use() -> Iterator[None]:
     """Have what is fetched within the block removed at its end, unless another process uses it."""
     global _uses
@@ -467,7 +459,7 @@ def _name_of(what: Object) -> str:
     return what.url.replace("://", "/", 1)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _on_disk(folder: str, size: int) -> Iterator[None]:
     """Say where objects are written, if the disk is full: it is not where they come from."""
     try:
@@ -527,7 +519,7 @@ def number_of(version: str) -> int:
     return xxhash.xxh3_64_intdigest(version.encode()) >> (64 - NUMBER_BITS) or 1
 
 
-@contextlib.contextmanager
+@contextmanager
 def asking(what: Object) -> Iterator[None]:
     """Turn what a store says of an object into what the system says of files.
 
@@ -564,7 +556,7 @@ def _others_can_be_read(what: Object) -> bool:
         page = next(store.pages(folder + slash), [])
         others = [entry.name for entry in page if entry.name != what.key and entry.size]
         for place in evenly_spaced(len(others), OTHERS):
-            with contextlib.suppress(NoSuchKeyError, NotPermittedError):
+            with suppress(NoSuchKeyError, NotPermittedError):
                 store.fetch(others[place], 1)
                 return True
     except StoreError as error:

@@ -78,11 +78,9 @@ def struct_columns(schema: pa.Schema) -> list[str]:
 def without_doubt(schema: pa.Schema) -> str | None:
     """Return the column that makes a table one of images: the only struct of bytes and path, or
     bytes of a usual name."""
-    structs = struct_columns(schema)
-    if structs:
-        return structs[0] if len(structs) == 1 else None
     named = [f.name for f in schema if is_binary(f.type) and f.name.lower() in BYTES_NAMES]
-    return named[0] if len(named) == 1 else None
+    found = struct_columns(schema) or named
+    return found[0] if len(found) == 1 else None
 
 
 def choose_column(schema: pa.Schema, wanted: str) -> str:
@@ -98,8 +96,8 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
             raise InputError(
                 f"the records have no field {printable(wanted)}; their fields are {shown}"
             )
-        if not can_hold_images(schema.field(wanted).type):
-            type_ = schema.field(wanted).type
+        type_ = schema.field(wanted).type
+        if not can_hold_images(type_):
             raise InputError(
                 f"the field {printable(wanted)} is {type_}; images are bytes, paths, or structs of both"
             )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from shardctl.errors import Rejection
-from shardctl.system.text import printable
+from shardctl.system.text import first_repeated, printable
 
 DEEPEST = 60
 """Levels of lists and objects in a column. Arrow writes and reads files with up to 64."""
@@ -51,9 +50,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        twice = next(
-            name for name, times in Counter(name for name, _ in pairs).items() if times > 1
-        )
+        twice = first_repeated([name for name, _ in pairs])
         raise ValueError(f"the name {printable(twice)} appears twice in one object")
     return value
 
@@ -99,11 +96,9 @@ def parse_line(line: bytes, list_field: str = "") -> dict[str, Any]:
     if list_field and isinstance(value, list):
         return {list_field: value}
     if not isinstance(value, dict):
-        of_array = (
-            "; if that is all of the file, give its name the ending .json"
-            if isinstance(value, list)
-            else ""
-        )
+        of_array = ""
+        if isinstance(value, list):
+            of_array = "; if that is all of the file, give its name the ending .json"
         raise Rejection(
             "decode",
             "not-an-object",
@@ -164,8 +159,6 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 def null_label_notice(words: Sequence[str], counts: str) -> str:
     """Say which words for a missing value name classes; `counts` says of how many rows."""
-    one, are = (
-        " and ".join(map(printable, words)),
-        "is a class" if len(words) == 1 else "are classes",
-    )
-    return f"{one} {are}{counts}; if they are missing labels, use --null-values {printable(','.join(words))}"
+    named = " and ".join(map(printable, words))
+    are = "is a class" if len(words) == 1 else "are classes"
+    return f"{named} {are}{counts}; if they are missing labels, use --null-values {printable(','.join(words))}"

@@ -47,7 +47,9 @@ LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
 
-LIKE_LABELS = frozenset("labels,class,classes,class_name,classname,category,target,y".split(","))
+LIKE_LABELS = frozenset(
+    "label,labels,class,classes,class_name,classname,category,target,y".split(",")
+)
 """Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says
 so."""
 
@@ -177,8 +179,8 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         all_say = of_exports or all(
             LABEL_COLUMN in file.types.named for file in opened if LABEL_COLUMN in file.types.fields
         )
-        is_any = limits["min"] is not None
-        if all_say and is_any and 0 <= limits["min"] <= limits["max"] < len(named[LABEL_COLUMN]):
+        last = len(named[LABEL_COLUMN]) - 1
+        if all_say and limits["min"] is not None and 0 <= limits["min"] <= limits["max"] <= last:
             classes = named.pop(LABEL_COLUMN)
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
@@ -257,10 +259,10 @@ class _File:
             found = [
                 self._form.types(self._path, unit, reading) for unit, why in self._units if not why
             ]
-        # The fields of JSON are in the order of their names.
-        first = [] if self.has_cells or not self.is_text else [Types.of_values([], LABEL_COLUMN)]
-        nothing = Types.of_schema(pa.schema([]), LABEL_COLUMN)
-        self.types = reduce(Types.join, [*first, *found] or [nothing])
+        if not found or (self.is_text and not self.has_cells):
+            # the fields of JSON are in the order of their names
+            found.insert(0, Types.of_values([], LABEL_COLUMN))
+        self.types = reduce(Types.join, found)
         if not self.types.found().names:
             self.read(pa.schema([], {CHOSEN: b""}))
 
@@ -369,15 +371,13 @@ def _encode_label(
     `has_cells`: some of the rows are of CSV files.
     """
     if LABEL_COLUMN not in table.column_names:
-        like = LIKE_LABELS | {LABEL_COLUMN}
-        name = next((name for name in table.column_names if name.lower() in like), None)
+        name = next((name for name in table.column_names if name.lower() in LIKE_LABELS), None)
         advice = ""
         if name is not None:
             advice = f" (or rename {printable(name)} to label)"
             if pa.types.is_floating(table.schema.field(name).type):
                 advice = f" ({printable(name)} is one of numbers to predict)"
-        said = "no column is called label: there are no labels"
-        return table, None, [f"{said}{advice}"]
+        return table, None, [f"no column is called label: there are no labels{advice}"]
     import pyarrow.compute as pc
 
     label, encoded, classes = table[LABEL_COLUMN], None, None

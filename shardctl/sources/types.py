@@ -368,16 +368,16 @@ def join_classes(one: Classes, other: Classes) -> Classes:
 
 
 def _label_strings(batch: pa.RecordBatch, label: str) -> frozenset[str] | None:
-    if batch.schema.names.count(label) != 1:
+    if label not in batch.schema.names:
         return frozenset()
     import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has labels
 
     column = batch.column(label)
-    plain = column.dictionary if pa.types.is_dictionary(column.type) else column
-    if not (is_text(plain.type) or pa.types.is_string_view(plain.type)):
-        return frozenset()
-    if pa.types.is_string_view(plain.type):
+    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string_view(plain):
         column = column.cast(pa.string())
+    elif not is_text(plain):
+        return frozenset()
     unique = pc.unique(column)
     if len(unique) > MOST_LABELS + 2:  # two may be null and ""
         return None
@@ -388,12 +388,9 @@ def _label_strings(batch: pa.RecordBatch, label: str) -> frozenset[str] | None:
 # --- the type that holds them ---
 
 
-TIMES = "times:"
-
-
 def _group(name: Any) -> Any:
     if isinstance(name, pa.DataType):
-        return f"{TIMES}{name.tz}" if is_time(name) else name
+        return f"times:{name.tz}" if is_time(name) else name
     if name in WHOLE or name in FLOATS or name in (DECIMALS, TYPED):
         return "number"
     if name in STRINGS:
@@ -490,8 +487,8 @@ def _shown(kinds: InferredTypes) -> list[str]:
         HUGE: "whole numbers outside 64 bits",
         DEEP: f"lists and objects deeper than {DEEPEST} levels",
         ONE: LIST,
+        MANY: f"objects with more than {MOST_NAMES:,} names in all",
     }
-    shown[MANY] = f"objects with more than {MOST_NAMES:,} names in all"
     names = _settled(kinds).names - {DECIMALS, TYPED}
     return [
         shown.get(name, name.partition(":")[0]) if isinstance(name, str) else str(name)

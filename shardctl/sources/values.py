@@ -86,19 +86,17 @@ class InferredTypes:
         """Return what the values of both are."""
         ends = [end for end in (self.low, self.high, other.low, other.high) if end is not None]
         items = (self.items or InferredTypes()).join(other.items) if other.items else self.items
-        fields = join_fields(self.fields, other.fields)
-        names = self.names | other.names
         written = (
             self.written.join(other.written)
             if self.written and other.written
             else self.written or other.written
         )
         return InferredTypes(
-            names,
+            self.names | other.names,
             min(ends, default=None),
             max(ends, default=None),
             items,
-            fields,
+            join_fields(self.fields, other.fields),
             self.lead,
             written,
         )._bounded()

@@ -27,7 +27,7 @@ from shardctl.sources.formats.base import (
     keep_open,
     take_kept,
 )
-from shardctl.sources.formats.found_values import is_chosen, too_large
+from shardctl.sources.formats.found_values import Rejects, is_chosen, too_large
 from shardctl.sources.types import with_parts, without_nulls
 from shardctl.system.files import open_ordinary
 from shardctl.system.text import first_repeated, printable
@@ -435,7 +435,7 @@ def _row_bytes(column: pa.Array) -> Numbers:
 
 def _rows_apart(
     batch: pa.RecordBatch, numbers: Numbers
-) -> tuple[list[tuple[pa.RecordBatch, Numbers]], _Rejects]:
+) -> tuple[list[tuple[pa.RecordBatch, Numbers]], Rejects]:
     """Return the rows of a large batch one by one, after a part without any, and those that are too
     large to be read as rejects."""
     parts, rejects = [(batch.slice(0, 0), numbers[:0])], []
@@ -496,12 +496,7 @@ def _may_be_text(array: pa.Array) -> bool:
     )
 
 
-_Rejects = list[tuple[int, Rejection]]
-
-
-def _valid_rows(
-    batch: pa.RecordBatch, numbers: Numbers
-) -> tuple[pa.RecordBatch, Numbers, _Rejects]:
+def _valid_rows(batch: pa.RecordBatch, numbers: Numbers) -> tuple[pa.RecordBatch, Numbers, Rejects]:
     """Return the rows whose values are valid, their numbers, and the others as rejects.
 
     Raises ArrowInvalid if the arrays themselves are damaged.

@@ -36,9 +36,9 @@ from shardctl.sources.formats.base import (
     Unit,
     is_json,
     json_texts,
-    refuse_wide,
 )
 from shardctl.sources.formats.columns import check_columns, check_names, with_columns
+from shardctl.sources.formats.found_values import Rejects
 from shardctl.sources.formats.lines import GridFile, chosen_lines, is_utf8, range_of
 from shardctl.sources.types import UNNAMED, WRITTEN, Types, separator_in
 from shardctl.system.files import open_ordinary
@@ -186,8 +186,7 @@ class Delimited(TextFormat):
     def head(self, data: bytes, reading: Reading) -> Head:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no
         header that can be used."""
-        mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
-        refuse_wide(data, reading)
+        mark = super().head(data, reading).size
         if (said := _SEPARATOR.match(data, mark)) is not None:
             separator = said[1].decode()
             if separator != self.delimiter:
@@ -268,7 +267,11 @@ class Delimited(TextFormat):
             own = int(np.searchsorted(rows.numbers, end))
             rejects = [reject for reject in rows.rejects if reject[0] < end]
             rows = Parsed(rows.numbers[:own], rows.batch.slice(0, own), rejects)
-        return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
+        check_columns(list(part.columns), schema)
+        batch = with_columns(
+            rows.batch, schema, lambda cells, field, _: _typed_column(cells, rows.numbers, field)
+        )
+        return replace(rows, batch=batch)
 
     def _rows(self, part: TextPart, reading: Reading, numbers: Numbers | None) -> Parsed:
         """Read records as strings. `numbers` has the number of each; without, they go on from that
@@ -330,10 +333,7 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-_Rejects = list[tuple[int, Rejection]]
-
-
-def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
+def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, Rejects]:
     """Return the data with a blank line in place of each record that is no UTF-8, and these records
     by their index."""
     if data.isascii() or is_utf8(data):
@@ -360,7 +360,7 @@ def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
     return b"".join(parts), rejects
 
 
-def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
+def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, Rejects]:
     """Return the data with a blank line in place of the one whose quote is never closed, and that
     record by its index."""
     ends, opened = find_records(data, delimiter)
@@ -415,7 +415,7 @@ def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str], reading: Re
     row of empty cells."""
     from pyarrow import csv as arrow_csv  # 20 ms to import
 
-    wrong: _Rejects = []
+    wrong: Rejects = []
     named = "--columns names" if reading.columns else "the header has"
 
     def skip(row: Any) -> str:
@@ -486,12 +486,6 @@ def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> Bools | Non
 
 
 # --- types ---
-
-
-def _typed(rows: pa.RecordBatch, numbers: Numbers, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of `schema`, string for null. Raises Misfit."""
-    check_columns(rows.schema.names, schema)
-    return with_columns(rows, schema, lambda cells, field, _: _typed_column(cells, numbers, field))
 
 
 def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Array:

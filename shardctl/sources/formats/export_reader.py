@@ -38,8 +38,7 @@ class ExportDecoder:
 
     def _type_of(self, field: Field) -> pa.DataType:
         type_ = _column_type(self._export, field)
-        is_coded = field.form == "png" or field.form.startswith("jpeg:")
-        if is_coded or self._is_raw_image(field):
+        if _is_coded(field) or self._is_raw_image(field):
             return ENCODED_IMAGE
         return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
 
@@ -91,11 +90,9 @@ def _with_characters(value: Any) -> Any:
     if isinstance(value, dict):
         inner = {name: _with_characters(each) for name, each in value.items()}
         is_rle = list(inner) == ["size", "counts"] and isinstance(inner["counts"], str)
-        return (
-            {**inner, "counts": base64.b64decode(inner["counts"]).decode("latin-1")}
-            if is_rle
-            else inner
-        )
+        if is_rle:
+            inner["counts"] = base64.b64decode(inner["counts"]).decode("latin-1")
+        return inner
     return list(map(_with_characters, value)) if isinstance(value, list) else value
 
 
@@ -139,31 +136,21 @@ def _of_columns(field: Field, record: Record, export: Description) -> Any:
     if field.form == "json":
         return JsonForm(value)
     if field.form.startswith("image:"):
-        path = (
-            record[f"{field.written}.path"]
-            if field.form.endswith("+path")
-            else record[str(export.key)]
-        )
-        return {"bytes": value, "path": path}
-    return (
-        {"bytes": value, "path": None}
-        if field.form == "png" or field.form.startswith("jpeg")
-        else value
-    )
+        named = f"{field.written}.path" if field.form.endswith("+path") else str(export.key)
+        return {"bytes": value, "path": record[named]}
+    return {"bytes": value, "path": None} if _is_coded(field) else value
 
 
 def _of_features(field: Field, record: Record, export: Description) -> Any:
     """Return a column of an Example; one that is not there has no value."""
     if field.form == "struct":
-        members = {
-            part.name: record.get(f"{field.written}/{part.name}")
-            for part in _column_type(export, field)
-        }
-        if all(value is None for value in members.values()):
+        parts = _column_type(export, field)
+        members = [record.get(f"{field.written}/{part.name}") for part in parts]
+        if all(value is None for value in members):
             return None
         return {
-            part.name: _in_lists(members[part.name], part.type)
-            for part in _column_type(export, field)
+            part.name: _in_lists(value, part.type)
+            for part, value in zip(parts, members, strict=True)
         }
     value = record.get(field.written)
     if field.form == "value" or value is None:
@@ -179,6 +166,11 @@ def _of_features(field: Field, record: Record, export: Description) -> Any:
         )
         return {"bytes": data, "path": None if path is None else path.items[0].decode()}
     return {"bytes": data, "path": None}
+
+
+def _is_coded(field: Field) -> bool:
+    """Return whether a column has raw images that were encoded for the export."""
+    return field.form.startswith(("png", "jpeg:"))
 
 
 def _column_type(export: Description, field: Field) -> pa.DataType:

@@ -40,6 +40,13 @@ Record = dict[str, Any]
 arrays, Feature."""
 
 
+Records = Sequence[tuple[int, Record]]
+"""Records, each with its number."""
+
+Rejects = list[tuple[int, Rejection]]
+"""Why records are rejected, each with its number."""
+
+
 @dataclass(frozen=True)
 class JsonForm:
     """A value as python_values.py writes it: with the type of its column it is exact."""
@@ -59,7 +66,7 @@ def whole_array(array: Any) -> Any:
     return array
 
 
-def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
+def batch_of_records(records: Records, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises
     Misfit, also for a field that `schema` does not have, unless a person chose its columns."""
     known = set(schema.names)
@@ -79,9 +86,7 @@ def is_chosen(schema: pa.Schema) -> bool:
     return CHOSEN in (schema.metadata or {})
 
 
-def parsed_records(
-    records: Sequence[tuple[int, Record]], rejects: list[tuple[int, Rejection]], schema: pa.Schema
-) -> Parsed:
+def parsed_records(records: Records, rejects: Rejects, schema: pa.Schema) -> Parsed:
     """Return records of a unit, each with its number, with the columns of `schema`. Raises as
     `batch_of_records` does."""
     numbers = np.array([number for number, _ in records], np.int64)
@@ -99,9 +104,7 @@ def _is_text(value: Any) -> bool:
 _PLAIN = {pa.string(): str, pa.bool_(): bool, pa.int64(): int, pa.float64(): float}
 
 
-def _column(
-    records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataType, given: bool
-) -> pa.Array:
+def _column(records: Records, f: pa.Field, type_: pa.DataType, given: bool) -> pa.Array:
     """Return the values of a field of numbered records as a column of this type: that of `f`, with
     string for null. Raises Misfit."""
     values = [record.get(f.name) for _, record in records]

@@ -40,6 +40,8 @@ from shardctl.sources.formats.found_values import (
     Entries,
     Entry,
     Record,
+    Records,
+    Rejects,
     parsed_records,
     too_large,
 )
@@ -48,6 +50,13 @@ from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.splits import split_parts
 from shardctl.sources.types import Types
 
+Decoder = ExportDecoder | Features
+"""What a file beside one says of its records: shardctl.json of an export, features.json of TFDS."""
+
+Opened = tuple[Iterator[Entry], Decoder | None, Declared]
+"""The records of a unit, what makes those of a dataset of them, and what is known of their fields.
+They raise Rejection, also where there are fewer."""
+
 
 class RecordFile(Format):
     """A file of records that are taken from it one after the other."""
@@ -55,12 +64,18 @@ class RecordFile(Format):
     def __init__(self, has_features: bool) -> None:
         self._has_features = has_features
 
+    def decoder(self, path: str) -> Decoder | None:
+        """Return what a file beside one says of its records, None if there is none."""
+        export = described(path)
+        if export is not None and export.to in RESTORED:
+            return ExportDecoder(export)
+        return Features.beside(Path(path).with_name(FEATURES)) if self._has_features else None
+
     @abstractmethod
     def entries(
         self, path: str, unit: Unit, reading: Reading, digest: Digest
-    ) -> AbstractContextManager[tuple[Iterator[Entry], Decoder | None, Declared]]:
-        """Open a file for the block: the records of a unit, what makes those of a dataset of them,
-        and what is known of their fields. They raise Rejection, also where there are fewer."""
+    ) -> AbstractContextManager[Opened]:
+        """Open a file for the block."""
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records: those that are declared, and of others
@@ -102,7 +117,7 @@ class RecordFile(Format):
 
 def _parts(
     entries: Iterator[Entry], decoder: Decoder | None, unit: Unit, choose: Choose | None
-) -> Iterator[tuple[list[tuple[int, Record]], list[tuple[int, Rejection]]]]:
+) -> Iterator[tuple[Records, Rejects]]:
     """Yield the records of a unit, some at a time, each with its number, and those that are
     rejected."""
     numbers = np.arange(unit.first, unit.first + unit.records)
@@ -139,17 +154,15 @@ class Framed(RecordFile):
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Return the units; folders named as splits."""
-        decoder = _decoder_beside(path, self._has_features)
+        decoder = self.decoder(path)
         with closing(_opened(self._form, decoder, path, reading)) as opened:
             cuts, folders = _cut(opened, size, self._unit_bytes)
         return {"cuts": cuts, "folders": sorted(folders)}
 
     @contextmanager
-    def entries(
-        self, path: str, unit: Unit, reading: Reading, digest: Digest
-    ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
+    def entries(self, path: str, unit: Unit, reading: Reading, digest: Digest) -> Iterator[Opened]:
         """Open a file for the block, where the last unit of a compressed one ended."""
-        decoder = _decoder_beside(path, self._has_features)
+        decoder = self.decoder(path)
         key = (self._form.__name__, path, *local_version(path), reading, reading.only)
         opened = take_kept(key, unit.skip) or _opened(
             self._form, decoder, path, reading, key, unit.offset
@@ -187,11 +200,9 @@ class OneByOne(RecordFile):
         return {"cuts": cuts}
 
     @contextmanager
-    def entries(
-        self, path: str, unit: Unit, reading: Reading, digest: Digest
-    ) -> Iterator[tuple[Iterator[Entry], Decoder | None, Declared]]:
+    def entries(self, path: str, unit: Unit, reading: Reading, digest: Digest) -> Iterator[Opened]:
         """Open a file for the block. The digest is of what the package gives."""
-        decoder = _decoder_beside(path, self._has_features)
+        decoder = self.decoder(path)
         with self._opened(path) as (_, records):
             declared = decoder.declared if decoder else NOTHING_DECLARED
             found = (
@@ -233,17 +244,6 @@ def _cut(opened: Container, size: int, unit_bytes: int) -> tuple[list[list[Any]]
         elif cuts[-1][3] is why:
             cuts[-1][3] = counted
     return cuts, folders
-
-
-Decoder = ExportDecoder | Features
-"""What a file beside one says of its records: shardctl.json of an export, features.json of TFDS."""
-
-
-def _decoder_beside(path: str, has_features: bool) -> Decoder | None:
-    export = described(path)
-    if export is not None and export.to in RESTORED:
-        return ExportDecoder(export)
-    return Features.beside(Path(path).with_name(FEATURES)) if has_features else None
 
 
 def _opened(

@@ -31,6 +31,9 @@ MOST_UNITS = 64
 DATABASE_BYTES = 48
 """The bytes of the value that stands for a database inside of the file."""
 
+_PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
+"""What a pickle begins with. It ends with a point."""
+
 LOOKED_AT = 64
 """The first entries, of which some are tried for such a database."""
 
@@ -108,15 +111,10 @@ def _records(transaction: Any, number: int, digest: Digest) -> Iterator[Entry]:
 def _fields(values: dict[str, Any]) -> Record:
     record = {name: bytes(value) for name, value in values.items()}
     for name, data in record.items():
-        if (
-            data[:1] != b"\x80"
-            or data[1:2] not in (b"\2", b"\3", b"\4", b"\5")
-            or data[-1:] != b"."
-        ):
-            continue
-        raise Rejection(
-            "read",
-            "pickle",
-            f"its {name} is a pickle, which can run any code; write an image, text or JSON",
-        )
+        if data[:2] in _PICKLES and data[-1:] == b".":
+            raise Rejection(
+                "read",
+                "pickle",
+                f"its {name} is a pickle, which can run any code; write an image, text or JSON",
+            )
     return {name: Feature([data]) for name, data in record.items()}

@@ -269,9 +269,7 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
     shape = tuple(map(int, of_shape.split(","))) if of_shape else None
 
     def decode(data: bytes) -> Any:
-        at = 0
-        if not of_type:
-            at = 1
+        at = 0 if of_type else 1
         dtype = np.dtype(of_type or _ARRAY_TYPES[data[0]]).newbyteorder("<")
         found = shape
         if found is None:
