@@ -222,10 +222,11 @@ def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
     """Return what can be done about columns of records and of labels files that a step of a recipe
     does not move."""
-    ways = [
-        *(["those of records with --fields, which names those to keep"] if of_records else []),
-        *([f"those of labels with --drop-columns {','.join(of_labels)}"] if of_labels else []),
-    ]
+    ways = []
+    if of_records:
+        ways.append("those of records with --fields, which names those to keep")
+    if of_labels:
+        ways.append(f"those of labels with --drop-columns {','.join(of_labels)}")
     unmoved = ",".join([*of_records, *of_labels])
     return f"Leave out {step}; or keep them with --unmoved {unmoved}; or leave them out, {' and '.join(ways)}"
 

@@ -181,14 +181,12 @@ def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:
     `places`: how many decimal places all cells before have; `any` if they differ, so that no zero
     may be at the end of one.
     """
-    if places == "any":
-        # the others have no zeros at their end
-        odd = cells.filter(pc.not_equal(numbers.cast(pa.string()), cells))
-        known = CellStats(True, digits=True, whole=False, places=(0, 1))
-        return bool(pa.types.is_floating(known.join(CellStats.of(odd)).type()))
-    known = CellStats(True, digits=True, whole=False, places=(int(places), int(places)))
+    fixed = None if places == "any" else (int(places), int(places))
+    if fixed is None:  # cells that are printed like this have no zeros at their end
+        cells = cells.filter(pc.not_equal(numbers.cast(pa.string()), cells))
+    known = CellStats(True, digits=True, whole=False, places=fixed or (0, 1))
     joined = known.join(CellStats.of(cells))
-    return bool(pa.types.is_floating(joined.type())) and joined.places == known.places
+    return bool(pa.types.is_floating(joined.type())) and fixed in (None, joined.places)
 
 
 def _first(*cells: str | None) -> str | None:

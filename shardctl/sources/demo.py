@@ -96,7 +96,7 @@ def make_demo(
 
 def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
     kind = CLASSES[number % len(CLASSES)]
-    width, height = (int(side) for side in rng.integers(180, 640, 2))
+    width, height = rng.integers(180, 640, 2).tolist()
     picture = _view(width, height, LOOKS[kind], rng)
     folder = root / kind
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,9 +180,9 @@ def _lines(count: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         }
 
 
-_PEOPLE = tuple("Anna,Boris,Chen,Dilara,Emeka,Fatima,Goran,Hana".split(","))
-_FRUITS = tuple("apples,pears,plums,figs,limes,dates".split(","))
-_NUMBERS = tuple("no,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve".split(","))
+_PEOPLE = "Anna,Boris,Chen,Dilara,Emeka,Fatima,Goran,Hana".split(",")
+_FRUITS = "apples,pears,plums,figs,limes,dates".split(",")
+_NUMBERS = "no,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve".split(",")
 
 
 def _stories(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
@@ -260,7 +260,7 @@ def _described(outline: Outline) -> dict[str, Any]:
 def _scene(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, Outline]]]:
     """Draw a background, and up to five shapes that do not touch. One scene in twenty or so has
     none."""
-    width, height = (int(side) for side in rng.integers(128, 257, 2))
+    width, height = rng.integers(128, 257, 2).tolist()
     picture = _background(width, height, rng)
     shapes: list[tuple[int, Outline]] = []
     for _ in range(0 if rng.random() < 0.05 else int(rng.integers(1, 6))):
@@ -315,6 +315,6 @@ def _draw(picture: Image.Image, outline: Outline, rng: np.random.Generator) -> N
     # Pillow's places are the centres of pixels, and it fills those that an edge goes through: half
     # a fine pixel inwards.
     inwards = corners - 0.5 + np.sign(corners.mean(axis=0) - corners) * 0.5
-    ImageDraw.Draw(mask).polygon([(x, y) for x, y in inwards.tolist()], fill=255)
+    ImageDraw.Draw(mask).polygon(inwards.ravel().tolist(), fill=255)
     mask = mask.resize((right - left, bottom - top), Image.Resampling.BOX)
-    picture.paste(tuple(int(value) for value in color), part, mask)
+    picture.paste(tuple(color.astype(int).tolist()), part, mask)

@@ -651,10 +651,9 @@ def read_range(descriptor: int, offset: int, size: int) -> bytes:
     data = os.pread(descriptor, size, offset)
     if len(data) == size:
         return data
-    whole = bytearray(size)
-    whole[: len(data)] = data
-    fill(descriptor, offset + len(data), memoryview(whole)[len(data) :])
-    return bytes(whole)
+    rest = bytearray(size - len(data))
+    fill(descriptor, offset + len(data), memoryview(rest))
+    return data + rest
 
 
 def fill(descriptor: int, offset: int, view: memoryview) -> None:

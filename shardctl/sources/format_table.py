@@ -176,6 +176,12 @@ OF_EXPORT = "beside:of_export"
 FRAME = "frame"
 """The record of image files whose frames are records each."""
 
+
+def _any_of(*keys: str) -> tuple[frozenset[str], ...]:
+    """Return what Sidecar.keys has where one of these is enough."""
+    return tuple(frozenset((key,)) for key in keys)
+
+
 INPUT_FORMATS: tuple[InputFormat, ...] = (
     InputFormat(
         "lines", _TEXTS, "text:Lines", Family.TEXT, record="line", carrier="lines:LineFile"
@@ -222,18 +228,12 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
             Sidecar(
                 (".json",),
                 r"features\.json",
-                keys=(
-                    frozenset(("featuresDict",)),
-                    frozenset(("sequence",)),
-                    frozenset(("pythonClassName",)),
-                ),
+                keys=_any_of("featuresDict", "sequence", "pythonClassName"),
             ),
             Sidecar(
                 (".json",),
                 r"dataset_info\.json",
-                keys=tuple(
-                    frozenset((key,)) for key in ("features", "splits", "builder_name", "name")
-                ),
+                keys=_any_of("features", "splits", "builder_name", "name"),
             ),
             Sidecar((".txt",), r".*\.labels\.txt", beside=("features.json",)),
         ),
@@ -280,10 +280,10 @@ INPUT_FORMATS: tuple[InputFormat, ...] = (
             Sidecar(
                 (".json",),
                 r"state\.json",
-                keys=(frozenset(("_data_files",)),),
+                keys=_any_of("_data_files"),
                 missing="beside:first_missing_file",
             ),
-            Sidecar((".json",), r"dataset_dict\.json", keys=(frozenset(("splits",)),)),
+            Sidecar((".json",), r"dataset_dict\.json", keys=_any_of("splits")),
         ),
     ),
     InputFormat("npy", (".npy",), "npy:npy_rows", Family.ROWS, magic=((0, b"\x93NUMPY"),)),

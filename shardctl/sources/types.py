@@ -460,15 +460,13 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
     """Return the type of numbers that rounds none of them. None: there is none."""
     whole = [type_ for name, type_ in WHOLE.items() if name in kinds.names]
     floats = [type_ for name, type_ in FLOATS.items() if name in kinds.names]
-    low, high = (0, 0) if kinds.low is None or kinds.high is None else (kinds.low, kinds.high)
+    low, high = kinds.low or 0, kinds.high or 0
     if whole and floats:
         if DECIMALS in kinds.names:
             return pa.float64() if low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT else None
         whole.append(pa.int64())  # which holds all floats that are whole numbers
     if floats and not whole:
         return max(floats, key=lambda type_: type_.bit_width)
-    if len(whole) == 1:
-        return whole[0]
     signed = max((t.bit_width for t in whole if pa.types.is_signed_integer(t)), default=0)
     unsigned = max((t.bit_width for t in whole if pa.types.is_unsigned_integer(t)), default=0)
     if not signed:

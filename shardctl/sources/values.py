@@ -124,7 +124,9 @@ class InferredTypes:
     def parts(self) -> Iterator[InferredTypes]:
         """Yield this and all that is nested in it."""
         yield self
-        for part in (*((self.items,) if self.items else ()), *self.fields.values()):
+        if self.items:
+            yield from self.items.parts()
+        for part in self.fields.values():
             yield from part.parts()
 
     def as_json(self) -> InferredTypes:
@@ -162,11 +164,7 @@ def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> Inferre
         return kinds_of(type_.value_type, None if array is None else array.dictionary, levels)
     if pa.types.is_run_end_encoded(type_):
         return kinds_of(type_.value_type, None if array is None else array.values, levels)
-    if (
-        isinstance(type_, pa.BaseExtensionType)
-        or not pa.types.is_nested(type_)
-        or pa.types.is_union(type_)
-    ):
+    if not pa.types.is_nested(type_) or pa.types.is_union(type_):
         return _kinds_of_leaf(type_, array)
     if not levels:
         return InferredTypes(frozenset([DEEP]))
@@ -188,19 +186,23 @@ def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> Inferre
 
 
 def _kinds_of_leaf(type_: pa.DataType, array: pa.Array | None) -> InferredTypes:
-    names, is_float = _names(type_), str(type_) in FLOATS
-    if str(type_) not in WHOLE and not is_float:
-        return InferredTypes(frozenset(names))
+    names, name = frozenset(_names(type_)), str(type_)
+    if name not in WHOLE and name not in FLOATS:
+        return InferredTypes(names)
+    if array is None and name in FLOATS:
+        return InferredTypes(names | {TYPED, DECIMALS})
     if array is None:
-        limits = None if is_float else np.iinfo(str(type_))
-        ends = (None, None) if limits is None else (int(limits.min), int(limits.max))
-        return InferredTypes(frozenset([*names, TYPED, *([DECIMALS] if is_float else [])]), *ends)
-    values = _present(array)
-    if is_float and not _are_whole(values):
-        return InferredTypes(frozenset([*names, DECIMALS]))
-    return InferredTypes(
-        frozenset(names), *((int(values.min()), int(values.max())) if len(values) else (None, None))
-    )
+        limits = np.iinfo(name)
+        return InferredTypes(names | {TYPED}, limits.min, limits.max)
+    # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers
+    # have none.
+    present = array.drop_null() if array.null_count else array
+    values = present.to_numpy(zero_copy_only=False)
+    if name in FLOATS and not _are_whole(values):
+        return InferredTypes(names | {DECIMALS})
+    if not len(values):
+        return InferredTypes(names)
+    return InferredTypes(names, int(values.min()), int(values.max()))
 
 
 def _names(type_: pa.DataType) -> list[Any]:
@@ -219,15 +221,6 @@ def _names(type_: pa.DataType) -> list[Any]:
     if name in WHOLE or name in FLOATS or name in STRINGS or name == "bool":
         return [name]
     return [type_]
-
-
-def _present(array: pa.Array) -> Array:
-    """Return the numbers that are not missing."""
-    # To drop nulls imports pyarrow.compute, 20 ms in each worker, and most columns of whole numbers
-    # have none.
-    present = array.drop_null() if array.null_count else array
-    values: Array = present.to_numpy(zero_copy_only=False)
-    return values
 
 
 def _are_whole(values: Array) -> bool:
@@ -254,7 +247,7 @@ def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
     return columns
 
 
-_SCALARS = {str: "string", bool: "bool", float: "double"}
+_SCALARS: dict[type, Any] = {str: "string", bool: "bool", float: "double", bytes: BYTES}
 
 
 def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
@@ -290,8 +283,6 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
             )
         else:
             fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
-    if bytes in types:
-        names.add(BYTES)
     found = InferredTypes(frozenset(names), low, high, items, fields, tuple(fields))
     by_depth = defaultdict(list)
     for array in of(np.ndarray) if np.ndarray in types else ():

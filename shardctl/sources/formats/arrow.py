@@ -26,7 +26,7 @@ from shardctl.sources.formats.columns import (
     FAULTS,
     batch_rows,
     damaged,
-    hash_range,
+    hash_ranges,
     not_a_file,
     plain_schema,
     rows_of,
@@ -100,9 +100,8 @@ class _File(Rows):
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the bytes of a unit to a digest, after those of the dictionaries that its values are
         from."""
-        for offset, size in _footer(self.path, self.version)[0]:
-            hash_range(self.path, offset, size, digest)
-        super().hash(unit, digest)
+        dictionaries, _ = _footer(self.path, self.version)
+        hash_ranges(self.path, [*dictionaries, (unit.offset, unit.size)], digest)
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit, going on where the last one ended."""

@@ -4,7 +4,8 @@ change, nothing unchecked."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -232,10 +233,8 @@ def _decoded(array: pa.Array) -> pa.Array:
             array.offset, len(array)
         )
         return pc.run_end_decode(runs)
-    if pa.types.is_string_view(own):
-        return array.cast(pa.string())
-    if pa.types.is_binary_view(own):
-        return array.cast(pa.binary())
+    if pa.types.is_string_view(own) or pa.types.is_binary_view(own):
+        return array.cast(plain_type(own))
     if pa.types.is_map(own):
         return array.cast(_list_of_pairs(own))
     # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow
@@ -307,13 +306,12 @@ def _fitted_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _fitted_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    own = {f.name: place for place, f in enumerate(array.type)}
+    own = {f.name: part for f, part in zip(array.type, array.flatten(), strict=True)}
     strange = next((name for name in own if type_.get_field_index(name) < 0), None)
     if strange is not None or len(own) < array.type.num_fields:
         raise pa.ArrowInvalid(f"the field {strange} is not one of those that were found")
-    parts = array.flatten()
     columns = [
-        _fitted(parts[own[f.name]], f.type) if f.name in own else pa.nulls(len(array), f.type)
+        _fitted(own[f.name], f.type) if f.name in own else pa.nulls(len(array), f.type)
         for f in type_
     ]
     mask = array.is_null() if array.null_count else None
@@ -395,7 +393,7 @@ def parsed(
             numbers, batch = numbers[wanted], _chosen(batch, wanted)
         if rejects:
             ours = choose(np.array([number for number, _ in rejects], np.int64))
-            rejects = [reject for reject, own in zip(rejects, ours.tolist(), strict=True) if own]
+            rejects = list(compress(rejects, ours))
     parts = [(batch, numbers)]
     if (size := _bytes_of(batch)) > RECORD_BYTES:
         parts, large = _rows_apart(batch, numbers)
@@ -540,16 +538,16 @@ def _chosen(batch: pa.RecordBatch, wanted: Bools) -> pa.RecordBatch:
         )
 
 
-def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
-    """Give a range of a file to a digest. Raises Rejection if the file is shorter, OSError."""
-    buffer = bytearray(min(_HASHED, size))
-    view = memoryview(buffer)
+def hash_ranges(path: str, ranges: Iterable[tuple[int, int]], digest: Digest) -> None:
+    """Give ranges of a file, (offset, size) each, to a digest. Raises Rejection if the file is
+    shorter, OSError."""
+    view = memoryview(bytearray(_HASHED))
     with open_ordinary(path) as file:
-        while size:
-            part = view[: min(len(view), size)]
-            fill(file.fileno(), offset, part)
-            digest.update(part)
-            offset, size = offset + len(part), size - len(part)
+        for start, size in ranges:
+            for offset in range(start, start + size, _HASHED):
+                part = view[: start + size - offset]
+                fill(file.fileno(), offset, part)
+                digest.update(part)
 
 
 def _reason(error: Exception) -> str:

@@ -351,15 +351,35 @@ class Content:
         self._file.close()
 
 
-class StreamedContent(Content):
+class Chunks:
+    """What a file holds, from its beginning on. `fault` says why it is not read to its end, `done`
+    whether there is no more."""
+
+    fault: Rejection | None = None
+    done = False
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self.chunks = chunks
+
+    def next_chunk(self) -> bytes:
+        """Return more of it, nothing at the end."""
+        chunk = b""
+        try:
+            chunk = next(self.chunks, b"")
+        except Truncated:
+            self.fault = Rejection("read", "truncated", "the compressed file ends early")
+        self.done = not chunk
+        return chunk
+
+
+class StreamedContent(Chunks, Content):
     """A compressed file: what was not released is in memory."""
 
     def __init__(self, file: BinaryIO, compression: str, chunks: Iterator[bytes]) -> None:
-        self.compression = compression
-        self._file, self._chunks = file, chunks
+        super().__init__(chunks)
+        self.compression, self._file = compression, file
         self._held = bytearray()
         self._start = 0
-        self._ended = False
 
     def at(self, offset: int, size: int) -> bytes:
         """Return a part, having read on as far as that needs."""
@@ -371,22 +391,16 @@ class StreamedContent(Content):
 
     def reaches(self, offset: int) -> bool:
         """Return whether there is content up to `offset`, having read on so far."""
-        while offset > self._start + len(self._held) and not self._ended:
+        while offset > self._start + len(self._held) and not self.done:
             self._fill()
         return offset <= self._start + len(self._held)
 
     def _fill(self) -> None:
-        chunk = b""
-        try:
-            chunk = next(self._chunks, b"")
-        except Truncated:
-            self.fault = Rejection("read", "truncated", "the compressed file ends early")
-        self._ended = not chunk
-        self._held += chunk
+        self._held += self.next_chunk()
 
     def release(self, offset: int) -> None:
         """Forget what is before `offset`, and pass over what has not been read yet."""
-        while offset > self._start + len(self._held) and not self._ended:
+        while offset > self._start + len(self._held) and not self.done:
             self._start += len(self._held)
             self._held.clear()
             self._fill()

@@ -76,8 +76,7 @@ def line_ends(data: Bytes, size: int) -> Numbers:
     ends = np.flatnonzero(data[:size] == NEWLINE) + 1
     if (found := data[:size] == _RETURN).any():
         returns = np.flatnonzero(found) + 1
-        last = returns[returns < len(data)]
-        alone = returns[np.append(data[last] != NEWLINE, np.ones(len(returns) - len(last), bool))]
+        alone = returns[data.take(returns, mode="clip") != NEWLINE]
         if len(alone):
             ends = np.sort(np.append(ends, alone))
     return ends
@@ -198,16 +197,14 @@ class Delimited(TextFormat):
                 )
             mark = said.end()
         if reading.columns:
-            first: list[str] = []
             with suppress(csv.Error):  # what is wrong with the row is said where it is read
                 text = data[mark:HEAD_BYTES].lstrip(b"\r\n").decode(errors="replace")
-                first = _first_row(text, self.delimiter)
-            if tuple(first) == reading.columns:
-                raise Rejection(
-                    "read",
-                    "header",
-                    "its first row has the names that --columns gives; leave out --columns (above data, write a row of names)",
-                )
+                if tuple(_first_row(text, self.delimiter)) == reading.columns:
+                    raise Rejection(
+                        "read",
+                        "header",
+                        "its first row has the names that --columns gives; leave out --columns (above data, write a row of names)",
+                    )
             return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
@@ -286,14 +283,13 @@ class Delimited(TextFormat):
         keep = _rows_with_content(data, self.delimiter, rows)
         blank = {index for index, _ in rejects}
         rejects += [reject for reject in rows.rejects if reject[0] not in blank]
-        if (headers := _are_headers(rows.batch)) is not None:
-            rejects += [(index, _REPEATED) for index in rows.numbers[headers].tolist()]
-            keep = ~headers if keep is None else keep & ~headers
+        headers = _are_headers(rows.batch)
+        rejects += [(index, _REPEATED) for index in rows.numbers[headers].tolist()]
         if numbers is None:
             numbers = part.first + np.arange(len(rows.numbers) + len(rows.rejects))
         rejects = sorted(((int(numbers[i]), why) for i, why in rejects), key=itemgetter(0))
-        places, batch = rows.numbers, rows.batch
-        if keep is not None:
+        places, batch, keep = rows.numbers, rows.batch, keep & ~headers
+        if not keep.all():
             places, batch = places[keep], batch.filter(pa.array(keep))
         return Parsed(numbers[places], batch, rejects)
 
@@ -368,8 +364,8 @@ def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, Rejects]:
         return data, []
     index = int(np.searchsorted(ends, opened, side="right"))
     start = int(ends[index - 1]) if index else 0
-    rejects = [(index, unclosed(opened - start))]
-    return data[:start] + b"\n" + data[int(ends[index]) :], rejects
+    without = data[:start] + b"\n" + data[int(ends[index]) :]
+    return without, [(index, unclosed(opened - start))]
 
 
 def unclosed(place: int) -> Rejection:
@@ -385,19 +381,17 @@ def unclosed(place: int) -> Rejection:
 _REPEATED = Rejection("decode", "header", "is the header once more; take it out")
 
 
-def _are_headers(batch: pa.RecordBatch) -> Bools | None:
-    """Return which rows have the names of all columns in their cells; None for none. The only
-    column may have any word."""
+def _are_headers(batch: pa.RecordBatch) -> Bools:
+    """Return which rows have the names of all columns in their cells. The only column may have any
+    word."""
     # 20 ms to import, which the process that only cuts files does not need
     import pyarrow.compute as pc
 
-    if batch.num_columns < 2:
-        return None
-    found = np.ones(len(batch), bool)
+    found = np.full(len(batch), batch.num_columns > 1)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        found &= np.asarray(pc.fill_null(pc.equal(column, name), False))
         if not found.any():
-            return None
+            break
+        found &= np.asarray(pc.fill_null(pc.equal(column, name), False))
     return found
 
 
@@ -469,20 +463,20 @@ def _may_be_unclosed(data: bytes, rows: Parsed) -> bool:
     return (rows.batch.columns[-1][-1].as_py() or "").endswith(("\n", "\r"))
 
 
-def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> Bools | None:
-    """Return which rows are no blank lines, None for all. Rows of nothing but empty cells are
-    compared with the data."""
+def _rows_with_content(data: bytes, delimiter: str, rows: Parsed) -> Bools:
+    """Return which rows are no blank lines. Rows of nothing but empty cells are compared with the
+    data."""
     empty = np.ones(len(rows.batch), bool)
     for column in rows.batch.columns:
         empty &= bytes_of(column).sizes == 0
         if column.null_count:
             empty &= np.asarray(column.is_valid())
         if not empty.any():
-            return None
+            return ~empty
     starts = np.append(0, find_records(data, delimiter)[0][:-1])[rows.numbers]
     first = np.frombuffer(data, np.uint8)[np.minimum(starts, len(data) - 1)]
-    blank = empty & ((first == NEWLINE) | (first == _RETURN))
-    return ~blank if blank.any() else None
+    empty &= (first == NEWLINE) | (first == _RETURN)
+    return ~empty
 
 
 # --- types ---

@@ -124,8 +124,7 @@ def decode_text(data: bytes, encoding: str) -> str:
     `decode`), which names the byte."""
     # millions of small files
     if encoding == "utf-8" and data[:1] < b"\xef" and not data.startswith(codecs.BOM_UTF32_BE):
-        wide = unmarked_wide(data)
-        if wide is not None:
+        if wide := unmarked_wide(data):
             raise looks_wide("decode", wide)
         try:
             return data.decode()
@@ -214,8 +213,7 @@ def detect(data: bytes, whole: bool = True) -> str:
     bytes over 127. Raises Rejection (stage `decode`) if it finds none, InstallError.
     """
     from_bytes = needed("charset_normalizer", "detect", "--encoding detect").from_bytes
-    found = marked_encoding(data)
-    if found:
+    if found := marked_encoding(data):
         return found
     if is_utf8(data, whole):
         return "utf-8"

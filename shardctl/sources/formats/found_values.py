@@ -321,6 +321,8 @@ class Container(ABC):
     """
 
     key: tuple[Any, ...] = ()
+    declared = NOTHING_DECLARED
+    """What the file itself, or one beside it, says of the fields of its records."""
     offset = passed = 0
     _at_end = False
 
@@ -332,11 +334,6 @@ class Container(ABC):
     def is_plain(_start: bytes) -> bool:
         """Tell of the beginning of a file that looks compressed whether it is not."""
         return False
-
-    @property
-    def declared(self) -> Declared:
-        """What the file itself, or one beside it, says of the fields of its records."""
-        return NOTHING_DECLARED
 
     def begin(self) -> int:
         """Return where the first record begins: called once, before all else. Raises Rejection if no record of the file can be

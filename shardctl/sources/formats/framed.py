@@ -271,15 +271,15 @@ def _entries(opened: Container, skip: int, digest: Digest) -> Iterator[Entry]:
     for frame in iter(opened.next_frame, None):
         if opened.passed <= skip:
             continue
-        size = 0 if frame.fault else frame.end - frame.offset
-        data = opened.content.at(frame.offset, size) if size else b""
+        if frame.fault is not None:
+            yield 0, partial(_refused, frame.fault)
+            continue
+        size = frame.end - frame.offset
+        data = opened.content.at(frame.offset, size)
         if len(data) < size:
             break
         digest.update(data)
-        if frame.fault is not None:
-            yield 0, partial(_refused, frame.fault)
-        else:
-            yield size, partial(opened.fields, frame, data)
+        yield size, partial(opened.fields, frame, data)
     raise opened.content.fault or changed()
 
 

@@ -15,6 +15,7 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.images.codecs.backend import is_image
 from shardctl.images.codecs.image import frame_count, frames_of
 from shardctl.sources.formats.base import Choose, Digest, Format, Parsed, Reading, Unit
+from shardctl.sources.formats.found_values import parsed_records
 from shardctl.sources.types import Types
 
 begins = is_image
@@ -47,11 +48,8 @@ class Frames(Format):
         numbers = np.arange(unit.first, unit.first + unit.records)
         wanted = numbers if choose is None else numbers[choose(numbers)]
         frames = frames_of(data, (wanted - unit.first + unit.skip).tolist(), reading.max_pixels)
-        for number, frame in zip(wanted, frames, strict=True):
-            rejects = [(int(number), frame)] if isinstance(frame, Rejection) else []
-            rows = [] if rejects else [{name: {"bytes": frame} for name in schema.names}]
-            yield Parsed(
-                wanted[:0] if rejects else number[None],
-                pa.RecordBatch.from_pylist(rows, schema),
-                rejects,
-            )
+        for number, frame in zip(wanted.tolist(), frames, strict=True):
+            if isinstance(frame, Rejection):
+                yield parsed_records([], [(number, frame)], schema)
+            else:
+                yield parsed_records([(number, {"image": {"bytes": frame}})], [], schema)

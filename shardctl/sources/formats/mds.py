@@ -95,39 +95,33 @@ class MdsShard(Container):
         samples, first = struct.unpack("<II", start[:8]) if len(start) >= 8 else (0, 0)
         return 8 + 4 * int(samples) <= int(first) <= 8 + 4 * int(samples) + MOST_CONFIG
 
-    @property
-    def declared(self) -> Declared:
-        """The types of the columns that have one."""
-        types = [(each.name, each.type) for each in self._columns if each.type is not None]
-        return Declared(pa.schema(types), {})
-
     def begin(self) -> int:
         """Read where the samples are, and which columns they have. Raises Rejection if that cannot
         be."""
-        head = self.content.at(0, 4)
-        samples = int.from_bytes(head, "little")
-        table = (
-            self.content.at(4, 4 * (samples + 1))
-            if len(head) == 4 and samples <= MOST_SAMPLES
-            else b""
-        )
+        samples = int.from_bytes(self.content.at(0, 4), "little")
+        start = 8 + 4 * samples  # of what says the columns
+        table = self.content.at(4, start - 4) if samples <= MOST_SAMPLES else b""
         places = np.frombuffer(table[: len(table) // 4 * 4], "<u4").astype(np.int64)
         if (
             len(places) <= samples
             or (np.diff(places) <= 0).any()
-            or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG
+            or not 0 <= places[0] - start <= MOST_CONFIG
         ):
             raise self.content.fault or Rejection(
                 "read", "not-mds", "it is no MDS shard, or damaged; get it again"
             )
-        config = self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples)
-        self._columns = self._read_columns(config)
+        self._columns = self._read_columns(self.content.at(start, int(places[0]) - start))
+        types = [(each.name, each.type) for each in self._columns if each.type is not None]
+        self.declared = Declared(pa.schema(types), {})
         self._ends: Numbers = places[1:]
         size = int(places[-1])
         listed = listed_in(beside(self.path, INDEX)).get(name_of(self.path))
         if listed is not None and listed[:2] != (samples, size):
-            message = f"{INDEX} says {listed[0]} samples in {listed[1]} bytes, and it has {samples} in {size}"
-            raise Rejection("read", "not-as-listed", f"{message}; get both again")
+            raise Rejection(
+                "read",
+                "not-as-listed",
+                f"{INDEX} says {listed[0]} samples in {listed[1]} bytes, and it has {samples} in {size}; get both again",
+            )
         return int(places[0])
 
     def _read_columns(self, config: bytes) -> list[_Column]:
@@ -172,17 +166,17 @@ class MdsShard(Container):
         record: Record = {}
         for column in self._columns:
             size = next(sizes, len(data) + 1) if column.size is None else column.size
-            if at + size > len(data):
+            start, at = at, at + size
+            if at > len(data):
                 raise Rejection(
                     "decode",
                     "bad-sample",
                     "the sizes of its values do not fit into the sample; get the shard again",
                 )
             if column.decode is None:
-                at += size
                 continue
             try:
-                record[column.name] = column.decode(data[at : at + size])
+                record[column.name] = column.decode(data[start:at])
             except Rejection as rejection:  # of JSON
                 raise rejection.saying(
                     f"its {printable(column.name)}: {rejection.message}",
@@ -193,7 +187,6 @@ class MdsShard(Container):
                     "bad-value",
                     f"its {printable(column.name)} is not as it should be ({printable(error)}); get the shard again",
                 ) from None
-            at += size
         return record
 
 
@@ -299,8 +292,7 @@ _HASHES: dict[str, Callable[[], Any]] = {
 
 HASHED_BYTES = 1 << 20
 
-_COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
-_SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
+_SHARD = re.compile(r"^(.*\.mds)(\.(zstd|zst|gz|bz2|br|snappy))?$", re.DOTALL)
 
 
 Listed = tuple[int, int, dict[str, str]]
@@ -377,9 +369,10 @@ def refuse_missing_shards(file: FoundFile) -> None:
 def why_left_out(file: FoundFile, name: str) -> str | None:
     """Return why a file is left out: a shard that the index does not list, or a compressed copy of
     an uncompressed one; None for others."""
-    if (match := _COPY.match(name)) and is_beside(file, match[1]):
-        return "the shards are there uncompressed too"
-    if not _SHARD.search(name):
+    shard = _SHARD.match(name)
+    if shard is None:
         return None
+    if shard[2] and is_beside(file, shard[1]):
+        return "the shards are there uncompressed too"
     listed = listed_in(beside(file.opened, INDEX))
     return "index.json does not list them" if listed and name not in listed else None

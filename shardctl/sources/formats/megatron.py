@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import DType, Numbers
+from shardctl.format.arrays import DType, Numbers, edges_of
 from shardctl.sources.files import read_range
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Unit
-from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_ranges
 from shardctl.sources.formats.numbered import Rows, batch_of
 from shardctl.system.files import open_ordinary
 from shardctl.system.text import format_bytes, printable
@@ -62,13 +62,13 @@ class Sequences(Rows):
             self._index = stack.enter_context(open_ordinary(path))
             self._type, self._count = _read_head(self._index)
             try:
-                file = open_ordinary(self._tokens)
+                self._file = open_ordinary(self._tokens)
             except FileNotFoundError:
-                why = (
-                    f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it"
-                )
-                raise Rejection("read", "no-tokens", why) from None
-            self._file = file
+                raise Rejection(
+                    "read",
+                    "no-tokens",
+                    f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it",
+                ) from None
             stack.pop_all()
         self._size = os.fstat(self._file.fileno()).st_size
         self.schema = pa.schema(
@@ -96,11 +96,10 @@ class Sequences(Rows):
             )
         longest = int(lengths.max(initial=0)) * item
         if longest > RECORD_BYTES:
-            limit = format_bytes(RECORD_BYTES)
             raise Rejection(
                 "read",
                 "too-large",
-                f"a sequence has {format_bytes(longest)}, but at most {limit} are read; divide it",
+                f"a sequence has {format_bytes(longest)}, but at most {format_bytes(RECORD_BYTES)} are read; divide it",
             )
         return lengths, places
 
@@ -119,8 +118,7 @@ class Sequences(Rows):
         """Give the lengths and the tokens of a unit to a digest."""
         for run in self._runs(unit):
             digest.update(run[0].tobytes())
-            for offset, size in self._ranges(run):
-                hash_range(self._tokens, offset, size, digest)
+            hash_ranges(self._tokens, self._ranges(run), digest)
 
     def _ranges(self, run: _Run) -> Iterator[tuple[int, int]]:
         item, (lengths, places) = self._type.itemsize, run
@@ -147,9 +145,7 @@ class Sequences(Rows):
         file = self._file.fileno()
         data = b"".join(read_range(file, offset, size) for offset, size in self._ranges(run))
         values = np.frombuffer(data, self._type).astype(self._type.newbyteorder("="), copy=False)
-        return pa.ListArray.from_arrays(
-            pa.array(np.append(0, np.cumsum(run[0])), pa.int32()), pa.array(values)
-        )
+        return pa.ListArray.from_arrays(pa.array(edges_of(run[0]), pa.int32()), pa.array(values))
 
     def close(self) -> None:
         """Close both files."""
@@ -174,18 +170,16 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
     wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
     modes = wanted + count  # a byte for each sequence of several modes
     if size not in (wanted, modes):
-        message = f"an index of {count:,} sequences needs {wanted:,} bytes, and has {size:,}"
         raise Rejection(
-            "read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again"
+            "read",
+            "truncated" if size < wanted else "wrong-size",
+            f"an index of {count:,} sequences needs {wanted:,} bytes, and has {size:,}; get it again",
         )
     return _TYPES[code], count
 
 
 def _numbers(file: int, offset: int, count: int, dtype: DType) -> Numbers:
-    numbers: Numbers = np.frombuffer(
-        read_range(file, offset, count * dtype.itemsize), dtype
-    ).astype(np.int64)
-    return numbers
+    return np.frombuffer(read_range(file, offset, count * dtype.itemsize), dtype).astype(np.int64)
 
 
 def _parts(sizes: Numbers, most_bytes: int, most: int) -> Iterator[slice]:

@@ -30,13 +30,12 @@ from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import Array, DType, Shape
 from shardctl.sources.files import local_version, read_range
 from shardctl.sources.formats.base import Digest, Unit
-from shardctl.sources.formats.columns import FAULTS, check_names, hash_range, rows_of
+from shardctl.sources.formats.columns import FAULTS, check_names, hash_ranges, rows_of
 from shardctl.sources.formats.numbered import (
     Rows,
     batch_of,
     column,
     column_type,
-    field_type,
     row_bytes,
 )
 from shardctl.sources.splits import split_word
@@ -129,11 +128,10 @@ class Stored:
         """The size of a row. Raises Rejection if the array is no column."""
         size = row_bytes(self.dtype, self.shape, self.what)
         if self.fortran and size > MOST_STRIDES * self.dtype.itemsize:
-            message = (
-                f"{self.what} is in the order of Fortran, a row of {size} bytes in very many places"
-            )
             raise Rejection(
-                "read", "fortran-order", f"{message}; save it with numpy.ascontiguousarray"
+                "read",
+                "fortran-order",
+                f"{self.what} is in the order of Fortran, a row of {size} bytes in very many places; save it with numpy.ascontiguousarray",
             )
         return size
 
@@ -174,7 +172,7 @@ def _columns(array: Stored, arrays: int) -> dict[str, tuple[DType, Shape]]:
     """Return the columns of an array among so many, the type and the shape of their values: it is
     one, or one for each of its fields if it is alone and structured."""
     if arrays == 1 and array.dtype.names and len(array.shape) == 1:
-        return {name: (field_type(array.dtype, name), ()) for name in array.dtype.names}
+        return {name: (array.dtype[name], ()) for name in array.dtype.names}
     return {array.name: (array.dtype, array.shape[1:])}
 
 
@@ -210,8 +208,7 @@ class ArrayRows(Rows):
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the rows of a unit to a digest, one array after the other."""
         for array in self._arrays:
-            for offset, size in array.ranges(unit.first - 1, unit.records):
-                hash_range(self.path, offset, size, digest)
+            hash_ranges(self.path, array.ranges(unit.first - 1, unit.records), digest)
 
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a unit."""
@@ -341,10 +338,9 @@ def _rows(file: BinaryIO, path: str) -> ArrayRows:
     arrays = [_array(archive, each) for each in members]
     _check_lengths(arrays)
     if all(each.compress_type == zipfile.ZIP_STORED for each in members):
-        at = [_start(file, each) for each in members]
         plain = [
-            replace(array, start=array.start + start)
-            for array, start in zip(arrays, at, strict=True)
+            replace(array, start=array.start + _start(file, member))
+            for array, member in zip(arrays, members, strict=True)
         ]
         return ArrayRows(file, path, plain, archive)
     turned = next((each.what for each in arrays if each.fortran), None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from shardctl.sources.formats.columns import (
     check_columns,
     class_names,
     damaged,
-    hash_range,
+    hash_ranges,
     nested,
     parsed,
 )
@@ -75,7 +75,7 @@ class Rows(ABC):
     def hash(self, unit: Unit, digest: Digest) -> None:
         """Give the bytes that the rows of a unit are made of to a digest: its range of the file.
         Raises OSError, Rejection."""
-        hash_range(self.path, unit.offset, unit.size, digest)
+        hash_ranges(self.path, [(unit.offset, unit.size)], digest)
 
     @abstractmethod
     def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -149,9 +149,7 @@ def _read(rows: Rows, unit: Unit, schema: pa.Schema, choose: Choose | None) -> I
 
 def batch_of(columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
     """Return a batch of columns; of none it has its rows too."""
-    if not columns:
-        return without_columns(rows)
-    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    return pa.record_batch(columns) if columns else without_columns(rows)
 
 
 _NO_TEXT = b"\xff"
@@ -179,11 +177,10 @@ def row_bytes(dtype: DType, shape: Shape, what: str) -> int:
             f"the rows of {what} have no values (shape {_shown(shape)}); leave it out",
         )
     if size > RECORD_BYTES:
-        limit = format_bytes(RECORD_BYTES)
         raise Rejection(
             "read",
             "too-large",
-            f"a row of {what} has {format_bytes(size)}, and at most {limit} are read; save smaller rows",
+            f"a row of {what} has {format_bytes(size)}, and at most {format_bytes(RECORD_BYTES)} are read; save smaller rows",
         )
     return size
 
@@ -214,30 +211,18 @@ def column_type(dtype: DType, shape: Shape, what: str) -> pa.DataType:
 
 def _element_type(dtype: DType, what: str) -> pa.DataType:
     if dtype.names:
-        return pa.struct(
-            [(name, column_type(field_type(dtype, name), (), what)) for name in dtype.names]
-        )
-    if dtype.kind in "biuf" and dtype.itemsize <= 8:
-        return pa.from_numpy_dtype(dtype.newbyteorder("="))
+        return pa.struct([(name, column_type(dtype[name], (), what)) for name in dtype.names])
     if dtype.kind in "US":
         return pa.string() if dtype.kind == "U" else pa.binary()
-    if dtype.kind in "mM" and dtype.itemsize == 8:
-        unit, steps = np.datetime_data(dtype)
-        if steps == 1 and unit in ("s", "ms", "us", "ns"):
-            return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
-        if steps == 1 and unit == "D" and dtype.kind == "M":
-            return pa.date32()
+    # Arrow does not look at the steps of times
+    if dtype.kind in "biuf" or (dtype.kind in "mM" and np.datetime_data(dtype)[1] == 1):
+        with suppress(pa.ArrowNotImplementedError):
+            return pa.from_numpy_dtype(dtype.newbyteorder("="))
     raise Rejection(
         "read",
         "unknown-type",
         f"{what} has the type {printable(dtype)[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
     )
-
-
-def field_type(dtype: DType, name: str) -> DType:
-    """Return the type of a field of a structured type."""
-    assert dtype.fields is not None, "it has fields"
-    return dtype.fields[name][0]
 
 
 def column(array: Array) -> pa.Array:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
@@ -26,7 +27,7 @@ from shardctl.sources.formats.base import (
     keep_open,
     take_kept,
 )
-from shardctl.sources.formats.content import Truncated, compression_named, decompressed
+from shardctl.sources.formats.content import Chunks, compression_named, decompressed
 from shardctl.sources.formats.encodings import (
     DETECTED_BYTES,
     UNDECODED,
@@ -118,7 +119,7 @@ class Sequential(TextFile):
                 keep_open(records)
 
 
-class TextStream:
+class TextStream(Chunks):
     """The text of a file in UTF-8, decompressed and decoded, from its beginning to its end.
 
     `fault` is why it is not read to the end of the file. `undecoded` are the places in the file of
@@ -127,18 +128,16 @@ class TextStream:
     """
 
     def __init__(self, path: str, reading: Reading, chunk_bytes: int) -> None:
-        self.fault: Rejection | None = None
-        self._done = False
         compression = compression_named(path)
         self._where = " of its decompressed content" if compression else ""
         self._file = open_ordinary(path)
         self._chunk_bytes = chunk_bytes
         try:
-            self._chunks = _chunks(self._file, compression, chunk_bytes)
+            super().__init__(_chunks(self._file, compression, chunk_bytes))
             named = reading.encoding
             wanted = DETECTED_BYTES if named == DETECT else 4
             start = bytearray()
-            while len(start) < wanted and (chunk := self._next()):
+            while len(start) < wanted and (chunk := self.next_chunk()):
                 start += chunk
             if named == DETECT:
                 named = detect(bytes(start[:DETECTED_BYTES]), self.is_whole)
@@ -153,29 +152,20 @@ class TextStream:
 
     def more(self) -> bytes:
         """Return more of the text: it may be nothing before the end, too."""
-        chunk, self._start = self._start or self._next(), b""
+        chunk, self._start = self._start or self.next_chunk(), b""
         if self._transcoder is None:
             return chunk
         return self._transcoder.feed(chunk, self.is_whole)
 
-    def _next(self) -> bytes:
-        try:
-            chunk = next(self._chunks, b"")
-        except Truncated:
-            chunk = b""
-            self.fault = Rejection("read", "truncated", "the compressed file ends early")
-        self._done = not chunk
-        return chunk
-
     @property
     def ended(self) -> bool:
         """Whether nothing more comes."""
-        return self._done and not self._start
+        return self.done and not self._start
 
     @property
     def is_whole(self) -> bool:
         """Whether all of the file has been read, and nothing is missing at its end."""
-        return self._done and not self.fault
+        return self.done and not self.fault
 
     def places_in(self, text: bytes | bytearray, size: int) -> array[int]:
         """Return where in the file those of the first `size` bytes of a text are that could not be
@@ -233,16 +223,16 @@ class _Records(TextStream):
             self.close()
             if not isinstance(fault, Rejection):
                 raise
-            not_decoded = self.undecoded if fault.error == "not-utf8" else ()
-            named = self.undecoded_at(not_decoded[0]) if not_decoded else fault
-            raise self.fault or named from None
+            if fault.error == "not-utf8" and self.undecoded:
+                fault = self.undecoded_at(self.undecoded[0])
+            raise self.fault or fault from None
         self._pass_bytes(self.head.size)
         self.offset = self.head.size
         if offset > self.offset and self.is_plain:
             self.buffer, self.offset = b"", offset
             self._file.seek(offset)
-            self._start, self._done = b"", False
-            self._chunks = _chunks(self._file, None, self._chunk_bytes)
+            self._start, self.done = b"", False
+            self.chunks = _chunks(self._file, None, self._chunk_bytes)
 
     def take(self, most: int | None = None) -> _Part | None:
         """Return the next records, about `part_bytes` of them and at most `most`; None at the end,
@@ -282,12 +272,12 @@ class _Records(TextStream):
         """
         # not every line feed ends a record, even after a quote
         if self._form.complete(b'"\n') != 2:
-            limit = format_bytes(self._record_bytes)
-            message = (
-                f"a record of more than {limit}; it and what follows it in the file is not read"
+            self.fault = Rejection(
+                "read",
+                "too-large",
+                f"a record of more than {format_bytes(self._record_bytes)}; it and what follows it in the file is not read",
             )
-            self.fault = Rejection("read", "too-large", message)
-            self._done, self._start, self.buffer = True, b"", b""
+            self.done, self._start, self.buffer = True, b"", b""
             return None
         checksum, size, end = xxhash.xxh3_64(), 0, 0
         while not end and self.buffer:
@@ -341,11 +331,8 @@ class _Records(TextStream):
 
 def _chunks(file: BinaryIO, compression: str | None, size: int) -> Iterator[bytes]:
     """Yield what a file holds, decompressed, at most `size` bytes at a time."""
-    if compression is None:
-        while chunk := file.read(size):
-            yield chunk
-        return
-    for chunk in decompressed(file, compression):
+    plain = iter(partial(file.read, size), b"")
+    for chunk in decompressed(file, compression) if compression else plain:
         for start in range(0, len(chunk), size):
             yield chunk[start : start + size]
 

@@ -47,12 +47,10 @@ class Lines(TextFormat):
         """Return the texts of the records; a CR before the last line feed is none of it."""
         data = part.data
         starts, ends = self.places(data)
-        raw = np.frombuffer(data, np.uint8)
         numbers = part.first + np.arange(len(starts))
         if b"\r" in data:
-            before = np.maximum(ends - 1, 0)
-            cut = (raw[before] == _CARRIAGE_RETURN) & (ends > starts) & (ends < len(data))
-            ends = ends - cut
+            before = np.frombuffer(data, np.uint8)[ends - 1]
+            ends = ends - ((before == _CARRIAGE_RETURN) & (ends > starts) & (ends < len(data)))
         wanted = ends > starts
         if choose is not None:
             wanted &= choose(numbers)
@@ -65,14 +63,15 @@ class Lines(TextFormat):
         texts = _between(data, starts, ends)
         if not wanted.all():
             texts, numbers = texts.filter(pa.array(wanted)), numbers[wanted]
-        rows = pa.record_batch({"text": texts})
-        batch = with_columns(rows, schema, lambda column, _, out: _cast(column, out.type))
+        batch = with_columns(pa.record_batch({"text": texts}), schema, _cast)
         return Parsed(numbers, batch, rejects)
 
     def places(self, data: bytes) -> tuple[Numbers, Numbers]:
         """Return where each record begins and where its last line feed is, or the data end: two
         times (n,) int64."""
-        return _lines(data)
+        feeds = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_FEED)
+        ends = feeds if not data or data.endswith(b"\n") else np.append(feeds, len(data))
+        return np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1] + 1)), ends
 
 
 class Paragraphs(Lines):
@@ -101,29 +100,21 @@ class Paragraphs(Lines):
 
     def places(self, data: bytes) -> tuple[Numbers, Numbers]:
         """Return where each paragraph is."""
-        if not data:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
         raw = np.frombuffer(data, np.uint8)
-        starts, ends = _lines(data)
+        starts, ends = super().places(data)
         inked = ~_IS_BLANK[raw[starts]]
         for place in np.flatnonzero(~inked & (ends > starts)):  # lines that begin with a blank
             inked[place] = bool(data[starts[place] : ends[place]].strip(_BLANKS))
-        first = inked & ~np.concatenate(([False], inked[:-1]))
-        last = inked & ~np.concatenate((inked[1:], [False]))
+        first = inked & np.diff(inked, prepend=False)
+        last = inked & np.diff(inked, append=False)
         return starts[first], ends[last]
 
 
-def _lines(data: bytes) -> tuple[Numbers, Numbers]:
-    feeds = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_FEED)
-    ends = feeds if not data or data.endswith(b"\n") else np.append(feeds, len(data))
-    return np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1] + 1)), ends
-
-
-def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    if texts.type == type_:
+def _cast(texts: pa.Array, _: pa.Field, out: pa.Field) -> pa.Array:
+    if texts.type == out.type:
         return texts
     try:
-        return texts.cast(type_)
+        return texts.cast(out.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Misfit(f"the field text: {error}") from None
 
@@ -134,8 +125,7 @@ def _between(data: bytes, starts: Numbers, ends: Numbers) -> pa.StringArray:
         return pa.array([], pa.string())
     places = np.empty(2 * len(starts), np.int32)  # a part has less than 2 GiB: see RECORD_BYTES
     places[0::2], places[1::2] = starts, ends
-    buffers = [None, pa.py_buffer(places), pa.py_buffer(data)]
-    both = pa.StringArray.from_buffers(len(places) - 1, *buffers[1:])
+    both = pa.StringArray.from_buffers(len(places) - 1, pa.py_buffer(places), pa.py_buffer(data))
     return both.take(pa.array(np.arange(0, len(places), 2)))
 
 

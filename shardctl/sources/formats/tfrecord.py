@@ -78,9 +78,10 @@ class TFRecords(Container):
             return self._ends_early(offset, offset + len(head))
         length, checksum = HEAD.unpack(head)
         if masked(self._crc32c(head[:8])) != checksum:
-            message = f"the length of the record at byte {offset} is damaged (CRC-32C)"
             fault = Rejection(
-                "read", "damaged", f"{message}; what follows is not read, get the file again"
+                "read",
+                "damaged",
+                f"the length of the record at byte {offset} is damaged (CRC-32C); what follows is not read, get the file again",
             )
             return Frame(offset, offset + HEAD.size, fault, last=True)
         end = offset + HEAD.size + length + TAIL.size
@@ -99,12 +100,12 @@ class TFRecords(Container):
         Example."""
         content = data[HEAD.size : -TAIL.size]
         if masked(self._crc32c(content)) != TAIL.unpack_from(data, len(data) - TAIL.size)[0]:
-            what = f"the data of the record at byte {frame.offset} is damaged (CRC-32C)"
-            raise Rejection("read", "damaged", f"{what}; get the file again")
+            raise Rejection(
+                "read",
+                "damaged",
+                f"the data of the record at byte {frame.offset} is damaged (CRC-32C); get the file again",
+            )
         return self._parse(content)
-
-
-_NOT_AN_EXAMPLE = "its data is not a tf.train.Example; write it as one"
 
 
 _MESSAGES = {
@@ -175,10 +176,14 @@ def example_parser() -> Callable[[bytes], Record]:
     def parse(data: bytes) -> Record:
         try:
             example = class_.FromString(data)
+            if len(UnknownFieldSet(example)):
+                raise DecodeError
         except DecodeError:
-            raise Rejection("decode", "not-an-example", _NOT_AN_EXAMPLE) from None
-        if len(UnknownFieldSet(example)):
-            raise Rejection("decode", "not-an-example", _NOT_AN_EXAMPLE)
+            raise Rejection(
+                "decode",
+                "not-an-example",
+                "its data is not a tf.train.Example; write it as one",
+            ) from None
         # Sorted: a map is written in any order. Of a name that is there twice, the last one counts.
         record: Record = {
             entry.key: _values(entry.value) for entry in sorted(example.features.feature, key=_KEY)
