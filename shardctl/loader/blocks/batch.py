@@ -139,24 +139,23 @@ class BatchReader:
 
         The content of `memory` is overwritten. Raises DatasetError if a shard is damaged.
         """
-        memory = memory or BatchMemory()
         there = np.ones(len(numbers), bool)
         while True:
             left = np.flatnonzero(there)
             try:
                 with self.stages.stage(GATHER):
-                    return self._gather(Samples(self.shards, numbers[left], epoch), memory), there
+                    return self._gather(Samples(self.shards, numbers[left], epoch, memory)), there
             except DamageError as damage:
                 if not self._options.skips or not len(damage.places):
                     raise
                 there[left[damage.places]] = False
                 self.skipped += len(damage.places)
 
-    def _gather(self, wanted: Samples, memory: BatchMemory) -> Batch:
+    def _gather(self, wanted: Samples) -> Batch:
         mended_before = mended()
         row = self._storage.row_of(wanted) if len(wanted) == 1 else None
         sources = row or BlockSources(self._storage, wanted)
-        found = {each.name: self._values(each, sources, memory) for each in self._named}
+        found = {each.name: self._values(each, sources) for each in self._named}
         if self._steps is not None and self._transforms.recipe is not None:
             from shardctl.loader.blocks.picture_steps import BatchSteps
 
@@ -166,11 +165,11 @@ class BatchReader:
         # images before what is marked in them, which goes where their pixels went
         for column in self._in_turn:
             if column.name not in found:
-                found[column.name] = self._values(column, sources, memory)
+                found[column.name] = self._values(column, sources)
         batch: Batch = {}
         for column in self.columns:
             batch.update(found[column.name])
-        batch.update(self._derived.read(batch, sources, memory))
+        batch.update(self._derived.read(batch, sources))
         # a mapped file shrank, perhaps one of these
         if mended() != mended_before and self._storage.in_place is not None:
             faults = self._storage.in_place.changed(wanted)
@@ -179,11 +178,7 @@ class BatchReader:
         return batch
 
     def assembled(
-        self,
-        samples: Sequence[Sample],
-        values: pa.RecordBatch,
-        wanted: Samples,
-        memory: BatchMemory,
+        self, samples: Sequence[Sample], values: pa.RecordBatch, wanted: Samples
     ) -> Batch:
         """Return a batch of samples: images and masks are theirs, all else is in `values`."""
         batch: Batch = {}
@@ -192,11 +187,11 @@ class BatchReader:
             try:
                 if column.picture is not None:
                     pixels = [sample[name] for sample in samples]
-                    batch[name] = self._pictures.converted(column, pixels, memory)
+                    batch[name] = self._pictures.converted(column, pixels, wanted)
                 elif column.objects is not None:
-                    batch.update(self._objects.given(column, values[name], memory))
+                    batch.update(self._objects.given(column, values[name], wanted))
                 else:
-                    batch.update(self._taken(column, values[name], wanted, memory))
+                    batch.update(self._taken(column, values[name], wanted))
             except Misfit as misfit:
                 raise wanted.unreadable(misfit.place, f"{name}: {misfit}") from None
         return batch
@@ -228,44 +223,40 @@ class BatchReader:
         memory = BlockSources(self._storage, wanted, counted=False).memory
         return pa.table({column.name: memory.take(column) for column in self.columns})
 
-    def _values(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
+    def _values(self, column: Column, sources: BlockSources) -> Batch:
         if column.objects is not None:
-            return self._objects.read(column, sources, memory)
+            return self._objects.read(column, sources)
         located, wanted = sources.locate(column), sources.wanted
         try:
             if located is None:
-                return self._taken(column, sources.take(column), wanted, memory)
+                return self._taken(column, sources.take(column), wanted)
             if isinstance(located, np.ndarray):
                 return {column.name: self._numbers(column, located, wanted)}
-            return self._located(column, located, wanted, memory)
+            return self._located(column, located, wanted)
         except Misfit as misfit:
             raise UsageError(
                 f"{wanted.name_of(misfit.place)}: {column.name}: {misfit}; give a dtype that holds "
                 "it"
             ) from None
 
-    def _located(
-        self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
-    ) -> Batch:
+    def _located(self, column: Column, located: Located, wanted: Samples) -> Batch:
         """Return values that are at any places in memory."""
         is_changed = wanted.steps is not None and column.picture is not None
         if self._transforms.decode and (column.is_encoded_picture or is_changed):
             with self.stages.stage(DECODE):
-                return {column.name: self._pictures.read(column, located, wanted, memory)}
+                return {column.name: self._pictures.read(column, located, wanted)}
         if column.kind == "fixed":
-            return {column.name: self._fixed(column, located, wanted, memory)}
+            return {column.name: self._fixed(column, located, wanted)}
         if column.dtype is None:
             return {column.name: _strings(column, located, wanted)}
-        return _ragged(column, Lists.lying(column, located), self._transforms, memory)
+        return _ragged(column, Lists.lying(column, located), self._transforms, wanted.memory)
 
-    def _taken(
-        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
-    ) -> Batch:
+    def _taken(self, column: Column, values: pa.Array, wanted: Samples) -> Batch:
         """Return values that Arrow has collected: some of their block are missing, or they are of a
         type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
-            return self._encoded(column, values, wanted, memory)
+            return self._encoded(column, values, wanted)
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:
@@ -273,15 +264,14 @@ class BatchReader:
             if fill is not None:
                 self._need_fill(column, np.flatnonzero(lists.lacking), wanted, also_floats=True)
                 self._need_fill(column, np.flatnonzero(lists.incomplete), wanted)
-            return _ragged(column, lists, self._transforms, memory)
+            return _ragged(column, lists, self._transforms, wanted.memory)
         numbers, missing = numbers_of(values, column)
         lacking: Bools = np.empty(0, bool)
         if missing is not None:
             lacking = np.any(missing.reshape(len(missing), -1), axis=1)
             if wanted.steps is not None and isinstance(column.picture, Mask):
                 lost = np.flatnonzero(lacking)
-                lying = _lying(numbers, column)
-                return self._without_some(column, lying, lost, wanted, memory)
+                return self._without_some(column, _lying(numbers, column), lost, wanted)
             if fill is None:
                 return {name: with_none(numbers, missing)}
             self._need_fill(column, np.flatnonzero(lacking), wanted)
@@ -290,8 +280,7 @@ class BatchReader:
         elif not column.shape:
             found = self._numbers(column, numbers, wanted)
         else:
-            lying = _lying(numbers, column)
-            found = self._located(column, lying, wanted, memory)[name]
+            found = self._located(column, _lying(numbers, column), wanted)[name]
         if missing is not None and fill is not None:
             found = np.array(found)
             # a picture that was cut is filled as a whole
@@ -299,26 +288,17 @@ class BatchReader:
             found[places] = fill.get(name, np.nan)
         return {name: found}
 
-    def _encoded(
-        self, column: Column, values: pa.Array, wanted: Samples, memory: BatchMemory
-    ) -> Batch:
+    def _encoded(self, column: Column, values: pa.Array, wanted: Samples) -> Batch:
         """Return images or masks of which some may be missing: only masks may be."""
         lost = missing_images(values)
         if not len(lost) or not isinstance(column.picture, Mask):
-            located = encoded_images(column, values, wanted)
-            return self._located(column, located, wanted, memory)
+            return self._located(column, encoded_images(column, values, wanted), wanted)
         if not self._transforms.decode:
             return {column.name: python_values(values.field("bytes"))}
-        located = in_array(values.field("bytes"))
-        return self._without_some(column, located, lost, wanted, memory)
+        return self._without_some(column, in_array(values.field("bytes")), lost, wanted)
 
     def _without_some(
-        self,
-        column: Column,
-        located: Located,
-        lost: Numbers,
-        wanted: Samples,
-        memory: BatchMemory,
+        self, column: Column, located: Located, lost: Numbers, wanted: Samples
     ) -> Batch:
         """Return masks of which some are missing."""
         assert isinstance(column.picture, Mask)
@@ -328,7 +308,7 @@ class BatchReader:
             if column.picture.ignore is None:
                 self._need_fill(column, lost, wanted)
         with self.stages.stage(DECODE):
-            found = self._pictures.read(column, located, wanted, memory, lost, fill)
+            found = self._pictures.read(column, located, wanted, lost, fill)
         if self._transforms.fill is not None:
             return {name: found}
         listed: list[Any] = list(found)
@@ -369,12 +349,11 @@ class BatchReader:
         converter.write(values, result)
         return result
 
-    def _fixed(
-        self, column: Column, located: Located, wanted: Samples, memory: BatchMemory
-    ) -> Array:
+    def _fixed(self, column: Column, located: Located, wanted: Samples) -> Array:
         """Return the values of a fixed column, (n, *shape): without a copy where that is
         possible."""
         assert column.dtype is not None
+        memory = wanted.memory
         if not self._transforms.changes(column):
             found = None
             # A view may lose its file after it was handed out, which cannot be skipped then.

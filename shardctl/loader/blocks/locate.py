@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import Array, DType, Numbers, column_of
+from shardctl.format.arrays import Array, DType, Numbers, column_of, edges_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
@@ -24,6 +24,7 @@ from shardctl.loader.blocks.block_cache import (
 )
 from shardctl.loader.blocks.column import Block, Column, Flat, flatten
 from shardctl.loader.blocks.gather import Located, gather_fixed
+from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import OpenShard, Shards
 from shardctl.loader.blocks.stages import Stages
 from shardctl.system.mmap import mended, was_mended, watch
@@ -38,12 +39,15 @@ twice; 7 % at full speed."""
 
 class Samples:
     """The samples of a batch, (n,), in an epoch: sample i is row `rows[i]` of block `block[i]`.
-    `steps` change their images, and what is marked in them."""
+    `steps` change their images, and what is marked in them; arrays of the batch lie in `memory`."""
 
     steps: BatchSteps | None = None
 
-    def __init__(self, shards: Shards, numbers: Numbers, epoch: int = 0) -> None:
+    def __init__(
+        self, shards: Shards, numbers: Numbers, epoch: int = 0, memory: BatchMemory | None = None
+    ) -> None:
         self.shards, self.numbers, self.epoch = shards, numbers, epoch
+        self.memory = memory or BatchMemory()
         self.block: Numbers = np.searchsorted(shards.starts, numbers, side="right") - 1
         self.rows: Numbers = numbers - shards.starts[self.block]
         self._grouped: tuple[Numbers, Numbers] | None = None
@@ -57,15 +61,6 @@ class Samples:
         if self._grouped is None:
             self._grouped = _distinct(self.block)
         return self._grouped
-
-    def by_block(self) -> tuple[Numbers, list[int]]:
-        """Return the samples sorted by block (n,), and where each block's begin, and the last one's
-        end."""
-        blocks, inverse = self.groups
-        # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
-        numbers = inverse.astype(np.uint16) if len(blocks) < 2**16 else inverse
-        edges = np.cumsum(np.bincount(inverse, minlength=len(blocks)))
-        return np.argsort(numbers, kind="stable"), [0, *edges.tolist()]
 
     def name_of(self, place: int) -> str:
         """Name one of the samples for a message."""
@@ -273,12 +268,17 @@ def _distinct(numbers: Numbers) -> tuple[Numbers, Numbers]:
 
 
 class InMemory:
-    """Reads columns of blocks that were read into memory: those of `wanted.blocks`."""
+    """Reads columns of blocks that were read into memory: those of `wanted.groups`. `_order` (n,)
+    are the samples sorted by block, of which those of each block begin at `_edges`, and the last
+    ones end."""
 
     def __init__(self, wanted: Samples, blocks: list[Block]) -> None:
         self._wanted, self._blocks = wanted, blocks
         self._numbers, self._inverse = wanted.groups
-        self._order, self._edges = wanted.by_block()
+        # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
+        small = self._inverse.astype(np.uint16) if len(blocks) < 2**16 else self._inverse
+        self._order = np.argsort(small, kind="stable")
+        self._edges = edges_of(np.bincount(self._inverse, minlength=len(blocks))).tolist()
 
     def locate(self, column: Column) -> Located | Array | None:
         """Return where the values of a flat column lie, or its numbers; None if a block has a null.
@@ -321,9 +321,8 @@ class InMemory:
             return column.values(
                 pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name])
             )
-        order, edges = self._order, self._edges
-        parts = []
-        for place, (begin, end) in enumerate(pairwise(edges)):
+        order, parts = self._order, []
+        for place, (begin, end) in enumerate(pairwise(self._edges)):
             try:
                 values = self._blocks[place].checked(column)
             except ValueError as error:
@@ -342,9 +341,9 @@ class InMemory:
     def _from_each(self, arrays: list[Array], dtype: DType) -> Array:
         """Collect one number per sample, (n,), each from its row of the array (rows,) of its
         block."""
-        order, edges = self._order, self._edges
+        order = self._order
         rows, found = self._wanted.rows[order], np.empty(len(order), dtype)
-        for array, begin, end in zip(arrays, edges[:-1], edges[1:], strict=True):
+        for array, (begin, end) in zip(arrays, pairwise(self._edges), strict=True):
             # without it, numpy copies `out` first
             array.take(rows[begin:end], out=found[begin:end], mode="clip")
         result = np.empty_like(found)

@@ -31,8 +31,8 @@ from shardctl.images.codecs.jpeg import plain_size
 from shardctl.images.polygons import Polygons, stretches
 from shardctl.loader.blocks.column import Column, is_missing, numbers_of
 from shardctl.loader.blocks.gather import Located
-from shardctl.loader.blocks.locate import BlockSources
-from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.locate import BlockSources, Samples
+from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.pictures import encoded_images, limit_of, most_pixels, why_not_made
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Misfit, Transforms
@@ -310,7 +310,7 @@ class ObjectReader:
             )
         return Column.of(layout.columns.field(name), layout.roles.images[name])
 
-    def read(self, column: Column, sources: BlockSources, memory: BatchMemory) -> Batch:
+    def read(self, column: Column, sources: BlockSources) -> Batch:
         """Return the fields of a column of objects in a batch. Raises DamageError."""
         wanted = sources.wanted
         assert column.objects is not None
@@ -327,24 +327,24 @@ class ObjectReader:
                 found = Marked.of(stored, found.types)
                 gone = before - int(found.counts.sum())
                 self.cut += gone  # no call comes in between, in which another thread could add
-            return self._shown(column, found, memory)
+            return self._shown(column, found, wanted)
         except Misfit as malformed:
             why = f"{column.name}: {malformed}; {VERIFY_ADVICE}"
             raise wanted.unreadable(malformed.place, why) from malformed
 
-    def given(self, column: Column, values: pa.Array, memory: BatchMemory) -> Batch:
+    def given(self, column: Column, values: pa.Array, wanted: Samples) -> Batch:
         """Return the fields of a column of objects that functions made. Raises Misfit."""
         types = {name: self._types[column.name][name] for name in column.object_members}
-        return self._shown(column, Marked.of(values, types), memory)
+        return self._shown(column, Marked.of(values, types), wanted)
 
-    def _shown(self, column: Column, found: Marked, memory: BatchMemory) -> Batch:
+    def _shown(self, column: Column, found: Marked, wanted: Samples) -> Batch:
         transforms, name = self._transforms, column.name
         if name in transforms.relabel:
             found = found.with_categories(np.array(transforms.relabel[name], np.int64))
         found = found.only(column.object_members)
         if name not in transforms.pad:
             return {name: found.samples()}
-        return found.padded(name, transforms.pad[name], memory.array)
+        return found.padded(name, transforms.pad[name], wanted.memory.array)
 
     def _moved(
         self, name: str, stored: pa.Array, image: Column, sources: BlockSources, steps: BatchSteps

@@ -137,10 +137,9 @@ class FunctionReader:
         for place, rejection in applied.rejects.items():
             self._reject(numbers, place, there, rejection)
         applied.drop_rejected()
-        wanted = Samples(self._shards, numbers[there], epoch)
-        memory = memory or BatchMemory()
+        wanted = Samples(self._shards, numbers[there], epoch, memory)
         left = [sample for _, sample, _ in applied.made]
-        return self._outer.assembled(left, values, wanted, memory), there
+        return self._outer.assembled(left, values, wanted), there
 
     def _made(self, numbers: Numbers, there: Bools, epoch: int) -> list[tuple[Sample, Sample]]:
         """Return what the functions made of samples, each with what it was before. Of those that

@@ -26,7 +26,6 @@ from shardctl.images.geometry import View
 from shardctl.loader.blocks.column import Column, is_missing
 from shardctl.loader.blocks.gather import Located, in_array
 from shardctl.loader.blocks.locate import Samples
-from shardctl.loader.blocks.memory import BatchMemory
 from shardctl.loader.blocks.shards import Shards
 from shardctl.loader.blocks.transforms import Converter, Misfit, Transforms
 
@@ -90,7 +89,6 @@ class PictureReader:
         column: Column,
         located: Located,
         wanted: Samples,
-        memory: BatchMemory,
         missing: Numbers | None = None,
         fill: float = 0,
     ) -> Array | list[Array]:
@@ -106,7 +104,7 @@ class PictureReader:
         if shape is None:
             found = [np.empty((0, 0), converter.dtype) for _ in range(len(wanted))]
         else:
-            found = memory.array(column.name, (len(wanted), *shape), converter.dtype)
+            found = wanted.memory.array(column.name, (len(wanted), *shape), converter.dtype)
             if missing is not None:
                 found[missing] = fill
         left, cuts = np.ones(len(wanted), bool), self._cuts(column, wanted.steps)
@@ -143,10 +141,7 @@ class PictureReader:
         return found
 
     def converted(
-        self,
-        column: Column,
-        images: Sequence[Array | None],
-        memory: BatchMemory,
+        self, column: Column, images: Sequence[Array | None], wanted: Samples
     ) -> Array | list[Array | None]:
         """Return pixels as `read` does: an array if they share a shape and none is missing."""
         converter = Converter(self._transforms, column, column.pixel_dtype)
@@ -158,7 +153,7 @@ class PictureReader:
         there = [each for each in made if each is not None]
         if shape is None or len(there) < len(made):
             return made
-        out = memory.array(column.name, (len(made), *shape), converter.dtype)
+        out = wanted.memory.array(column.name, (len(made), *shape), converter.dtype)
         return np.stack(there, out=out) if there else out
 
     def _cuts(self, column: Column, steps: BatchSteps | None) -> Cuts | None:

@@ -17,7 +17,7 @@ from shardctl.format.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 from shardctl.loader.blocks.column import Column, Lists, Spec, numbers_of
 from shardctl.loader.blocks.gather import Located, gather
 from shardctl.loader.blocks.locate import BlockSources
-from shardctl.loader.blocks.memory import Batch, BatchMemory
+from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import Shards
 from shardctl.system.text import unknown
 
@@ -175,7 +175,7 @@ class Deriver:
             f"{self._tokens.type}: {found}"
         )
 
-    def read(self, batch: Batch, sources: BlockSources, memory: BatchMemory) -> Batch:
+    def read(self, batch: Batch, sources: BlockSources) -> Batch:
         """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
         if not self.derive:
             return {}
@@ -187,7 +187,7 @@ class Deriver:
                 made[name] = layout.cu_seqlens()
                 made[MAX_SEQLEN] = int(layout.segments.max(initial=0))
                 continue
-            found = made[name] = memory.array(name, tokens.shape, _DTYPES[name])
+            found = made[name] = sources.wanted.memory.array(name, tokens.shape, _DTYPES[name])
             if name == LABELS:
                 layout.labels(tokens, self._mask_of(tokens.shape, sources), found)
             elif name == POSITION_IDS:

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Numbers
-from shardctl.format.counts import JpegRecord
+from shardctl.format.arrays import Numbers, edges_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
@@ -258,8 +257,10 @@ class Outcomes:
         """Return what became of a shard that was not built again, as the tables have it."""
         place = self._job.planned_shard(shard)
         rejected = int(units["rejected"].to_numpy().sum())
-        path = self._shards[shard].path
-        jpegs = self._jpegs(path) if self._job.keeps_sources else None
+        path, jpegs = self._shards[shard].path, None
+        if self._job.keeps_sources:  # the images themselves say what they are as JPEG
+            reader = ShardReader(self._dataset, path)
+            jpegs = jpegs_in(reader.blocks(), str(reader.layout.roles.main_image))
         if self._table is not None:
             entry = self._table[self._table.names.index(place.name)]
             facts, inputs = entry.facts, entry.inputs
@@ -269,12 +270,6 @@ class Outcomes:
         counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
         outcomes = units.select(MARKER_SCHEMA.names)
         return ShardMarker(path, facts, inputs, rejected, counts, outcomes, jpegs)
-
-    def _jpegs(self, path: str) -> JpegRecord:
-        """Return what the images of a shard that was not built again are as JPEG, as they say it
-        themselves."""
-        reader = ShardReader(self._dataset, path)
-        return jpegs_in(reader.blocks(), str(reader.layout.roles.main_image))
 
     def _merged(
         self, shard: int, recorded: pa.Table, built: ShardMarker, reasons: list[list[Reject]]
@@ -371,45 +366,165 @@ def shard_facts(dataset: Folder, name: str) -> tuple[ShardFacts, int]:
 
 @dataclass(frozen=True)
 class Made:
-    """How a dataset was made: what every job that makes it again must know. `sources` are their
-    paths.
+    """How a dataset was made: what every job that makes it again must know. `folder` is that of the
+    job, `sources` are their paths.
 
     `shards` are all shards, in the order of the dataset.
     """
 
+    dataset: Folder
+    folder: Path
     manifest: Manifest
     recipe: Recipe
     layout: Layout
     sources: Sequence[str]
     shards: Sequence[NamedShard]
 
-    @property
-    def roots(self) -> tuple[SourceBase, ...]:
-        """The folders that paths of files are relative to."""
-        return tuple(map(SourceBase.anywhere, map(folder_of, self.sources)))
-
-    def discovery(self, listing: Listing, engine: Engine) -> Discovery:
-        """Return what finds the units of the sources."""
-        mixed = self.manifest.settings["shuffle"] is not None
-        return Discovery(listing, self.recipe.record_reading, mixed, engine)
-
-    def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> DatasetJob:
-        """Return the job in a folder that has its tables, or will have them. It has not begun."""
+    def _job(self, splits: Iterable[SplitPlan], recorded: bool) -> DatasetJob:
+        """Return the job that has its tables in the folder, or will have them. It has not begun."""
         manifest, reading = self.manifest, RecordReading.from_json(self.manifest.records)
         if reading.fields is not None:  # an earlier version took chats by their types
             reading = replace(reading, fields=self.recipe.with_json(reading.fields))
         return DatasetJob(
-            folder,
-            self.roots,
+            self.folder,
+            self._roots,
             self.recipe,
             self.layout,
-            splits,
+            tuple(splits),
             **vars(reading),
             shuffle=manifest.settings["shuffle"],
             recorded=recorded,
             apart=True,
             parts=manifest.fingerprint_parts,
         )
+
+    @property
+    def _roots(self) -> tuple[SourceBase, ...]:
+        """The folders that paths of files are relative to."""
+        return tuple(map(SourceBase.anywhere, map(folder_of, self.sources)))
+
+    def _discovery(self, listing: Listing, engine: Engine) -> Discovery:
+        """Return what finds the units of the sources."""
+        mixed = self.manifest.settings["shuffle"] is not None
+        return Discovery(listing, self.recipe.record_reading, mixed, engine)
+
+    def _copy(self, *names: str) -> None:
+        """Have the job find tables of the dataset in its own folder."""
+        for name in names:
+            with naming_the_path(self.folder):
+                copy_file(self.dataset.path(name), self.folder / name)
+
+    # --- by the dataset's own plan ---
+
+    def recorded_job(self, intact: set[str]) -> DatasetJob:
+        """Return the job that makes the same shards from the dataset's own plan, proving every unit
+        by its digest.
+
+        plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves
+        all the same.
+        """
+        self._copy(PLAN, FILES, *self.recipe.tables)
+        dataset = self.dataset
+        files, plan = open_checked_table(dataset, FILES), open_checked_table(dataset, PLAN)
+        units = _units_of_shards(plan, files.num_rows, len(self.shards), dataset.shown(PLAN))
+        ends = edges_of(units)
+        records = np.diff(edges_of(plan["records"].to_numpy())[ends])
+        names = [split.name for split in self.manifest.splits]
+        places = [(names.index(each.split), each.number) for each in self.shards]
+        split, number = np.array(places).reshape(-1, 2).T
+        columns = [split, number, ends[:-1], units, records, np.full(len(units), NOT_KEPT)]
+        # where they are lost, they are as a conversion makes them
+        blocks = [entry.block_rows for entry in ShardTable(dataset)] if SHARDS in intact else None
+        write_shards(self.folder, np.stack(columns, axis=1), blocks)
+        splits = []
+        for of, name in enumerate(names):
+            count = int(records[split == of].sum())
+            splits.append(SplitPlan(name, count, count, int(np.count_nonzero(split == of))))
+        return self._job(splits, recorded=True)
+
+    # --- from the sources as they are now ---
+
+    def list_again(self) -> tuple[Listing, Labelling, Splitting]:
+        """List, label and divide the sources of a dataset again by its settings. Raises InputError if they are gone, or have nothing of this kind any
+        more."""
+        manifest, settings = self.manifest, self.manifest.settings
+        given = settings["labels"]
+        said: dict[str, Any] = {
+            "boxes": "keep",
+            "annotation_frame": "auto",
+            "task": None,
+        } | settings
+        labels = LabelRule.parse(
+            given if isinstance(given, list) else str(given),
+            bool(settings["lenient_labels"]),
+            list(map(str, settings.get("drop_columns", []))),
+            AnnotationRule(said["boxes"], said["annotation_frame"], said["task"]),
+        )
+        if "classes" in settings:
+            labels = replace(labels, classes=classes_of(self.layout.roles))
+        recipe, by_key = self.recipe, settings.get("drawn_by") == "key"  # older ones saw no keys
+        split = SplitRule.parse(settings["split"])
+        rules = PlanRules(split, labels, settings["shuffle"], recipe.seed, by_key, recipe.undivided)
+        roots = [SourceRoot(normal(source)) for source in self.sources]
+        kind = KINDS[recipe.kind]
+        listing = list_sources(roots, kind, recipe.record_reading, labels, self.folder)
+        splitting = split_files(listing, rules)
+        fields = RecordReading.from_json(manifest.records).fields
+        found = (
+            recipe.typed_fields is None
+            and fields is not None
+            and recipe.record_reading.label in fields.names
+        )
+        if labels.mode == "auto" and listing.side is None and found:
+            return listing, Labelling(), splitting  # the records have labels of their own
+        return listing, label_files(listing, rules, splitting, recipe, None), splitting
+
+    def duplicates_again(self, engine: Engine) -> list[Compared]:
+        """Find the duplicates among the texts of the sources as they are now. Raises InputError,
+        SourceGoneError."""
+        listing, labelling, _ = self.list_again()
+        units = self._discovery(listing, engine).find_units()
+        return compare_texts(self._job((), recorded=False), listing, labelling, units, engine)
+
+    def fresh_job(self, engine: Engine) -> DatasetJob:
+        """Return the job that makes the dataset from its sources as they are now. Raises
+        DatasetError, InputError.
+
+        What it says of duplicates is right: those of the sources are the same.
+        """
+        listing, labelling, splitting = self.list_again()
+        discovery = self._discovery(listing, engine)
+        units = without_repeats(discovery, discovery.find_units(), self.recipe, self._roots)
+        settings = self.manifest.settings
+        planner = Planner(units, splitting, settings["shuffle"])
+        shards = settings.get(PLANNED) or {
+            split.name: split.shards for split in self.manifest.splits
+        }
+        numbered = [
+            shard_name(name, number) for name, count in shards.items() for number in range(count)
+        ]
+        ordered = [each.name for each in self.shards]
+        there = set(ordered)
+        if (
+            list(splitting.names) != list(shards)
+            or [name for name in numbered if name in there] != ordered
+        ):
+            raise DatasetError(
+                "its sources give other splits and shards now; convert again with --overwrite"
+            )
+        write_files_table(self.folder / FILES, listing, labelling)
+        self._copy(*self.recipe.tables)
+        planner.write(self.folder, list(shards.values()))
+        job = self._job(
+            map(SplitPlan, shards, planner.records, planner.split_records, shards.values()),
+            recorded=False,
+        )
+        filled = np.array([name in there for name in numbered])
+        if not filled.all():
+            begins, chosen = divided(list(shards.values()), filled)
+            job = job.with_shards(begins[:-1], chosen)
+            job.write_shards()
+        return job
 
 
 def find_layout(dataset: Folder, manifest: Manifest, intact: set[str]) -> Layout:
@@ -424,43 +539,6 @@ def find_layout(dataset: Folder, manifest: Manifest, intact: set[str]) -> Layout
         fields = {column: said[column] for column in found.columns.names if column in said}
         return Layout.from_json(found.kind, fields, found.columns)
     raise DatasetError(f"neither a shard nor {SHARDS} is left; convert again with --overwrite")
-
-
-# --- by the dataset's own plan ---
-
-
-def _copy(dataset: Folder, folder: Path, names: Iterable[str]) -> None:
-    """Have a job find tables of the dataset in its own folder."""
-    for name in names:
-        with naming_the_path(folder):
-            copy_file(dataset.path(name), folder / name)
-
-
-def recorded_job(dataset: Folder, folder: Path, made: Made, intact: set[str]) -> DatasetJob:
-    """Return the job that makes the same shards from the dataset's own plan, proving every unit by
-    its digest.
-
-    plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all
-    the same.
-    """
-    _copy(dataset, folder, (PLAN, FILES, *made.recipe.tables))
-    files, plan = open_checked_table(dataset, FILES), open_checked_table(dataset, PLAN)
-    units = _units_of_shards(plan, files.num_rows, len(made.shards), dataset.shown(PLAN))
-    ends = np.cumsum([0, *units])
-    in_plan = np.concatenate([[0], np.cumsum(plan["records"].to_numpy())])
-    records = in_plan[ends[1:]] - in_plan[ends[:-1]]
-    names = [split.name for split in made.manifest.splits]
-    places = [(names.index(each.split), each.number) for each in made.shards]
-    split, number = np.array(places).reshape(-1, 2).T
-    columns = [split, number, ends[:-1], units, records, np.full(len(units), NOT_KEPT)]
-    # where they are lost, they are as a conversion makes them
-    blocks = [entry.block_rows for entry in ShardTable(dataset)] if SHARDS in intact else None
-    write_shards(folder, np.stack(columns, axis=1), blocks)
-    splits = []
-    for of, name in enumerate(names):
-        count = int(records[split == of].sum())
-        splits.append(SplitPlan(name, count, count, int(np.count_nonzero(split == of))))
-    return made.job(folder, tuple(splits), recorded=True)
 
 
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> Numbers:
@@ -481,91 +559,6 @@ def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> Num
     if not holds:
         raise DatasetError(f"{shown}: contradicts itself; {REPAIR_ADVICE}")
     return np.bincount(columns["shard"], minlength=shards)
-
-
-# --- from the sources as they are now ---
-
-
-def list_again(folder: Path, made: Made) -> tuple[Listing, Labelling, Splitting]:
-    """List, label and divide the sources of a dataset again by its settings. Raises InputError if they are gone, or have nothing of this kind any
-    more."""
-    manifest, settings = made.manifest, made.manifest.settings
-    given = settings["labels"]
-    said: dict[str, Any] = {"boxes": "keep", "annotation_frame": "auto", "task": None} | settings
-    labels = LabelRule.parse(
-        given if isinstance(given, list) else str(given),
-        bool(settings["lenient_labels"]),
-        list(map(str, settings.get("drop_columns", []))),
-        AnnotationRule(said["boxes"], said["annotation_frame"], said["task"]),
-    )
-    if "classes" in settings:
-        labels = replace(labels, classes=classes_of(made.layout.roles))
-    recipe, by_key = made.recipe, settings.get("drawn_by") == "key"  # older ones saw no keys
-    split = SplitRule.parse(settings["split"])
-    rules = PlanRules(split, labels, settings["shuffle"], recipe.seed, by_key, recipe.undivided)
-    roots = [SourceRoot(normal(source)) for source in made.sources]
-    listing = list_sources(roots, KINDS[recipe.kind], recipe.record_reading, labels, folder)
-    splitting = split_files(listing, rules)
-    fields = RecordReading.from_json(manifest.records).fields
-    found = (
-        recipe.typed_fields is None
-        and fields is not None
-        and recipe.record_reading.label in fields.names
-    )
-    if labels.mode == "auto" and listing.side is None and found:
-        return listing, Labelling(), splitting  # the records have labels of their own
-    return listing, label_files(listing, rules, splitting, recipe, None), splitting
-
-
-def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
-    """Find the duplicates among the texts of the sources as they are now. Raises InputError,
-    SourceGoneError."""
-    listing, labelling, _ = list_again(folder, made)
-    discovery = made.discovery(listing, engine)
-    job = made.job(folder, (), recorded=False)
-    return compare_texts(job, listing, labelling, discovery.find_units(), engine)
-
-
-def fresh_job(dataset: Folder, folder: Path, made: Made, engine: Engine) -> DatasetJob:
-    """Return the job that makes the dataset from its sources as they are now. Raises DatasetError,
-    InputError.
-
-    What it says of duplicates is right: those of the sources are the same.
-    """
-    listing, labelling, splitting = list_again(folder, made)
-    discovery = made.discovery(listing, engine)
-    units = without_repeats(discovery, discovery.find_units(), made.recipe, made.roots)
-    planner = Planner(units, splitting, made.manifest.settings["shuffle"])
-    shards = made.manifest.settings.get(PLANNED) or {
-        split.name: split.shards for split in made.manifest.splits
-    }
-    numbered = [
-        shard_name(name, number) for name, count in shards.items() for number in range(count)
-    ]
-    ordered = [each.name for each in made.shards]
-    there = set(ordered)
-    if (
-        list(splitting.names) != list(shards)
-        or [name for name in numbered if name in there] != ordered
-    ):
-        raise DatasetError(
-            "its sources give other splits and shards now; convert again with --overwrite"
-        )
-    write_files_table(folder / FILES, listing, labelling)
-    _copy(dataset, folder, made.recipe.tables)
-    planner.write(folder, list(shards.values()))
-    splits = tuple(
-        SplitPlan(name, records, expected, count)
-        for (name, count), records, expected in zip(
-            shards.items(), planner.records, planner.split_records, strict=True
-        )
-    )
-    job, filled = made.job(folder, splits, recorded=False), np.array([n in there for n in numbered])
-    if not filled.all():
-        begins, chosen = divided(list(shards.values()), filled)
-        job = job.with_shards(begins[:-1], chosen)
-        job.write_shards()
-    return job
 
 
 # --- what was rejected when the dataset was made ---

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -56,13 +56,9 @@ from shardctl.making.repair.outcomes import (
     Outcomes,
     RepairResult,
     Unrepaired,
-    duplicates_again,
     find_layout,
-    fresh_job,
     known_lines,
-    list_again,
     lost_samples,
-    recorded_job,
     shard_facts,
 )
 from shardctl.making.repair.recorded import (
@@ -102,7 +98,7 @@ OF_SHARDS = ("samples", "bytes", "rejected", "splits", "files", "jpeg", "update"
 """What the manifest takes of the shards that are left, where some samples are lost."""
 
 
-@dataclasses.dataclass
+@dataclass
 class Repair:
     """The state of one call of `repair`."""
 
@@ -113,10 +109,10 @@ class Repair:
     drop_lost: bool
     workers: int | str
     listener: Listener
-    repaired: list[str] = dataclasses.field(default_factory=list)
-    unrepaired: list[Unrepaired] = dataclasses.field(default_factory=list)
-    lost: list[Lost] = dataclasses.field(default_factory=list)
-    notices: list[str] = dataclasses.field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+    unrepaired: list[Unrepaired] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
@@ -132,7 +128,7 @@ class Repair:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
         BusyError."""
         found = self._whole_manifest()
-        self.manifest = dataclasses.replace(found, sources=self.sources or found.sources)
+        self.manifest = replace(found, sources=self.sources or found.sources)
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
         self.shards, recorded = recorded_shards(self.dataset, self.manifest, hashes)
         self.names = [shard.path for shard in self.shards]
@@ -184,7 +180,7 @@ class Repair:
             "damaged" if self.unrepaired else done,
             tuple(sorted(self.called.get(name, name) for name in self.repaired)),
             tuple(
-                dataclasses.replace(each, file=self.called.get(each.file, each.file))
+                replace(each, file=self.called.get(each.file, each.file))
                 for each in self.unrepaired
             ),
             tuple(self.lost),
@@ -204,10 +200,7 @@ class Repair:
             engine.close()
         dropped = bool(self.lost) and self.drop_lost and self._drop(job)
         if not dropped:
-
-            def as_before(shard: int, done: ShardMarker) -> ShardMarker:
-                return dataclasses.replace(done, path=self.names[shard])
-
+            as_before = lambda shard, done: replace(done, path=self.names[shard])  # noqa: E731 - one line, used once
             self._mend_tables(lambda: self._write_tables(job, self._remade, as_before))
         return dropped
 
@@ -263,10 +256,9 @@ class Repair:
             # its copy does not know which generations went since
             gone = [each.path for each in manifest.kept if not self._is_there(each.path)]
             history = (
-                dataclasses.replace(each, path="") if each.path in gone else each
-                for each in manifest.history
+                replace(each, path="") if each.path in gone else each for each in manifest.history
             )
-            manifest = dataclasses.replace(manifest, history=tuple(history))
+            manifest = replace(manifest, history=tuple(history))
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
         return manifest
@@ -299,7 +291,9 @@ class Repair:
         try:
             recipe = Recipe.from_json(manifest.recipe, self._place(FILES).parent)
             layout = find_layout(self.dataset, manifest, self.intact)
-            made = Made(manifest, recipe, layout, manifest.sources if needed else (), self.shards)
+            sources = manifest.sources if needed else ()
+            dataset, folder = self.dataset, self.folder
+            made = Made(dataset, folder, manifest, recipe, layout, sources, self.shards)
             if SOURCE_TABLES & self.damaged:
                 check_sources(manifest.sources)
             if FILES in self.damaged:
@@ -307,10 +301,10 @@ class Repair:
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
             if PLAN not in self.damaged and (REJECTS not in self.damaged or self._is_changed):
-                job = recorded_job(self.dataset, self.folder, made, self.intact)
+                job = made.recorded_job(self.intact)
                 plan = open_table(self.dataset, PLAN)
             else:
-                job, plan = fresh_job(self.dataset, self.folder, made, engine), None
+                job, plan = made.fresh_job(engine), None
                 if job.draw is None and job.records != manifest.inputs and job.fields is None:
                     raise DatasetError(
                         f"the sources have {job.records} inputs now, and had {manifest.inputs}; "
@@ -344,16 +338,15 @@ class Repair:
         if not self.manifest.sources:
             raise DatasetError(f"the manifest does not say where the sources are; {SAY_WHERE}")
         if strange := self.manifest.strange_sources():
-            raise DatasetError(
-                f"the manifest has impossible sources: {_listed(strange)}; {SAY_WHERE}"
-            )
+            listed = ", ".join(map(printable, strange))
+            raise DatasetError(f"the manifest has impossible sources: {listed}; {SAY_WHERE}")
         self.listener.reading(self.manifest.sources)
 
     def _mend_files(self, made: Made) -> None:
         """Make files.arrow again from a listing of the sources. Raises DatasetError if it does not
         come out as it was."""
         files = self.folder / FILES
-        listing, labelling, _ = list_again(self.folder, made)
+        listing, labelling, _ = made.list_again()
         write_files_table(files, listing, labelling)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
@@ -370,7 +363,7 @@ class Repair:
 
     def _mend_duplicates(self, made: Made, names: set[str], engine: Engine) -> None:
         """Find the duplicates in the sources again. Raises DatasetError if others are found."""
-        for each in duplicates_again(self.folder, made, engine):
+        for each in made.duplicates_again(engine):
             name = each.table.name
             if name in names:
                 if sha256_of(each.table) != self.manifest.files[name].sha256:
@@ -523,7 +516,7 @@ class Repair:
 
         def placed(shard: int, done: ShardMarker) -> ShardMarker:
             if self.names[shard] not in self.damaged:
-                return dataclasses.replace(done, path=before.of(self.names[shard]))
+                return replace(done, path=before.of(self.names[shard]))
             with naming_the_path(new.root / done.path):
                 (job.shards_root / done.path).replace(new.root / done.path)
             new.shards.append(done.path)
@@ -542,7 +535,7 @@ class Repair:
 
     def _manifest_without_lost(self, facts: Json, layout: Layout) -> Manifest:
         lost = sum(lost.samples for lost in self.lost)
-        without = dataclasses.replace(
+        without = replace(
             self.manifest,
             created=now(),
             dropped=self.manifest.dropped + lost,
@@ -559,7 +552,7 @@ class Repair:
             found = count_labels(new, str(layout.roles.main_label), classes)
             names = (split.name for split in self.manifest.splits)
             counts = {name: found.get(name, [0] * classes) for name in names}
-        return dataclasses.replace(without, class_counts=counts)
+        return replace(without, class_counts=counts)
 
 
 def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[int]:
@@ -573,7 +566,3 @@ def _built_one_by_one(engine: Engine, job: Job, shards: list[int]) -> Iterator[i
             except SourceGoneError:
                 continue
         yield shard
-
-
-def _listed(sources: tuple[str, ...]) -> str:
-    return ", ".join(map(printable, sources))

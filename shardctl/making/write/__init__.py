@@ -205,16 +205,14 @@ def _calls(
 ) -> tuple[Make, list[Part]] | Streams:
     """Return what makes the samples: a function and what it is called with, or streams. Raises
     UsageError where the arguments do not fit."""
-    streams: Streams = [(Splits.parse("train" if split is None else split), samples)]
     given = samples if parts is None else parts
+    streams: Streams = [(Splits.parse("train" if split is None else split), given)]
     if isinstance(given, Mapping):
         if split is not None:
             raise contradiction("split=", "a dict of splits")
         for name in given:
             check_split_name(name)
         streams = [(Splits((name,)), each) for name, each in given.items()]
-    elif parts is not None:
-        streams = [(streams[0][0], parts)]
     if parts is not None:
         if any(
             isinstance(each, str | bytes) or not isinstance(each, Iterable) for _, each in streams
@@ -263,18 +261,14 @@ def _write_at_once(
         raise InputError("there is no sample to write")
     fields = Fields([sample for sample, _, _ in first], given)
     with making_generation(target, held) as new:
-        written = write_samples(new.root, new.id, fields, given, chain(first, stream))
+        written = write_samples(new.root, new.id, fields, chain(first, stream))
         new.shards.extend(entry.path for each in written for entry in each.entries)
         names = [name for splits, _ in streams for name in splits.names]
-        return _finish(new, fields, written, names, given)
+        return _finish(new, fields, written, names)
 
 
 def _finish(
-    new: NewGeneration,
-    fields: Fields,
-    written: list[WrittenSplit],
-    names: list[str],
-    given: WriteSchema,
+    new: NewGeneration, fields: Fields, written: list[WrittenSplit], names: list[str]
 ) -> Manifest:
     """Commit shards that are there, with the splits in the order of these names. Raises InputError
     if two samples have the same key."""
@@ -286,12 +280,14 @@ def _finish(
         [entry.path for entry in entries],
         [name for name in fields.layout.columns.names if name == "variant"],
     )
-    class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
-    limits = given.limits
-    settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
-    return finish(
-        new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts
-    )
+    given, counts = fields.given, {each.split: each.labels.tolist() for each in written}
+    settings = {
+        "made_by": MADE_BY,
+        "shard_size": given.limits.bytes,
+        "samples_per_shard": given.limits.samples,
+    }
+    class_counts = counts if given.classes else None
+    return finish(new, fields.final_layout, entries, fields.compression, settings, class_counts)
 
 
 def _stream(streams: Streams, names: Names) -> Iterator[NumberedSample]:
@@ -345,7 +341,7 @@ def _write_parts(
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
     names = [name for part in parts for name in part.splits.names]
-    return _finish(new, fields, written, names, given)
+    return _finish(new, fields, written, names)
 
 
 # --- what stands for a call of `write` by parts: the same call goes on with the parts that are done
@@ -455,8 +451,7 @@ class PartsJob:
                 remove_tree(folder, self.folder.path)  # of a process that was killed
             (folder / DATA).mkdir(parents=True)
         where = self.parts[number].where(number)
-        given = folder, self.id, fields, self.given, self._samples(number), where
-        written = write_samples(*given)
+        written = write_samples(folder, self.id, fields, self._samples(number), where)
         for each in written:
             write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
         record = {
@@ -475,8 +470,7 @@ class PartsJob:
     def copy(self, fields: Fields, split: str, number: int, runs: Sequence[Run]) -> ShardEntry:
         """Put a shard of the dataset together of runs of rows of the parts' shards. Raises
         DatasetError, StorageError."""
-        compression = self.given.compression_of(fields)
-        to = self.root, self.id, fields.layout, split, number, compression
+        to = self.root, self.id, fields.layout, split, number, fields.compression
         copied = copy_shard(*to, runs)
         return ShardEntry.of_written(split, number, copied.path, copied.facts)
 

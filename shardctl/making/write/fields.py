@@ -259,14 +259,6 @@ class WriteSchema:
     roles: Mapping[str, Role]
     limits: ShardLimits
 
-    def compression_of(self, fields: Fields) -> Compression:
-        """Return how blocks are compressed; where nothing is said, as a conversion would
-        (recipe.py)."""
-        text = self.compression
-        return Compression.parse(
-            ("none" if fields.layout.image else "zstd:3") if text == "auto" else text
-        )
-
 
 class Fields:
     """The columns of a dataset, found in its first samples, and what makes a row of a sample."""
@@ -274,7 +266,7 @@ class Fields:
     def __init__(self, first: list[Sample], given: WriteSchema) -> None:
         for number, sample in enumerate(first):
             _refuse_no_sample(sample, number)
-        self._schema, self._classes, self._roles = given.schema, given.classes, given.roles
+        self.given = given
         names = dict.fromkeys(
             chain.from_iterable(first) if given.schema is None else given.schema.names
         )
@@ -290,7 +282,7 @@ class Fields:
             if given.schema is not None:
                 said = given.schema.field(name).type
             if name == "image":
-                type_ = self._image_type(values, given.store, said)
+                type_ = self._image_type(values, said)
             elif isinstance(role, Objects):
                 type_ = objects_column(name, values, said, role)
             elif isinstance(role, Mask):
@@ -334,17 +326,22 @@ class Fields:
         self.label = self.layout.columns.get_field_index("label")
 
     @property
+    def compression(self) -> Compression:
+        """How blocks are compressed; where nothing is said, as a conversion would (recipe.py)."""
+        usual = "none" if self.layout.image else "zstd:3"
+        said = self.given.compression
+        return Compression.parse(usual if said == "auto" else said)
+
+    @property
     def final_layout(self) -> Layout:
         """The layout with the decoded shape that all images turned out to share."""
         return self.layout.with_shape(next(iter(self.shapes)) if len(self.shapes) == 1 else None)
 
-    def _image_type(
-        self, values: list[Any], store: str | None, type_: pa.DataType | None
-    ) -> pa.DataType:
+    def _image_type(self, values: list[Any], type_: pa.DataType | None) -> pa.DataType:
         value = next((value for value in values if value is not None), None)
         raw = isinstance(type_, pa.FixedShapeTensorType)
         kept = isinstance(value, bytes)
-        self._store = ImageEncoding.parse(store or ("source" if kept else "raw"))
+        self._store = ImageEncoding.parse(self.given.store or ("source" if kept else "raw"))
         if self._store.name == "none":
             raise UsageError("store none is for conversions; leave image out of the samples")
         if kept != (self._store.name == "source") or (
@@ -371,7 +368,7 @@ class Fields:
         if odd := [name for name in sample if name not in self._names]:
             known = (
                 "the schema does not have"
-                if self._schema is not None
+                if self.given.schema is not None
                 else "the first samples lack; give a schema"
             )
             raise InputError(f"{who} has a field {printable(odd[0])}, which {known}")
@@ -379,7 +376,7 @@ class Fields:
         return key, *(self._value(field, sample, key, who) for field in others)
 
     def _value(self, field: pa.Field, sample: Sample, key: str, who: str) -> Any:
-        value, role = sample.get(field.name), self._roles.get(field.name)
+        value, role = sample.get(field.name), self.given.roles.get(field.name)
         try:
             if isinstance(role, Objects):
                 return objects_value(
@@ -389,7 +386,7 @@ class Fields:
                 return mask_value(value, role, f"{key}.png", who, size_of(sample.get("image")))
             if field.name == "image" and self._store is not None:
                 return self._image(value, key, who)
-            if field.name == "label" and self._classes:
+            if field.name == "label" and self.given.classes:
                 return self._class_of(value)
             return for_column(
                 rounded(value, field.type) if field.name in self._narrow else value, field.type
@@ -427,13 +424,13 @@ class Fields:
             self.shapes.add(shape)
 
     def _class_of(self, value: Any) -> int | None:
-        assert self._classes is not None, "labels are numbers of classes"
+        classes = self.given.classes or ()
         if value is None:
             return None
-        if isinstance(value, str) and value in self._classes:
-            return self._classes.index(value)
+        if isinstance(value, str) and value in classes:
+            return classes.index(value)
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole or not 0 <= value < len(self._classes):
+        if not whole or not 0 <= value < len(classes):
             raise UnfitValue(f"{describe(value)}, and no class")
         return int(value)
 

@@ -46,7 +46,7 @@ from shardctl.making.commit.commit import NewGeneration, manifest_of
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.plan.fingerprint import WRITTEN_PART
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
-from shardctl.making.write.fields import Fields, Names, ShardLimits, WriteSchema
+from shardctl.making.write.fields import Fields, Names, ShardLimits
 from shardctl.system.files import (
     PARTIAL,
     StreamedFile,
@@ -98,7 +98,6 @@ def write_samples(
     root: Path,
     job: str,
     fields: Fields,
-    given: WriteSchema,
     samples: Iterable[NumberedSample],
     where: str = "",
 ) -> list[WrittenSplit]:
@@ -109,8 +108,8 @@ def write_samples(
     Return what was written of each split, in the order in which they came. Raises InputError,
     StorageError.
     """
-    compression, classes = given.compression_of(fields), len(given.classes or ())
-    variant = fields.layout.columns.get_field_index("variant")
+    layout, compression, given = fields.layout, fields.compression, fields.given
+    classes, variant = len(given.classes or ()), layout.columns.get_field_index("variant")
     writing: dict[str, tuple[ShardSeries, array[int], Numbers]] = {}
     try:
         for sample, number, splits in samples:
@@ -120,7 +119,7 @@ def write_samples(
                 raise InputError(f"{where}{error}") from error
             split = splits.of(values[0])
             if split not in writing:
-                series = ShardSeries(root, job, fields.layout, split, compression, given.limits)
+                series = ShardSeries(root, job, layout, split, compression, given.limits)
                 writing[split] = series, array("Q"), np.zeros(classes, np.int64)
             series, hashes, labels = writing[split]
             name = _name_of(values[0], values[variant : variant + 1] if variant > 0 else ())
