@@ -122,12 +122,10 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
     from pyarrow import acero  # 0.3 s to import: it fetches pandas, where that is installed
 
     steps = [
-        ("table_source", acero.TableSourceNodeOptions(table)),
-        ("filter", acero.FilterNodeOptions(expression)),
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+        acero.Declaration("filter", acero.FilterNodeOptions(expression)),
     ]
-    return acero.Declaration.from_sequence([acero.Declaration(*step) for step in steps]).to_table(
-        use_threads=False
-    )
+    return acero.Declaration.from_sequence(steps).to_table(use_threads=False)
 
 
 def _check(where: Condition, schema: pa.Schema, option: str) -> None:

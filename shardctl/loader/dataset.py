@@ -268,10 +268,10 @@ class Dataset:
             "seed": whole_number("seed", seed),
         }
         transforms = self._with_steps(Transforms(decode), steps)
-        if transforms.recipe is not None:
-            changed = reader_of(self._selection, read.columns, transforms, GatherOptions())
-            return changed.gather(samples, epoch)[0]
-        return read.gather(samples, epoch)[0]
+        if transforms.recipe is None:
+            return read.gather(samples, epoch)[0]
+        changed = reader_of(self._selection, read.columns, transforms, GatherOptions())
+        return changed.gather(samples, epoch)[0]
 
     def _with_steps(self, transforms: Transforms, given: Mapping[str, Any]) -> Transforms:
         """Return transforms with the steps among these arguments of `loader`. Raises UsageError,

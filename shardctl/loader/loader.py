@@ -3,7 +3,6 @@ dataset. docs/loader.md."""
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections import deque
@@ -12,7 +11,7 @@ from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,13 +99,13 @@ class _Task:
     epoch: int
     samples: Numbers
     repeated: Bools
-    sizes: list[int]
+    sizes: Numbers
     ends: list[int]
 
     def cut(self, together: int) -> Iterator[_Task]:
         """Cut it into smaller tasks of a few batches: to compute the samples of all of them at once
         is cheaper."""
-        edges = np.cumsum([0, *self.sizes]).tolist()
+        edges = edges_of(self.sizes).tolist()
         for first in range(0, len(self.sizes), together):
             last = min(first + together, len(self.sizes))
             part, batches = slice(edges[first], edges[last]), slice(first, last)
@@ -338,11 +337,9 @@ class Loader:
         """
         at = self._run.at
         state = {"epoch": at.epoch, "samples": at.samples, "order": self._identity()}
-        return (
-            {**state, "skipped": at.skipped * self.options.rank_and_size()[1]}
-            if at.skipped
-            else state
-        )
+        if at.skipped:
+            state["skipped"] = at.skipped * self.options.ranks
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state: the next iteration yields the rest of its epoch, later iterations
@@ -356,20 +353,19 @@ class Loader:
                 whole_number(name, {"skipped": 0, **state}[name])
                 for name in ("epoch", "samples", "skipped")
             )
-            mine, other = self._identity(), dict(state["order"])
+            here, other = self._identity(), dict(state["order"])
         except (KeyError, TypeError, ValueError, UsageError):
             raise UsageError(
                 f"not the state of a loader, as loader.state_dict() returns it: {state!r}"
             ) from None
-        refuse_other_order(other, mine)
+        refuse_other_order(other, here)
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(
                 f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of "
                 f"{len(self.stream)}"
             )
-        self._run.at = self._run.next = _Position(
-            epoch, samples, -(-skipped // self.options.rank_and_size()[1])
-        )
+        mine = -(-skipped // self.options.ranks)
+        self._run.at = self._run.next = _Position(epoch, samples, mine)
 
     def stats(self) -> LoaderStats:
         """Return the statistics since the start of the last iteration."""
@@ -458,7 +454,7 @@ class Loader:
         A hundredth of the epoch may be; of few samples ten, and never all: as many as are in a
         damaged block. The ranks divide this number among them, rounded up.
         """
-        every, ranks = len(self.stream), self.options.rank_and_size()[1]
+        every, ranks = len(self.stream), self.options.ranks
         if skipped <= -(-max(every // MOST_SKIPPED, min(FEW_SKIPPED, every - 1)) // ranks):
             return
         samples = -(-every // ranks)
@@ -479,7 +475,7 @@ class Loader:
         if given.rank_and_size()[0] != 0:
             return  # the first rank says it for all
         if given.drops and 0 < samples < given.global_batch:
-            ranks, size = given.rank_and_size()[1], given.batch_size
+            ranks, size = given.ranks, given.batch_size
             each = f"{size:,} for each of {ranks} ranks" if ranks > 1 else f"{size:,}"
             keeps = "drop_last=False" if given.drop_last else "another remainder"
             warnings.warn(
@@ -506,7 +502,7 @@ class Loader:
         comes early."""
         epoch, consumed = begin.epoch, begin.samples
         together = planned = 1
-        for left in itertools.count(self.options.repeat or 0, -1):
+        for left in count(self.options.repeat or 0, -1):
             if left == 0 and self.options.repeat:
                 return
             order = self._order(epoch)
@@ -547,14 +543,14 @@ class Loader:
             ends.append(min((ends or [consumed])[-1] + self.options.global_batch, len(self.stream)))
             if self._is_over(ends[-1]):
                 break
-        sizes, samples = np.diff([consumed, *ends]).tolist(), len(self.stream)
-        if self.options.rank_and_size()[1] == 1 and self.options.rule != "pad":
+        sizes, samples = np.diff([consumed, *ends]), len(self.stream)
+        if self.options.ranks == 1 and self.options.rule != "pad":
             positions = np.arange(consumed, ends[-1])  # batch by batch: 10 % slower for short texts
         else:
             parts = [
-                self._share(order, end - size, size) for end, size in zip(ends, sizes, strict=True)
+                self._share(order, first, end - first) for first, end in pairwise([consumed, *ends])
             ]
-            positions, sizes = np.concatenate(parts), list(map(len, parts))
+            positions, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
         wanted = order.samples(positions % samples)
         return _Task(epoch, wanted, positions >= samples, sizes, ends)
 
@@ -582,7 +578,7 @@ class Loader:
             batch, there = self.stream.gather(samples, task.epoch, memory)
         if self.options.repeated:
             batch[REPEATED] = task.repeated[there]
-        edges = np.cumsum([0, *task.sizes])
+        edges = edges_of(task.sizes)
         cuts = edges_of(there)[edges]
         made = []
         for (begin, end), consumed, (left, right) in zip(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,10 +44,9 @@ LOADER = Family(
         "samples_per_s": "samples per second that the training loop took",
         "stall_share": "share of the time that the training loop waited for batches",
         "utilization": "share of the time that the training loop did not wait",
-        "room_share": (
-            "share of the time of the loader's threads that they waited for the training loop"
-        ),
-        "cache_hit_share": ("share of the blocks and images found in the loader's memory"),
+        "room_share": "share of the time of the loader's threads that they waited for the training "
+        "loop",
+        "cache_hit_share": "share of the blocks and images found in the loader's memory",
         "skipped": "samples left out, as they could not be read",
         "threads": "threads that make batches",
     },
@@ -91,14 +91,11 @@ def _begins_with_figures(begin: bytes) -> bool:
 _FIGURES_OF_A_LINE = OutputFileType("file of metrics", _begins_with_figures)
 
 
-Write = Callable[[Family, Figures, int], None]
-
-
 @dataclass(frozen=True)
 class _Output:
     """A sink of ours."""
 
-    write: Write
+    write: Callable[[Family, Figures, int], None]
     close: Callable[[], None]
 
 
@@ -256,15 +253,24 @@ def tell(sinks: list[Sink], family: Family, values: Figures, step: int) -> None:
             sinks.append(sink)
 
 
+def _opener_of(target: str | Path) -> Callable[[], Sink]:
+    """Return what opens a place for figures. Raises UsageError for what is none."""
+    word, _, rest = str(target).partition(":")
+    if word in BY_WORD and rest:
+        return partial(BY_WORD[word], rest)
+    path = Path(target)
+    if path.suffix.lower() not in BY_ENDING:
+        raise UsageError(
+            f"metrics {printable(target)!r} is not known; use FILE.jsonl, FILE.prom or "
+            "http:PORT (Prometheus), or tensorboard:FOLDER"
+        )
+    return partial(BY_ENDING[path.suffix.lower()], path)
+
+
 def check_target(target: Any) -> None:
     """Raise UsageError for what is no place for figures, and no sink."""
     if isinstance(target, str | Path):
-        word, _, rest = str(target).partition(":")
-        if not (word in BY_WORD and rest) and Path(target).suffix.lower() not in BY_ENDING:
-            raise UsageError(
-                f"metrics {printable(target)!r} is not known; use FILE.jsonl, FILE.prom or "
-                "http:PORT (Prometheus), or tensorboard:FOLDER"
-            )
+        _opener_of(target)
     elif not all(callable(getattr(target, name, None)) for name in ("write", "close")):
         raise UsageError(
             "metrics go to a file, an address or an object with write and close, not "
@@ -283,10 +289,6 @@ def sinks_at(targets: Sequence[str | Path | Sink]) -> Iterator[list[Sink]]:
             if not isinstance(target, str | Path):
                 sinks.append(target)
                 continue
-            word, _, rest = str(target).partition(":")
-            if word in BY_WORD and rest:
-                sinks.append(BY_WORD[word](rest))
-            else:
-                sinks.append(BY_ENDING[Path(target).suffix.lower()](Path(target)))
+            sinks.append(_opener_of(target)())
             stack.callback(_telling_failures()(sinks[-1].close))
         yield sinks

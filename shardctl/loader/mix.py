@@ -111,17 +111,14 @@ class Mix:
         """Return the labels of a dataset by the classes of the mixture, where they are others:
         `found[column][n]` in the place of n."""
         together, changed = self.class_names, {}
-        every = [each.class_names for each in self._datasets]
         for name in [column.name for column in columns]:
-            if not any(name in names for names in every):
+            bare = [each for each in self._datasets if name not in each.class_names]
+            if len(bare) == len(self._datasets):
                 continue
-            if name not in together:
-                bare = self._datasets[
-                    next(place for place, names in enumerate(every) if name not in names)
-                ]
+            if bare:
                 raise UsageError(
                     f"the values of {name} have names in one dataset, and not in "
-                    f"{printable(bare.location)}; leave it out with columns="
+                    f"{printable(bare[0].location)}; leave it out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
             labels = tuple(numbers[each] for each in dataset.class_names[name])

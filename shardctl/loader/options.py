@@ -99,14 +99,19 @@ class LoaderOptions:
         return (rank if self.rank is None else self.rank), given_world
 
     @property
+    def ranks(self) -> int:
+        """The world size."""
+        return self.rank_and_size()[1]
+
+    @property
     def global_batch(self) -> int:
         """Samples in one step of all ranks together."""
-        return self.batch_size * self.rank_and_size()[1]
+        return self.batch_size * self.ranks
 
     @property
     def rule(self) -> str:
         """The rule for the last, incomplete batch: one of REMAINDERS."""
-        usual = "pad" if self.rank_and_size()[1] > 1 else "uneven"
+        usual = "pad" if self.ranks > 1 else "uneven"
         return "drop" if self.drop_last else self.remainder or usual
 
     @property

@@ -145,9 +145,9 @@ class DatasetStream:
 
     def strict(self) -> DatasetStream:
         """Return the same stream, which skips no sample: it raises DatasetError."""
-        selection, columns, order, transforms, reading = self._made_of
-        reading = replace(reading, on_error="raise")
-        return type(self)(selection, columns, order, transforms, reading)
+        *others, reading = self._made_of
+        made_of = (*others, replace(reading, on_error="raise"))
+        return type(self)(*made_of)
 
     @property
     def columns(self) -> list[Column]:

@@ -128,11 +128,12 @@ class StoredSample:
         values = self.named_values()
         if columns is None:
             return values
-        wrong = next((name for name in columns if name not in values), None)
-        if wrong is not None:
-            raise UsageError(lacks("column", wrong, self.values))
-        beside = [part for name in columns for part in self._beside(name)]
-        return {name: values[name] for name in beside if name in values}
+        for name in columns:
+            if name not in values:
+                raise UsageError(lacks("column", name, self.values))
+        return {
+            part: values[part] for name in columns for part in self._beside(name) if part in values
+        }
 
 
 @dataclass(frozen=True)

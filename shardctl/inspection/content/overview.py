@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_tables import checked_column
 from shardctl.format.manifest import Manifest, SplitFacts
 from shardctl.format.names import shard_name
@@ -318,7 +319,7 @@ def _classes(folder: Folder, manifest: Manifest) -> dict[str, dict[str, int]] | 
 def count_labels(folder: Folder, label: str, names: int) -> dict[str, list[int]]:
     """Count the samples of each class in all shards, by split; only this column is read. Raises
     DatasetError."""
-    counts: dict[str, np.ndarray[Any, Any]] = {}
+    counts: dict[str, Numbers] = {}
     for entry in ShardTable(folder):
         column = ShardReader(folder, entry.path).schema.get_field_index(label)
         if column < 0:
@@ -330,7 +331,7 @@ def count_labels(folder: Folder, label: str, names: int) -> dict[str, list[int]]
     return {split: found.tolist() for split, found in counts.items()}
 
 
-def _count(labels: pa.Array, names: int) -> np.ndarray[Any, Any]:
+def _count(labels: pa.Array, names: int) -> Numbers:
     """Count the samples of each class, (names,) int64. What is not the number of a class counts
     nowhere."""
     if not pa.types.is_integer(labels.type):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -143,20 +144,15 @@ def statistics_of(
                 for what, said in _OF_IMAGES.items():
                     numbers = [fact[what] for fact in facts if fact[what] is not None]
                     spreads.setdefault(f"{name}{said}", Counter()).update(numbers)
-            elif name not in elsewhere and (lengths := _lengths(column)) is not None:
-                is_text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-                unit = "bytes" if is_text else "items"
-                add_numbers(spreads.setdefault(f"{name}, {unit}", Counter()), lengths)
+            elif name not in elsewhere:
+                for unit, lengths in _lengths(column):
+                    add_numbers(spreads.setdefault(f"{name}, {unit}", Counter()), lengths)
 
     faults = count_blocks(found, count)
-    columns = (
-        ColumnStatistics(
-            name,
-            str(type_),
-            *(round(sizes[name, which] / seen["samples"], 1) for which in ("raw", "stored")),
-        )
-        for name, type_ in types.items()
-    )
+    columns = []
+    for name, type_ in types.items():
+        each = (round(sizes[name, which] / seen["samples"], 1) for which in ("raw", "stored"))
+        columns.append(ColumnStatistics(name, str(type_), *each))
     return Statistics(
         seen["samples"],
         seen["blocks"],
@@ -182,13 +178,14 @@ def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
     )
 
 
-def _lengths(column: pa.Array) -> Array | None:
-    """Return how long text, bytes and lists are; None for other columns."""
+def _lengths(column: pa.Array) -> Iterator[tuple[str, Array]]:
+    """Yield in what text, bytes and lists are measured, and how long they are; nothing of other
+    columns."""
     there = column.drop_null() if column.null_count else column
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        return list_lengths(there)
-    is_text = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
-    return np.asarray(pc.binary_length(there)) if is_text else None
+        yield "items", list_lengths(there)
+    elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        yield "bytes", np.asarray(pc.binary_length(there))
 
 
 def add_numbers(counter: Counter[Any], numbers: Array) -> None:

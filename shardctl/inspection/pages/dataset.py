@@ -67,7 +67,7 @@ def dataset_page(
     parts += map(told, dataset_report(replace(found, location=name, manifest=manifest)))
     for field, objects in found.objects.items():
         title = f"Where the centres of the boxes of {field} are"
-        parts.append(figures(heat_map(title, objects.centres, "boxes")))
+        parts.append(figures(heat_map(title, objects.centres)))
     m = found.manifest
     settings = settings_in_words({**m.recipe, **m.settings})
     parts += [

@@ -158,20 +158,20 @@ LISTED = 500
 """Rows of a table that a page has."""
 
 
-def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
-    """Return a map of numbers over an image: rows from its top, each from its left."""
+def heat_map(title: str, cells: Sequence[Sequence[int]]) -> Html:
+    """Return a map of numbers of boxes over an image: rows from its top, each from its left."""
     most = max(1, max(map(max, cells)))
     rows = "".join(
         "<tr>"
         + "".join(
             f'<td style="background:rgb(76 120 216 / {0.06 + 0.94 * count / most:.2f})" '
-            f'title="{count:,} {text(what)}"></td>'
+            f'title="{count:,} boxes"></td>'
             for count in row
         )
         + "</tr>"
         for row in cells
     )
-    return _chart(f"{title}, up to {most:,} {what}", Html(f'<table class="map">{rows}</table>'))
+    return _chart(f"{title}, up to {most:,} boxes", Html(f'<table class="map">{rows}</table>'))
 
 
 def _chart(title: str, drawn: Html) -> Html:
@@ -207,11 +207,8 @@ def page(title: str, *parts: Html, script: str = "") -> str:
     """Return the whole page. It may load nothing from anywhere, and run nothing but its own
     scripts: its policy forbids it."""
     body = "".join(parts)
-    scripts = [
-        each
-        for each in (f"\n{STATIC['copy.js']}" if 'class="copy"' in body else "", script)
-        if each
-    ]
+    copying = f"\n{STATIC['copy.js']}" if 'class="copy"' in body else ""
+    scripts = list(filter(None, (copying, script)))
     digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in scripts)
     run = " ".join(f"'sha256-{digest.decode()}'" for digest in digests) or "'none'"
     policy = (

@@ -4,7 +4,7 @@ onto them."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardctl.errors import Rejection
@@ -115,13 +115,12 @@ def pictures_of(record: StoredSample, annotated: bool = True) -> list[Picture]:
         if content is None:
             continue
         lines = (*([name] if len(record.images) > 1 else []), *caption(record))
-        role = record.roles.get(name)
+        picture, role = Picture(content, lines), record.roles.get(name)
         if annotated and isinstance(role, Mask):
-            found.append(Picture(content, lines, classes=role))
+            picture = replace(picture, classes=role)
         elif annotated and name == record.roles.main_image:
-            found.append(Picture(content, lines, *_marked(record)))
-        else:
-            found.append(Picture(content, lines))
+            picture = Picture(content, lines, *_marked(record))
+        found.append(picture)
     return found
 
 
@@ -154,13 +153,13 @@ def _marked(record: StoredSample) -> tuple[MarkedObjects, MarkedMasks]:
 
 def caption(record: StoredSample) -> tuple[str, ...]:
     """Return the caption of an image: its class or label if it has one, and its key."""
-    labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
+    values, key = record.values, str(record.values["key"])
     said = [
-        str(label if class_name is None else class_name)
-        for class_name, label in labels
-        if label is not None
+        str(values[name] if class_name is None else class_name)
+        for name, class_name in record.class_names.items()
+        if values[name] is not None
     ]
-    return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
+    return (", ".join(said), key) if said else (key,)
 
 
 def thumbnail(picture: Picture, side: int) -> Pixels | None:

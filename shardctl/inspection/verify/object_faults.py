@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Numbers, owners_of
+from shardctl.format.arrays import Array, Numbers, owners_of
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.token_columns import list_lengths
 from shardctl.inspection.content.objects import rows_of
@@ -54,8 +53,12 @@ def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[i
             and _is_rle(type_.field(RLE).type.value_type)
         ):
             for row, masks in enumerate(block.column(name).field(RLE)):
-                faults = (_rle_fault(mask) for mask in masks.as_py() or ())
-                if fault := next(filter(None, faults), None):
+                whole = (
+                    mask
+                    for mask in masks.as_py() or ()
+                    if mask and None not in (mask["size"], mask["counts"])
+                )
+                if fault := next(filter(None, map(fault_of_rle, whole)), None):
                     yield row, f"{name} has an RLE that {fault}"
 
 
@@ -76,25 +79,21 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
     if not whole:  # nothing more can be said: it is not known what belongs together
         return
     boxes = lists[BOX].flatten()
-    for place in np.flatnonzero(~np.isfinite(rows_of(boxes)).all(axis=1)).tolist():
-        what = f"has a {BOX} that is not four finite numbers: {boxes[place].as_py()}"
-        yield int(owners[place]), what
+    for place, row in _where(~np.isfinite(rows_of(boxes)).all(axis=1), owners):
+        yield row, f"has a {BOX} that is not four finite numbers: {boxes[place].as_py()}"
     if role.names is not None:
         categories = np.asarray(lists[CATEGORY].flatten().fill_null(0))
-        for place in np.flatnonzero((categories < 0) | (categories >= len(role.names))).tolist():
+        for place, row in _where((categories < 0) | (categories >= len(role.names)), owners):
             yield (
-                int(owners[place]),
+                row,
                 f"has the {CATEGORY} {categories[place]}, and there are names for 0 to "
                 f"{len(role.names) - 1}",
             )
     if KEYPOINTS in lists and role.keypoints is not None:
         lengths = list_lengths(lists[KEYPOINTS].flatten())
-        for place in np.flatnonzero(lengths > len(role.keypoints)).tolist():
+        for place, row in _where(lengths > len(role.keypoints), owners):
             given = counted(int(lengths[place]), "keypoint")
-            yield (
-                int(owners[place]),
-                f"has an object of {given}, where {len(role.keypoints)} have names",
-            )
+            yield row, f"has an object of {given}, where {len(role.keypoints)} have names"
     if KEYPOINTS in lists:
         for row in _owners_of_not_finite(lists[KEYPOINTS].flatten(), owners):
             yield row, "has an object with a keypoint that is not three finite numbers"
@@ -102,20 +101,23 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
         of_object = lists[POLYGONS].flatten()
         lengths = list_lengths(of_object.flatten())
         of_polygon = np.repeat(owners, list_lengths(of_object))
-        for place in np.flatnonzero(lengths % 2).tolist():
-            yield (
-                int(of_polygon[place]),
-                f"has a polygon of {counted(int(lengths[place]), 'number')}, which are x, y, x, y, "
-                "…",
-            )
+        for place, row in _where(lengths % 2, of_polygon):
+            given = counted(int(lengths[place]), "number")
+            yield row, f"has a polygon of {given}, which are x, y, x, y, …"
         for row in _owners_of_not_finite(of_object, owners):
             yield row, "has a polygon with a number that is not finite"
     if RLE in lists and _is_rle(lists[RLE].type.value_type):
         masks = lists[RLE].flatten()
         size, counts_ = masks.field("size"), masks.field("counts")
         lacking = pc.and_(masks.is_valid(), pc.or_(size.is_null(), counts_.is_null()))
-        for place in np.flatnonzero(np.asarray(lacking)).tolist():
-            yield int(owners[place]), "has an RLE without a size or without counts"
+        for _, row in _where(np.asarray(lacking), owners):
+            yield row, "has an RLE without a size or without counts"
+
+
+def _where(wrong: Array | np.bool_, owners: Numbers) -> Iterator[tuple[int, int]]:
+    """Yield the places of what is wrong, each with its owner."""
+    places = np.flatnonzero(wrong)
+    return zip(places.tolist(), owners[places].tolist(), strict=True)
 
 
 def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
@@ -131,9 +133,3 @@ def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
 
 def _is_rle(type_: pa.DataType) -> bool:
     return bool(pa.types.is_struct(type_) and {"size", "counts"} <= {field.name for field in type_})
-
-
-def _rle_fault(mask: dict[str, Any] | None) -> str | None:
-    if mask is None or mask["size"] is None or mask["counts"] is None:
-        return None
-    return fault_of_rle(mask)

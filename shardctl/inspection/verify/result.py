@@ -22,6 +22,9 @@ MISSING = "missing-file"
 """The kind of the finding that a file beside the shards is missing, or that something else has its
 name: a link, a pipe."""
 
+MISSING_SHARD = "missing-shard"
+"""The same of a shard."""
+
 UNREADABLE = "unreadable-file"
 """The kind of the finding that the system cannot read a file, whatever is in it."""
 
@@ -93,19 +96,22 @@ def unreadable(name: str, fault: OSError, remedy: str, shard: str | None = None)
 def reading(
     folder: Folder,
     name: str,
-    called: str,
-    missing: Finding,
     remedy: str,
     check: Callable[[], Iterable[Finding]],
+    shard: str | None = None,
+    called: str = "",
 ) -> list[Finding]:
-    """Return the findings of a check that reads the file `name`, which messages call so. One that
-    cannot be read, or is `missing`, is a finding."""
+    """Return the findings of a check that reads the file `name`, that of a `shard` or beside the
+    shards; messages may call it otherwise. One that cannot be read, or is missing, is a finding."""
+    called = called or name
+    kind = MISSING if shard is None else MISSING_SHARD
+    missing = error(kind, f"{called} is missing; {remedy}", shard)
     try:
         return list(check()) if is_regular_file(folder, name) else [missing]
     except FileNotFoundError:
         return [missing]
     except OSError as fault:
-        return [unreadable(called, fault, remedy, missing.shard)]
+        return [unreadable(called, fault, remedy, shard)]
 
 
 LEVELS = ("quick", "full", "deep")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import Bools, Numbers, bytes_of, owners_of
+from shardctl.format.arrays import Bools, Numbers, bytes_of, owners_of, sums_of
 from shardctl.format.dataset_tables import MOST, ShardUnits
 from shardctl.format.layout import ENCODED_IMAGE, image_lists
 from shardctl.format.names import PLAN, shard_name
@@ -310,9 +310,7 @@ def _wrong_documents(
         for row, place in _first_of_each_row(rows, rows.values < least):
             yield row, f"has {rows.values[place]} in {name}, and the least is {least}"
     row_of = owners_of(lengths.lengths)
-    filled = np.bincount(row_of, np.maximum(lengths.values, 0), minlength=block.num_rows).astype(
-        np.int64
-    )
+    filled = sums_of(np.maximum(lengths.values, 0), row_of, block.num_rows)
     size = tokens.lengths
     for row in np.flatnonzero(filled > size).tolist():
         yield row, f"has documents of {filled[row]} tokens together in a block of {size[row]}"

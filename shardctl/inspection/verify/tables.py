@@ -136,7 +136,6 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> lis
     remedy = BRING_BACK if name in manifest.given_files else MEND
     if name == PLAN and manifest.generation.number > 1:
         remedy = REPAIR_ADVICE  # an update keeps units in their shards, which nothing else says
-    missing = error(MISSING, f"{name} is missing; {remedy}")
 
     def compare() -> Iterator[Finding]:
         found = folder.stat(name)
@@ -148,7 +147,7 @@ def check_file(folder: Folder, manifest: Manifest, name: str, level: str) -> lis
         elif hash_file(folder, name) != facts.sha256:
             yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
 
-    return reading(folder, name, name, missing, remedy, compare)
+    return reading(folder, name, remedy, compare)
 
 
 def check_shard_table(folder: Folder, manifest: Manifest) -> Iterator[Finding]:

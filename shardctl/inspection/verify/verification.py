@@ -6,16 +6,16 @@ in child processes: bytes that crash such a process are one more finding.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError, UsageError, WorkerError, explaining_interrupts
 from shardctl.format.dataset_location import (
+    AnyDataset,
     DatasetLocation,
     check_unchanged,
     from_json,
@@ -127,7 +127,7 @@ def verify_with(
         pool = processes or pool_of_checks(1 if place.lone else "auto")
         with closing(pool):
             if place.lone:
-                return _Verification(place, level, lambda done, total: None, pool).of_lone_shard()
+                return _Verification(place, level, lambda done, total: None, pool).result(None)
             with counting(progress, "shards", "verifying") as report:
 
                 def on_shard(done: int, total: int) -> None:
@@ -135,7 +135,7 @@ def verify_with(
                     checked = f"{done:,} of {counted(total, 'shard')} were checked"
                     report(done, total)
 
-                return _Verification(place, level, on_shard, pool).of_dataset(chosen)
+                return _Verification(place, level, on_shard, pool).result(chosen)
 
 
 MOST_KILLS = 4 * FATAL_KILLS
@@ -143,6 +143,7 @@ MOST_KILLS = 4 * FATAL_KILLS
 check is given up."""
 
 
+@dataclass
 class _Verification:
     """One check of a lone shard, or of everything in the folder of a dataset: its manifest, the
     files beside the shards, every shard, and what does not belong to it.
@@ -151,33 +152,31 @@ class _Verification:
     that dies of what it reads is a finding.
     """
 
-    def __init__(
-        self,
-        place: DatasetLocation,
-        level: str,
-        progress: Report,
-        pool: Pool,
-    ) -> None:
-        self.place, self.level, self.progress, self.pool = place, level, progress, pool
-        self.folder = place.folder
-        self.samples = 0
-        self.findings: list[Finding] = []
+    place: DatasetLocation
+    level: str
+    progress: Report
+    pool: Pool
+    samples: int = 0
+    findings: list[Finding] = field(default_factory=list)
 
-    def of_lone_shard(self) -> VerifyResult:
-        """Check the shard. Raises WorkerError as `_check_all`."""
-        self._check_all([{"check": "lone shard"}])
-        return result_of(self.level, 1, self.samples, self.findings)
+    @property
+    def folder(self) -> AnyDataset:
+        """The dataset, or what the lone shard lies in."""
+        return self.place.folder
 
-    def of_dataset(self, chosen: Sequence[int] | None) -> VerifyResult:
-        """Check the dataset, or of its shards the chosen ones.
+    def result(self, chosen: Sequence[int] | None) -> VerifyResult:
+        """Check the lone shard, or the dataset, or of its shards the chosen ones.
 
         Raises DatasetError if there is no dataset at all, or another one at the end; WorkerError as
         `_check_all`.
         """
+        if self.place.lone:
+            self._check_all([{"check": "lone shard"}])
+            return result_of(self.level, 1, self.samples, self.findings)
         manifest, found = check_manifest(self.folder)
         self.findings += found
         opened: Manifest | None = None
-        with contextlib.suppress(DatasetError):  # the processes open it with the tables
+        with suppress(DatasetError):  # the processes open it with the tables
             opened = Manifest.load(from_json(to_json(self.folder)))
         if manifest is None or opened is None:
             return result_of(self.level, self._by_checksums(set()), 0, self.findings)
@@ -323,23 +322,20 @@ class _Verification:
                     self.findings += self._by_checksum(name, sums[name])
                 note(place)
                 self.progress(place + 1, len(names))
-        shards = set(filter(_is_shard, names))
+        shards = sum(map(_is_shard, names))
         if shards:
             self._look_for_extra_files(set(names))
-        return len(shards)
+        return shards
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
         shard, remedy = (name_of_path(name), REBUILD) if _is_shard(name) else (None, MEND)
-        missing = error(
-            MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard
-        )
 
         def compare() -> Iterator[Finding]:
             if self.level != "quick" and hash_file(self.folder, name) != sha256:
                 what = f"{name}: its SHA-256 differs from {CHECKSUMS}"
                 yield error("wrong-checksum", f"{what}; {remedy}", shard)
 
-        return reading(self.folder, name, name, missing, remedy, compare)
+        return reading(self.folder, name, remedy, compare, shard)
 
     def _look_for_extra_files(self, listed: set[str], kept: Iterable[Generation] = ()) -> None:
         """Find files that do not belong to the dataset, beside those `listed` and those of the
@@ -359,7 +355,7 @@ class _Verification:
         # shards of other generations, and of a job that goes on
         others = {name for name in names if name not in known and not _may_be_shard(name)}
         for each in kept if others else ():  # made before format 3, they lie elsewhere
-            with contextlib.suppress(DatasetError):
+            with suppress(DatasetError):
                 others -= {*ShardTable(replace(self.folder, places=Places(each.path))).paths}
         for name in sorted(others):
             self.findings.append(

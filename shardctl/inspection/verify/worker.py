@@ -13,7 +13,15 @@ from shardctl.format.dataset_location import AnyDataset, from_json
 from shardctl.format.dataset_tables import DatasetTables
 from shardctl.format.shard import ShardReader
 from shardctl.inspection.verify.check import Block, Shard, ShardRecord
-from shardctl.inspection.verify.result import LEVELS, REBUILD, Finding, error, reading, unreadable
+from shardctl.inspection.verify.result import (
+    LEVELS,
+    MISSING_SHARD,
+    REBUILD,
+    Finding,
+    error,
+    reading,
+    unreadable,
+)
 from shardctl.inspection.verify.shard_checks import SHARD_CHECKS
 from shardctl.inspection.verify.tables import TABLE_CHECKS, check_file
 from shardctl.system.folders import Folder, hash_file
@@ -41,12 +49,12 @@ def handle(task: dict[str, Any], _tell: Tell, progress: WorkerProgress) -> Any:
             findings = [unreadable(name, fault, remedy, name)]
     elif what == "shard":
         record = ShardRecord(_stored(folder), task["shard"], task["plan"])
-        name = record.entry.path
-        missing = error("missing-shard", f"the shard is missing; {REBUILD}", record.entry.name)
+        name, called = record.entry.path, record.entry.name
         check = partial(shard, name, record)
         for _ in range(2):  # what a store sends is asked for once more
-            findings = reading(folder, name, "the shard", missing, REBUILD, check)
-            if findings in ([], [missing]) or not folder.forget(name):
+            findings = reading(folder, name, REBUILD, check, called, "the shard")
+            is_missing = [each.kind for each in findings] == [MISSING_SHARD]
+            if not findings or is_missing or not folder.forget(name):
                 break
     elif what == "file":
         findings = check_file(folder, _stored(folder).manifest, task["name"], level)
@@ -138,15 +146,11 @@ def _blocks(shard: Shard, level: str) -> Iterator[Block | Finding]:
                 if level == "deep"
                 else shard.reader.checked_block(number)
             )
+            held = data.num_rows if intact else 0
             if not intact:
                 kind, what = "wrong-checksum", "the block is damaged: its checksum differs"
-            else:
-                held = data.num_rows
-                if rows not in (None, held):
-                    kind, what = (
-                        "rows-differ",
-                        f"the block has {held} rows where {rows} were written",
-                    )
+            elif rows not in (None, held):
+                kind, what = "rows-differ", f"the block has {held} rows where {rows} were written"
         except DatasetError as problem:
             kind, what = "unreadable-block", str(problem)
         if not kind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,20 +99,19 @@ class BatchReader:
         self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
         self._steps = None
         self._named: list[Column] = []
-        if (recipe := transforms.recipe) is not None:
-            from shardctl.transforms.image_steps import ImageSteps  # 20 ms
-
-            steps = recipe.image_transforms
-            self._steps = ImageSteps(steps, recipe.max_pixels, self.stages.step)
-            names = [name for name in ("key", VARIANT) if name in shards.layout.columns.names]
-            self._named = columns_of(shards, names)
-        read = [*columns, *self._objects.hidden, *self._derived.hidden]
-        read += [
-            column for column in self._named if column.name not in {each.name for each in read}
-        ]
         names = shards.layout.columns.names
-        lying = [column for column in read if column.name in names]  # functions add others
-        self._storage = Storage(shards, lying, options, self.stages)
+        if (recipe := transforms.recipe) is not None:
+            # 20 ms
+            from shardctl.loader.blocks.picture_steps import BatchSteps
+            from shardctl.transforms.image_steps import ImageSteps
+
+            steps = ImageSteps(recipe.image_transforms, recipe.max_pixels, self.stages.step)
+            self._steps = partial(BatchSteps, steps, recipe.seed)
+            self._named = columns_of(shards, [name for name in ("key", VARIANT) if name in names])
+        read = [*columns, *self._objects.hidden, *self._derived.hidden, *self._named]
+        # functions add others
+        lying = {column.name: column for column in read if column.name in names}
+        self._storage = Storage(shards, list(lying.values()), options, self.stages)
         self._pictures = PictureReader(shards, transforms, options.cache)
         self.skipped = 0
 
@@ -156,12 +156,9 @@ class BatchReader:
         row = self._storage.row_of(wanted) if len(wanted) == 1 else None
         sources = row or BlockSources(self._storage, wanted)
         found = {each.name: self._values(each, sources) for each in self._named}
-        if self._steps is not None and self._transforms.recipe is not None:
-            from shardctl.loader.blocks.picture_steps import BatchSteps
-
+        if self._steps is not None:
             keys, variants = found["key"]["key"], found.get(VARIANT, {}).get(VARIANT)
-            seed, epoch = self._transforms.recipe.seed, wanted.epoch
-            wanted.steps = BatchSteps(self._steps, seed, epoch, keys, variants)
+            wanted.steps = self._steps(wanted.epoch, keys, variants)
         # images before what is marked in them, which goes where their pixels went
         for column in self._in_turn:
             if column.name not in found:

@@ -117,10 +117,6 @@ class Column:
             return self.members
         return tuple(field.name for field in self.type) if pa.types.is_struct(self.type) else ()
 
-    def values(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the column of a block; of objects, the wanted members."""
-        return self.wanted(batch.column(self.name))
-
     def wanted(self, array: pa.Array) -> pa.Array:
         """Return values of the column; of objects, the wanted members."""
         if self.members is None:
@@ -242,10 +238,11 @@ class Block:
 
         Raises ValueError for values that cannot be.
         """
+        array = self.batch.column(column.name)
         if column.name not in self._checked:
-            self.batch.column(column.name).validate(full=True)
+            array.validate(full=True)
             self._checked.add(column.name)
-        return column.values(self.batch)
+        return column.wanted(array)
 
     def flat(self, column: Column) -> Flat | None:
         """Return the buffers of a column, as `flatten` does."""

@@ -318,9 +318,7 @@ class InMemory:
         """Copy the values of any column into one Arrow array; of objects, the wanted members.
         Raises DamageError."""
         if not self._blocks:
-            return column.values(
-                pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name])
-            )
+            return column.wanted(pa.array([], column.type))
         order, parts = self._order, []
         for place, (begin, end) in enumerate(pairwise(self._edges)):
             try:
@@ -400,7 +398,7 @@ class Storage:
         self.in_place = (
             InPlace(shards, flat, opener, checksums) if options.in_place(shards) else None
         )
-        limits: tuple[int, float] = (options.blocks, options.block_bytes)
+        limits = (options.blocks, options.block_bytes)
         if options.preload:
             limits = (len(shards.starts), float("inf"))
         # Made now: threads that need one at the same time would each make their own.

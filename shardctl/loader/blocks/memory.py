@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import weakref
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -81,7 +81,7 @@ def _leased(size: int) -> Bytes:
     if pages is None:
         pages = _new_pages(size)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a wish
+            with suppress(OSError):  # a wish
                 pages.madvise(mmap.MADV_HUGEPAGE)
     # Every view of this array refers to it, and so do tensors and buffers that are made of one.
     whole = np.frombuffer(pages, np.uint8)
@@ -153,7 +153,7 @@ def lend_free_memory() -> None:
     for number in list(_free):
         pages = _free.pop(number, None)
         if pages is not None:  # and no thread takes it now, and writes to it
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 pages.madvise(mmap.MADV_FREE)
             _keep(pages)
 

@@ -21,7 +21,6 @@ from shardctl.format.arrays import (
     Shape,
     is_number,
     leaf_of,
-    owners_of,
 )
 from shardctl.format.roles import Objects
 from shardctl.format.shard import VERIFY_ADVICE
@@ -147,11 +146,6 @@ class Marked:
             members[name] = _member(name, lists[name].flatten(), type_, counts)
         return cls(counts, annotated, members, types)
 
-    @property
-    def owners(self) -> Numbers:
-        """The sample that each object is of, (T,)."""
-        return owners_of(self.counts)
-
     def with_categories(self, table: Numbers) -> Marked:
         """Return the same objects with table[n] for the category n. Raises Misfit for one that
         is not in it."""
@@ -160,9 +154,9 @@ class Marked:
             return self
         wrong = np.flatnonzero((categories < -1) | (categories >= len(table)))
         if len(wrong):
-            place = int(self.owners[wrong[0]])
             raise Misfit(
-                place, f"has the category {categories[wrong[0]]}, which is not one of {len(table)}"
+                _owner(self.counts, wrong[0]),
+                f"has the category {categories[wrong[0]]}, which is not one of {len(table)}",
             )
         renumbered = np.append(table, -1)[categories]
         return replace(self, members={**self.members, CATEGORY: renumbered})
@@ -237,9 +231,9 @@ def _keypoints(values: pa.Array, type_: MemberType, counts: Numbers) -> Array:
     most = int(lengths.max(initial=0)) if type_.shape[0] < 0 else type_.shape[0]
     wrong = np.flatnonzero(lengths > most)
     if len(wrong):
-        place = _owner(counts, int(wrong[0]))
         raise Misfit(
-            place, f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names"
+            _owner(counts, wrong[0]),
+            f"has an object of {lengths[wrong[0]]} keypoints, where {most} have names",
         )
     points = values.flatten()
     numbers, _ = numbers_of(points, Column.of(pa.field(KEYPOINTS, points.type)))
@@ -254,17 +248,17 @@ def _polygons(values: pa.Array, counts: Numbers) -> Polygons:
     lengths = list_lengths(lists)
     wrong = np.flatnonzero(lengths % 2)
     if len(wrong):
-        owner = owners_of(of_object)[wrong[0]]
         raise Misfit(
-            _owner(counts, int(owner)),
+            _owner(counts, _owner(of_object, wrong[0])),
             f"has a polygon of {lengths[wrong[0]]} numbers, which are x, y, x, y, …",
         )
     numbers = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     return Polygons(numbers.reshape(-1, 2), lengths // 2, of_object)
 
 
-def _owner(counts: Numbers, number: int) -> int:
-    """Return the sample that an object is of."""
+def _owner(counts: Numbers, number: np.int64 | int) -> int:
+    """Return whose one of many items is, given how many each has: the sample that an object is
+    of."""
     return int(np.searchsorted(np.cumsum(counts), number, side="right"))
 
 

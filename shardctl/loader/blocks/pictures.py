@@ -136,7 +136,7 @@ class PictureReader:
             size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
             if pixels.shape[:2] != size:  # numpy repeats one row
                 why = f"{_other_size(pixels.shape, size)}; {VERIFY_ADVICE}"
-                raise _faulty(column, wanted, place, why)
+                raise wanted.unreadable(place, f"{column.name}: {why}")
             converter.write_one(pixels, place, own)
         return found
 
@@ -258,7 +258,7 @@ class PictureReader:
                 else:
                     name = type(error).__name__
                     why = f"it does not decode: {name}: {error}; {VERIFY_ADVICE}"
-                raise _faulty(column, wanted, place, why) from error
+                raise wanted.unreadable(place, f"{column.name}: {why}") from error
             yield place, pixels
 
     def _image(
@@ -342,7 +342,7 @@ def _other_size(found: Shape, wanted: Shape) -> str:
     )
 
 
-def why_not_made(column: Column, rejection: Rejection, step: str = "") -> str:
+def why_not_made(column: Column, rejection: Rejection, step: str) -> str:
     """Say why an image or a mask of a column was not decoded, or what a step could not do."""
     if rejection.stage != "decode":
         return f"{step}: {rejection.message}"
@@ -368,10 +368,6 @@ def encoded_images(column: Column, values: pa.Array, wanted: Samples) -> Located
         where = wanted.name_of(int(lost[0]))
         raise DamageError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}", lost)
     return in_array(values.field("bytes"))
-
-
-def _faulty(column: Column, wanted: Samples, place: int, why: str) -> DamageError:
-    return wanted.unreadable(place, f"{column.name}: {why}")
 
 
 HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}

@@ -3,7 +3,6 @@ its file still the same."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
@@ -11,7 +10,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -86,7 +85,7 @@ _Key = tuple[int, Opener, Fields]
 
 _OTHER_COLUMNS = "its columns are not those of the dataset"
 
-_NOTHING = contextlib.nullcontext()
+_NOTHING = nullcontext()
 
 
 class Shards:
@@ -170,11 +169,8 @@ class Shards:
         """Which of the main images are known to be plain JPEG, (samples,); None if that is not
         recorded."""
         jpegs = self._table.jpegs
-        return (
-            None
-            if jpegs is None
-            else jpegs.only(int(self._table.first[self._first_shard]), len(self))
-        )
+        first = int(self._table.first[self._first_shard])
+        return None if jpegs is None else jpegs.only(first, len(self))
 
     @property
     def _chosen(self) -> slice:
@@ -215,10 +211,6 @@ class Shards:
     def name_of(self, shard: int) -> str:
         """Return the name of a shard of this split for messages: its path, or its URL."""
         return printable(self._path(shard))
-
-    def path(self, shard: int) -> Path:
-        """Return the path of a shard of this split."""
-        return Path(self._path(shard))
 
     def _path(self, shard: int) -> str:
         path = self._table.paths[self._first_shard + shard]
@@ -274,7 +266,7 @@ class Shards:
         """Read some columns of a block for a message, whatever has become of its file. Raises
         DatasetError."""
         shard, number = self.place_of(block)
-        return BlockFile.at(self.path(shard), read_file, fields).fetch(number)[0]
+        return BlockFile.at(Path(self._path(shard)), read_file, fields).fetch(number)[0]
 
     def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DamageError]]:
         """Put blocks where `open` shows them. Return those that must be read into memory, and what
@@ -335,7 +327,7 @@ class Shards:
         return found
 
     def _open_now(self, shard: int, opener: Opener, fields: Fields) -> OpenShard:
-        path = self.path(shard)
+        path = Path(self._path(shard))
         try:
             file = BlockFile.at(path, opener, fields)
         except DatasetError as error:
@@ -361,7 +353,7 @@ class Shards:
         """Return the error for a shard that is not there: its generation is gone, or the dataset is
         damaged."""
         number, places = self.manifest.generation.number, None
-        with contextlib.suppress(DatasetError):
+        with suppress(DatasetError):
             places = places_of(Manifest.load(LocalFolder(self.root)), number, self.shown)
         is_there = places == self.folder.places
         return self._other(name, what) if is_there else _generation_gone(self.root, number)
@@ -445,14 +437,9 @@ def _generation_gone(root: Path, number: int) -> DatasetError:
     if identity(root / MANIFEST) is None:
         what = "moved, renamed or removed while it was read; open it where it is now"
         return DatasetError(f"{printable(root)}: {what}")
-    return swept(printable(root), number)
-
-
-def swept(shown: str, number: int) -> DatasetError:
-    """Return the error for a generation that is no longer there."""
     return DatasetError(
-        f"{shown}: generation {number} was swept while it was read; open the dataset again, or keep "
-        "more generations (--keep-generations)"
+        f"{printable(root)}: generation {number} was swept while it was read; open the dataset again, "
+        "or keep more generations (--keep-generations)"
     )
 
 

@@ -21,13 +21,12 @@ from shardctl.loader.blocks.memory import Batch
 from shardctl.loader.blocks.shards import Shards
 from shardctl.system.text import unknown
 
-LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = (
+LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = DERIVED = (
     "labels",
     "position_ids",
     "document_ids",
     "cu_seqlens",
 )
-DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)
 """The fields that a loader can derive."""
 
 MAX_SEQLEN = "max_seqlen"

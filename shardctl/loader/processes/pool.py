@@ -9,7 +9,6 @@ into that, processes go on. docs/loader.md.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import pickle
 import signal
@@ -19,6 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -170,7 +170,7 @@ class _Worker:
         self._free: deque[int] = deque()
         allow_open_files(2 * threads + 8)
         mine: list[socket.socket] = []
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+        with ExitStack() as theirs, ExitStack() as ours:
             try:
                 numbers = []
                 for _ in range(1 + threads):
@@ -205,7 +205,7 @@ class _Worker:
 
     def open(self, stream: bytes) -> None:
         """Send the stream, which is packed."""
-        with contextlib.suppress(OSError):  # wait_open finds that it is gone
+        with suppress(OSError):  # wait_open finds that it is gone
             self._lifeline.sendall(stream)
 
     def wait_open(self) -> None:
@@ -220,7 +220,7 @@ class _Worker:
     def ask(self, channel: socket.socket, samples: Numbers, epoch: int) -> tuple[Batch, Bools]:
         """Have a batch made."""
         free: list[int] = []
-        with contextlib.suppress(IndexError):  # other threads take some of them too
+        with suppress(IndexError):  # other threads take some of them too
             while True:
                 free.append(self._free.popleft())
         given_up = [number for number in free if number in self.seen_by_others]
@@ -302,7 +302,7 @@ class _Worker:
         that of another file then.
         """
         for end in (self._lifeline, *self._channels):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:

@@ -63,6 +63,9 @@ _OWN_FILE = re.compile(
     rf"({IN_USE}|{USED}|{BLOCKS}|{re.escape(ABOUT)})(\.[0-9a-f]+{re.escape(PARTIAL)})?"
 )
 
+_NAME = re.compile("[0-9a-f]{16}-[0-9a-f]{16}")
+"""Names of the folders of datasets: nothing else that lies there is counted, or removed."""
+
 ABSENT, RESERVED, THERE = 0, 1, 2
 
 KEPT_FREE = 0.02
@@ -308,7 +311,7 @@ class Cache:
             return [
                 Path(each.path)
                 for each in found
-                if each.is_dir(follow_symlinks=False) and _is_name(each.name)
+                if each.is_dir(follow_symlinks=False) and _NAME.fullmatch(each.name)
             ]
 
     def entries(self) -> list[Entry]:
@@ -379,6 +382,7 @@ class CachedDataset:
                 raise DatasetError(f"{printable(self.folder / BLOCKS)}: not of this dataset")
             self.renew()
             held = mmap.mmap(self._descriptor, _bytes_of_blocks(table))
+        self._table = table
         self._digests, self._state = _parts(held, len(table))
         keep_renewed(self)
 
@@ -392,9 +396,9 @@ class CachedDataset:
             self._close_locks = weakref.finalize(self, os.close, self._descriptor)
             self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor)
 
-    def path(self, name: str) -> Path:
+    def path(self, shard: int) -> Path:
         """Return where the blocks of a shard are."""
-        return self._shards_folder / name
+        return self._shards_folder / Path(self._table.paths[shard]).name
 
     def has(self, place: int) -> bool:
         """Whether a footer or a block is here."""
@@ -406,26 +410,17 @@ class CachedDataset:
         return missing
 
     def keep(
-        self,
-        place: int,
-        name: str,
-        size: int,
-        start: int | None,
-        blocks: int,
-        get: Callable[[], pa.Buffer],
+        self, place: int, shard: int, start: int | None, get: Callable[[], pa.Buffer]
     ) -> pa.Buffer | None:
-        """Bring some bytes of a shard of `size` bytes and so many blocks, once: those from `start`
-        on, None for its footer. Return None if they are here then, else the bytes."""
+        """Bring some bytes of a shard, once: those from `start` on, None for its footer. Return None
+        if they are here then, else the bytes."""
         if self._state[place] == ABSENT and self.cache.refuses:
             return get()
         with self._locks.held(place) as mine:
             if self._state[place] == THERE:
                 return None
             data = get()
-            extra = 0
-            if start is None:  # the first of this file
-                start, extra = size - data.size, self.cache.beside(blocks)
-            if mine and self._put(place, self.path(name), size, start, data, extra):
+            if mine and self._put(place, shard, start, data):
                 return None
         return data
 
@@ -439,12 +434,14 @@ class CachedDataset:
             if mine and self._state[place] == THERE:
                 self._state[place] = RESERVED
 
-    def _put(
-        self, place: int, path: Path, size: int, start: int, data: pa.Buffer, extra: int
-    ) -> bool:
+    def _put(self, place: int, shard: int, start: int | None, data: pa.Buffer) -> bool:
         """Write a stretch of a file, and return whether there was room: some file systems reserve no
         space."""
-        needed = self.cache.pages(start, data.size) + extra
+        path, size, beside = self.path(shard), int(self._table.sizes[shard]), 0
+        if start is None:  # the first of this file
+            start = size - data.size
+            beside = self.cache.beside(int(self._table.block_counts[shard]))
+        needed = self.cache.pages(start, data.size) + beside
         is_new = self._state[place] == ABSENT
         if is_new and not self.cache.reserve(self.folder, needed):
             return False
@@ -624,9 +621,3 @@ def _entries_of(folder: Path) -> tuple[int, int] | None:
 
 def _hash_of(url: str) -> str:
     return hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _is_name(name: str) -> bool:
-    """Return whether a folder may be that of a dataset: nothing else that lies there is counted, or
-    removed."""
-    return re.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}", name) is not None

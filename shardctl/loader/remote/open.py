@@ -108,7 +108,7 @@ def remote_shards(
     return shards
 
 
-def open_remote(url: str, cache: Cache | None, generation: str = "") -> RemoteDataset:
+def open_remote(url: str, cache: Cache | None, generation: str) -> RemoteDataset:
     """Open the dataset below a URL as it is now, or one of its generations, by its folder. Raises
     DatasetError, StoreError, StorageError, InstallError, UsageError."""
     forget_clients()  # a program that opens it again may have other credentials now

@@ -252,8 +252,7 @@ class RemoteDataset:
         # without its footer, a block in the cache could not be read
         if self.cached is None or opened.path is None:
             return get()
-        name, size = self._name_of(shard), int(self.table.sizes[shard])
-        return self.cached.keep(len(self.table) + block, name, size, start, 0, get)
+        return self.cached.keep(len(self.table) + block, shard, start, get)
 
     def _get(self, shard: int, start: int, length: int) -> pa.Buffer:
         """Return some bytes of a shard. Raises DatasetError, StoreError."""
@@ -289,10 +288,6 @@ class RemoteDataset:
     def _key_of(self, shard: int) -> str:
         return self.places.of(self.table.paths[shard])
 
-    def _name_of(self, shard: int) -> str:
-        """Return the name of its file in the cache."""
-        return self.table.paths[shard].rpartition("/")[2]
-
     def shard(self, shard: int) -> _OpenShard:
         """Return where a shard's blocks lie: from its footer, which is fetched once. Raises
         DatasetError, StoreError."""
@@ -308,24 +303,22 @@ class RemoteDataset:
 
     def _opened(self, shard: int) -> _OpenShard:
         """Look at a shard. A footer that is not what was written is fetched once more."""
-
-        cached, name, size = self.cached, self._name_of(shard), int(self.table.sizes[shard])
+        cached = self.cached
 
         def look() -> _OpenShard:
             get, path, tail = partial(self._fetched_tail, shard), None, None
             if cached is None:
                 tail = get()
             elif not cached.has(shard):
-                blocks = int(self.table.block_counts[shard])
-                tail = cached.keep(shard, name, size, None, blocks, get)
+                tail = cached.keep(shard, shard, None, get)
             if tail is not None:
                 found = tail.to_pybytes()
             else:
                 assert cached is not None
-                path = cached.path(name)
+                path = cached.path(shard)
                 found = self._tail_here(cached, shard, path)
             shown = self.name_of(shard)
-            held = RemoteFile(size, found, _outside)
+            held = RemoteFile(int(self.table.sizes[shard]), found, _outside)
             return _OpenShard(shown, self._extents(shard, found), held, path)
 
         def forget() -> None:

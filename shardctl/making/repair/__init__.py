@@ -83,8 +83,8 @@ def repair(
                     open_location(where, "whole", listed=True) as place,
                     making_generation(target, held) as new,
                 ):
-                    how = (given, tuple(transforms), drop_lost, workers, heard)
-                    mended = Repair(place.folder, new, *how)
+                    told = given, tuple(transforms)
+                    mended = Repair(place.folder, new, *told, drop_lost, workers, heard)
                     result = mended.run()
                     if isinstance(place.folder, DatasetOnStore):
                         _put_back(place.folder, new, mended.repaired)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +28,8 @@ from shardctl.format.names import (
     shard_name,
 )
 from shardctl.format.stretches import MAGIC
-from shardctl.format.tables import ShardTable, read_checksums
-from shardctl.system.files import FileFacts, replacing
+from shardctl.format.tables import ShardTable, new_table, read_checksums
+from shardctl.system.files import FileFacts
 from shardctl.system.folders import Folder, LocalFolder, hash_file, is_regular_file
 from shardctl.system.machine import usable_cores
 from shardctl.system.progress import Report
@@ -38,7 +38,7 @@ from shardctl.system.progress import Report
 def refuse_not_ours(folder: Folder) -> None:
     """Raise DatasetError if the manifest is a whole one that this version does not know, or has the
     bytes of an Arrow file: a shard of which they may be the only copy."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError, RecursionError):
         data = folder.read(MANIFEST).to_pybytes()
         if data.startswith(MAGIC):
             raise DatasetError(
@@ -64,7 +64,7 @@ def refuse_other_manifest(folder: Folder, manifest: Manifest) -> None:
         found = {name: _hash(folder, name) for name in (SHARDS, CHECKSUMS)}
         is_other = False
         if all(found[name] != manifest.files[name].sha256 for name in found):
-            with contextlib.suppress(DatasetError):
+            with suppress(DatasetError):
                 is_other = read_checksums(folder).get(SHARDS, "") == found[SHARDS]
     if is_other:
         raise DatasetError(
@@ -146,7 +146,7 @@ def recorded_shards(
     found = (NamedShard.of(path, splits) for path in recorded if are_paths_inside([path]))
     earlier = set[str]()  # of two shards with the same number, one may be of another generation
     for other in manifest.kept:
-        with contextlib.suppress(DatasetError, OSError):
+        with suppress(DatasetError, OSError):
             earlier.update(ShardTable(LocalFolder(folder.work / other.path)).paths)
     ordered = sorted(filter(None, found), key=lambda each: each.path not in earlier)
     named = {(each.split, each.number): each for each in ordered}
@@ -160,8 +160,6 @@ def as_format_2(folder: Path, files: dict[str, FileFacts]) -> dict[str, FileFact
     table = pa.ipc.open_file(pa.memory_map(str(folder / SHARDS))).read_all()
     sums = list(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
     without = table.drop_columns(["number"])
-    with replacing(folder / SHARDS) as sink:
-        file = pa.PythonFile(sink, mode="w")
-        with pa.ipc.new_file(file, without.schema) as writer:
-            writer.write_table(without)
+    with new_table(folder / SHARDS, without.schema) as writer:
+        writer.write_table(without)
     return sum_up(folder, sums, sorted({*files} - {*TABLES, CHECKSUMS}))

@@ -148,12 +148,12 @@ class Repair:
         self.damaged = {
             name
             for name in (*self.manifest.files, *self.names)
-            if name not in self.expected or hashes.get(name) != self.expected[name]
+            if hashes.get(name, "") != self.expected.get(name)
         }
-        for name in sorted(self.damaged & set(unreadable)):
-            self.notices.append(
-                f"{printable(self.called.get(name, name))} cannot be read ({unreadable[name]}) and counts as damaged; check its disk"
-            )
+        self.notices += [
+            f"{printable(self.called.get(name, name))} cannot be read ({unreadable[name]}) and counts as damaged; check its disk"
+            for name in sorted(self.damaged & set(unreadable))
+        ]
         dropped = False
         # only a person can bring back what the recipe depends on
         for name in sorted(set(self.manifest.given_files) & self.damaged):

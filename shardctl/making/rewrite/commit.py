@@ -94,16 +94,11 @@ class SourceDataset(DatasetTables):
 
     def shard(self, number: int) -> NewShard:
         """Return a shard as it is."""
-        entry = self.shards[number]
+        entry, jpegs = self.shards[number], self.shards.jpegs
         units = self.plan.slice(entry.first_unit, entry.units)
         lines = (reject.line() for of_unit in self.rejects[number] for reject in of_unit)
-        return NewShard(entry, units, lines, self.counts(number), self.plain(number))
-
-    def plain(self, shard: int) -> Bools | None:
-        """Return which images of a shard are plain JPEG, (rows,); None where that is not
-        recorded."""
-        record, entry = self.shards.jpegs, self.shards[shard]
-        return None if record is None else record.only(entry.first, entry.rows)
+        plain = None if jpegs is None else jpegs.only(entry.first, entry.rows)
+        return NewShard(entry, units, lines, self.counts(number), plain)
 
 
 @dataclass(frozen=True)
@@ -234,9 +229,9 @@ def commit(
     for name in old.manifest.own_files:
         with naming_the_path(tables / name):
             copy_file(old.folder.path(name), tables / name)
-    state = old.state
-    known = {**dict.fromkeys(pruned), **state.pruned} if state is not None else {}
-    update = (state.files, known) if state is not None else None
+    update = None
+    if old.state is not None:
+        update = old.state.files, {**dict.fromkeys(pruned), **old.state.pruned}
     with writing_tables(tables, new.folder, update) as writer:
         for shard in shards:
             writer.add(shard.entry, shard.units, shard.lines, shard.counts)
@@ -247,7 +242,7 @@ def commit(
             jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
         splits = (split.name for split in old.manifest.splits)
         facts = writer.finish(splits, making, jpegs, old.manifest.own_files)
-    changed = replace(
+    manifest = replace(
         old.manifest,
         created=now(),
         settings=settings,
@@ -256,8 +251,7 @@ def commit(
         job=new.id,
         **facts,
         **totals,
-    )
-    manifest = changed.with_generation(old.manifest, command, 0, removed, 0)
+    ).with_generation(old.manifest, command, 0, removed, 0)
     if removed:
         manifest = replace(manifest.keeping(0), keep=manifest.keep)
     write_atomically(tables / MANIFEST, manifest.to_json().encode())

@@ -218,36 +218,24 @@ def _written(
     rejected = np.flatnonzero(old.plan["rejected"].to_numpy()).tolist()
     rejects = dict(zip(rejected, chain.from_iterable(old.rejects), strict=True))
     copied = copies(old, new, [shard for shard in plan if shard.kept is None], progress)
+    objects = old.manifest.objects
+    cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
     for shard in plan:
         if shard.kept is not None:
-            found = old.shard(shard.kept)
-            yield replace(found, counts=replace(found.counts, steps=()))
+            kept = old.shard(shard.kept)
+            yield replace(kept, counts=replace(kept.counts, steps=()))
             continue
         of_units = (rejects.get(unit, ()) for unit in shard.units.tolist())
         lines = [reject.line() for reject in chain.from_iterable(of_units)]
-        yield _new_shard(old, new, shard, next(copied), inputs, lines)
-
-
-def _new_shard(
-    old: SourceDataset,
-    new: NewGeneration,
-    shard: _Shard,
-    copied: Copied,
-    inputs: Numbers,
-    lines: list[bytes],
-) -> NewShard:
-    """Return what is recorded of a shard that was written."""
-    rows = copied.facts.rows
-    part = old.plan.take(pa.array(shard.units))
-    samples = part["samples"].to_numpy()
-    units = with_columns(part, {"first_row": pa.array(np.cumsum(samples) - samples)})
-    shapes = sorted({shape for number in shard.of for shape in old.counts(number).shapes})
-    objects = old.manifest.objects
-    cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
-    counts = ShardCounts({}, tuple(shapes[:2]), 0, cut_off, _jpegs(old, new, copied), ())
-    read = int(inputs[shard.units].sum()) if len(shard.units) else rows
-    new.put(copied.path)
-    return shard.recorded(old, copied, units, read, lines, counts)
+        found = next(copied)
+        part = old.plan.take(pa.array(shard.units))
+        samples = part["samples"].to_numpy()
+        units = with_columns(part, {"first_row": pa.array(np.cumsum(samples) - samples)})
+        shapes = sorted({shape for number in shard.of for shape in old.counts(number).shapes})
+        counts = ShardCounts({}, tuple(shapes[:2]), 0, cut_off, _jpegs(old, new, found), ())
+        read = int(inputs[shard.units].sum()) if len(shard.units) else found.facts.rows
+        new.put(found.path)
+        yield shard.recorded(old, found, units, read, lines, counts)
 
 
 def _jpegs(old: SourceDataset, new: NewGeneration, copied: Copied) -> tuple[int, ...] | None:

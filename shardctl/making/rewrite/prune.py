@@ -261,19 +261,19 @@ def _written(
     labels, all_jpegs = Counter[tuple[str, int]](), Counter[str]()
     records, objects = set[tuple[str, int]](), 0
     shards: list[NewShard] = []
+    # in the order of the dataset
     without = {shard: _without(old, shard, rows) for shard, rows in chosen.rows.items()}
-    copied = copies(old, new, [without[shard] for shard in sorted(without)], progress)
+    copied = copies(old, new, list(without.values()), progress)
     for shard, entry in enumerate(old.shards):
-        if shard in without:
-            found, jpegs = next(copied), Counter[str]()
-            new.put(found.path)
-            _count_gone(old, entry, chosen.rows[shard], labels, jpegs)
-            objects += max(0, old.counts(shard).objects - found.objects)
-            all_jpegs.update(jpegs)
-            rows = chosen.rows[shard]
-            shards.append(_left(old, shard, rows, without[shard], found, jpegs, records))
-        else:
+        if shard not in without:
             shards.append(old.shard(shard))
+            continue
+        rows, found, jpegs = chosen.rows[shard], next(copied), Counter[str]()
+        new.put(found.path)
+        _count_gone(old, entry, rows, labels, jpegs)
+        objects += max(0, old.counts(shard).objects - found.objects)
+        all_jpegs.update(jpegs)
+        shards.append(_left(old, shard, rows, without[shard], found, jpegs, records))
     return shards, _totals(old, labels, objects, all_jpegs), records
 
 

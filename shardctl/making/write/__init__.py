@@ -12,13 +12,12 @@ for the call:
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -184,7 +183,7 @@ def write(
     with place.lease(waiting) as held:
         sweep(place, held)
         _refuse_existing(target, overwrite)
-        with contextlib.suppress(DatasetError):  # a damaged one gives way as it is
+        with suppress(DatasetError):  # a damaged one gives way as it is
             upgrade(place, held)
         if isinstance(calls, tuple):
             manifest = _write_parts(place, held, *calls, given, workers, overwrite)
@@ -482,8 +481,8 @@ class PartsJob:
         """Return whether a part was made, by this run or an earlier one."""
         return self.folder.marker(_name(number)).exists()
 
-    def written(self, fields: Fields, number: int) -> list[WrittenSplit]:
-        """Return the shards of a part that is done, by their paths below the folder of the job;
+    def written(self, fields: Fields, number: int) -> Iterator[WrittenSplit]:
+        """Yield the shards of a part that is done, by their paths below the folder of the job;
         `fields` take its shapes.
 
         Raises DatasetError if something else is said of the part than what was made of it.
@@ -499,7 +498,6 @@ class PartsJob:
         for shape in record["shapes"]:
             fields.remember(tuple(shape))
         folder = Path(PARTS_FOLDER, _name(number))
-        found = []
         for each in record["splits"]:
             entries = tuple(
                 ShardEntry(
@@ -511,13 +509,9 @@ class PartsJob:
                 )
                 for entry in each["entries"]
             )
-            hashes = np.frombuffer(
-                (self.folder.path / folder / f"{each['split']}.keys").read_bytes(), np.uint64
-            )
-            found.append(
-                WrittenSplit(each["split"], entries, hashes, np.array(each["labels"], np.int64))
-            )
-        return found
+            split, labels = each["split"], np.array(each["labels"], np.int64)
+            hashes = np.fromfile(self.folder.path / folder / f"{split}.keys", np.uint64)
+            yield WrittenSplit(split, entries, hashes, labels)
 
 
 def _name(number: int) -> str:
