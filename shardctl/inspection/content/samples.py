@@ -227,9 +227,8 @@ def matching(place: DatasetLocation, split: str | None, text: str) -> Iterator[S
     where: Condition | None = None
     for block in some_blocks(place, split):
         if where is None:
-            where = parse_condition(
-                text, _askable(block.reader.layout), block.reader.layout.roles.names
-            )
+            layout = block.reader.layout
+            where = parse_condition(text, _askable(layout), layout.roles.names)
         yield from (block.record(row) for row in _places(where, block))
 
 

@@ -362,14 +362,13 @@ class Shards:
         """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
         if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
             raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
-        if shard and not file.schema.equals(self._schema(fields)):
-            raise self._other(self.name_of(shard), _OTHER_COLUMNS)
-
-    def _schema(self, fields: Fields) -> pa.Schema:
+        if not shard:
+            return  # the others are compared with it
         columns = self.layout.columns
-        return (
-            columns if fields is None else pa.schema([columns.field(number) for number in fields])
-        )
+        if fields is not None:
+            columns = pa.schema([columns.field(number) for number in fields])
+        if not file.schema.equals(columns):
+            raise self._other(self.name_of(shard), _OTHER_COLUMNS)
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file that is not what it was when it was opened, unless that was

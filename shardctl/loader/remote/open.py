@@ -318,9 +318,7 @@ class RemoteShards(Shards):
     def ahead(self, keeps: bool) -> Ahead | None:
         """Return what fetches blocks before they are needed; for other processes only where there
         is a cache."""
-        return (
-            self.dataset.fetcher.ahead(keeps) if keeps or self.dataset.cached is not None else None
-        )
+        return self.dataset.fetcher.ahead(keeps) if keeps or self.has_places else None
 
     def missing(self, blocks: Numbers, keeps: bool) -> Numbers:
         """Return those of these blocks that must come over the network, as `ahead` counts them:
