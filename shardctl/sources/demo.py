@@ -80,8 +80,8 @@ def make_demo(
         for made in root.iterdir() if existed else [root]:
             if made.is_dir():
                 shutil.rmtree(made, ignore_errors=True)
-            else:
-                made.unlink(missing_ok=True)
+            elif made.exists():
+                made.unlink()
         raise
     return {
         "images": images,
