@@ -22,7 +22,7 @@ from shardctl.format.tables import expect
 from shardctl.sources.files import Version, exists, local_copy, local_version, read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.system.files import FileFacts, is_file, ordinary, sha256_of
-from shardctl.system.locations import folders_above, is_stored, join, path_below
+from shardctl.system.locations import folders_above, is_stored, join, parent_of, path_below
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"
@@ -300,17 +300,24 @@ def located(file: str) -> tuple[Description, str] | None:
     """Return the description of the export that a file is of, and the path of the file below it;
     None as above."""
     absolute = from_root(file)
-    for above in folders_above(absolute)[: DEEPEST + 1]:
+    for above, description in _places_of(parent_of(absolute)):
         try:
-            if not exists(join(above, DESCRIPTION)):
+            if not exists(description):
                 continue
-            version = local_version(local_copy(join(above, DESCRIPTION)))
+            version = local_version(local_copy(description))
         except OSError:
             continue
         found = _loaded(above, version)
         name = path_below(absolute, above)
         return (found, name) if found is not None and name is not None and found.has(name) else None
     return None
+
+
+@lru_cache(256)
+def _places_of(folder: str) -> list[tuple[str, str]]:
+    """Return the folders whose export a file of a folder may be of, each with its description."""
+    above = folders_above(f"{folder}/0")[: DEEPEST + 1]
+    return [(each, join(each, DESCRIPTION)) for each in above]
 
 
 def from_root(text: str) -> str:

@@ -645,6 +645,12 @@ def test_the_settings_are_recorded(raw_dataset):
     assert sum(split["samples"] for split in manifest["splits"]) == manifest["samples"] == 60
 
 
+def test_a_label_that_is_not_among_the_chosen_fields_is_left_out(tmp_path, out):
+    source = write_lines(tmp_path / "a.jsonl", [{"a": 1, "s": "x", "label": "u"}] * 3)
+    convert(source, out, fields="a,s")
+    assert shardctl.open(out)[0] == {"key": "a.jsonl#1", "a": 1, "s": "x"}
+
+
 def test_records_that_each_have_fields_of_their_own_are_refused_until_some_are_named(tmp_path, out):
     records = ({"id": number, f"name {number}": number} for number in range(5000))
     lines = write_lines(tmp_path / "lines.jsonl", records)

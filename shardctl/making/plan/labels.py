@@ -65,6 +65,8 @@ def label_files(
     no labels. Raises InputError (see `_main_label`).
     """
     by_folder, field = splitting.by in ("folder", "declared"), recipe.record_reading.label
+    if recipe.chosen_fields and field not in recipe.chosen_fields:
+        field = ""  # it is left out
     if not recipe.joins:
         return _all_labels(listing, rules, by_folder, types, field)
     # a sample is of several records: a notice says what is left out
