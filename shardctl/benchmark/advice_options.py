@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl.benchmark.options import check_rate
+from shardctl.benchmark.presets import find_preset
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.making.options import WORKERS
@@ -52,17 +54,9 @@ PROOF_SECONDS = 3.0
 """Seconds that the consumer is fed from the choice that is to be recommended."""
 
 
-def _check_rate(rate: float) -> None:
-    from shardctl.benchmark.options import check_rate
-
-    check_rate(rate)
-
-
 def _check_preset(name: str) -> None:
     if ":" in name:
         raise UsageError("advise takes presets; `shardctl bench` measures a function")
-    from shardctl.benchmark.presets import find_preset
-
     find_preset(name)
 
 
@@ -90,7 +84,7 @@ class AdviceOptions:
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of one GPU",
-        limit=_check_rate,
+        limit=check_rate,
     )
     consumer: str | None = option(
         Text(),

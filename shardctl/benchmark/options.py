@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +47,8 @@ CONSUMER_PATIENCE = 300.0
 """Default seconds that a function may take for one batch: the first step may compile a model."""
 
 
-def check_rate(rate: float) -> None:
-    """Raise UsageError for an impossible rate."""
-    if not (math.isfinite(rate) and rate > 0):
-        raise UsageError(
-            f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0"
-        )
-
-
-def _check_seconds(seconds: float) -> None:
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"there is nothing to measure in {seconds:g} seconds; give more than 0")
+check_rate = more_than(0, "a consumer rate of {:g} samples/s is impossible; give a number over 0")
+"""Raises UsageError for an impossible rate."""
 
 
 class Shuffle(Flag):
@@ -152,7 +142,7 @@ class BenchOptions:
         metavar="S",
         heading=RUN,
         brief="seconds of each run",
-        limit=_check_seconds,
+        limit=more_than(0, "there is nothing to measure in {:g} seconds; give more than 0"),
     )
     runs: int = option(
         Whole(),

@@ -8,10 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from shardctl.benchmark.advice_options import BORROWED, HEADINGS, OUTPUT, AdviceOptions
-from shardctl.cli.command import SRC, command, option
+from shardctl.cli.command import PATH, SRC, command, option
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
@@ -63,7 +61,7 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
     "--write",
     heading=OUTPUT,
     brief="write the recipe to this file",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="Write the recipe to this file, for `shardctl convert --recipe`.",
 )

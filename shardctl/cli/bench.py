@@ -22,7 +22,7 @@ from shardctl.benchmark.options import (
     RUN,
     BenchOptions,
 )
-from shardctl.cli.command import command, option, with_same_options
+from shardctl.cli.command import PATH, command, option, with_same_options
 from shardctl.cli.options import OneOf, option_of, options_of
 from shardctl.cli.output import (
     Output,
@@ -67,7 +67,7 @@ time is not shown."""
     ),
     headings=HEADINGS,
 )
-@click.argument("dataset", metavar="DST", required=False, type=click.Path())
+@click.argument("dataset", metavar="DST", required=False, type=PATH)
 @options_of(declared_in(BenchOptions))
 @option(
     "--order",
@@ -90,7 +90,7 @@ time is not shown."""
 @option(
     "--python",
     heading=COMPARED,
-    type=click.Path(),
+    type=PATH,
     metavar="PATH",
     help="Of another tool's shards: the Python with their reader. Default: this one.",
 )
@@ -98,7 +98,7 @@ time is not shown."""
     "--html",
     heading=OUTPUT,
     brief="a page with charts",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="Also write the results with charts to this HTML file.",
 )
@@ -106,7 +106,7 @@ time is not shown."""
 @option(
     "--compare",
     heading=COMPARED,
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="Compare with an earlier output of `shardctl bench --json`.",
 )

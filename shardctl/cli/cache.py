@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import Group
+from shardctl.cli.command import PATH, Group
 from shardctl.cli.output import Output, output_options
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path
@@ -37,9 +37,9 @@ def cache() -> None:
 
 
 @cache.command("ls", short_help="list the datasets in a cache")
-@click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
+@click.argument("folder", metavar="[DIR]", required=False, type=PATH)
 @output_options
-def list_datasets(folder: str | None, output: Output) -> int:
+def list_datasets(folder: str | None, output: Output) -> None:
     """List the datasets in DIR: how much of each is cached, when it was last opened, and whether a
     process uses it."""
     opened = _opened(folder)
@@ -63,13 +63,12 @@ def list_datasets(folder: str | None, output: Output) -> int:
     what = f"{counted(len(entries), 'dataset')}, {format_bytes(_bytes(entries))}"
     lines = [*table_lines(rows, header if rows else ()), f"{printable(opened.folder)}: {what}"]
     output.show(record, lines)
-    return 0
 
 
 @cache.command(short_help="remove datasets from a cache")
-@click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=click.Path())
+@click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=PATH)
 @output_options
-def clear(places: tuple[str, ...], output: Output) -> int:
+def clear(places: tuple[str, ...], output: Output) -> None:
     """Remove the datasets in DIR, or only the dataset at URL. Datasets that a process uses stay,
     and the command names them."""
     from shardctl.system.locations import is_url
@@ -94,7 +93,6 @@ def clear(places: tuple[str, ...], output: Output) -> int:
     ]
     what = f"{counted(len(removed), 'dataset')}, {format_bytes(_bytes(removed))}"
     output.show(record, [*lines, f"removed {what}"])
-    return 0
 
 
 def _opened(folder: str | None) -> Cache:

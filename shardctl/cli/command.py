@@ -11,6 +11,9 @@ import click
 
 WIDTH = 80
 
+PATH = click.Path()
+"""The type of a path, of which a shell completes the rest."""
+
 _TYPED = f"{__name__}.typed"
 """Where the context of a command has its arguments."""
 
@@ -50,7 +53,9 @@ def option_name(parameter: click.Parameter | None) -> str:
 class _WithExamples(click.Command):
     """A command with examples in its help, which answers an option that is not known."""
 
-    examples: Sequence[Example]
+    def __init__(self, *arguments: Any, examples: Sequence[Example] = (), **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An unknown option is answered."""
@@ -77,13 +82,12 @@ class Command(_WithExamples):
     def __init__(
         self,
         *arguments: Any,
-        examples: Sequence[Example] = (),
         headings: Sequence[str] = (),
         takes_options_of_convert: bool = False,
         **others: Any,
     ) -> None:
         super().__init__(*arguments, **others)
-        self.examples, self.headings = examples, headings
+        self.headings = headings
         self.takes_options_of_convert = takes_options_of_convert
         has_short_help = any(isinstance(each, Option) and each.brief for each in self.params)
         self.context_settings.setdefault(
@@ -163,10 +167,6 @@ class Group(_WithExamples, click.Group):
 
     command_class = Command
 
-    def __init__(self, *arguments: Any, examples: Sequence[Example] = (), **others: Any):
-        super().__init__(*arguments, **others)
-        self.examples = examples
-
     def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
         """Return the sentence about an option before the name of a command."""
         version = option in ("-V", "-v")
@@ -210,10 +210,10 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
     return click.command(cls=Command, **settings)
 
 
-DST = click.argument("dst", metavar="DST", type=click.Path())
+DST = click.argument("dst", metavar="DST", type=PATH)
 """The decorator of a command that changes a dataset."""
 
-SRC = click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+SRC = click.argument("src", nargs=-1, required=True, metavar="SRC...", type=PATH)
 """The decorator of a command that reads sources."""
 
 

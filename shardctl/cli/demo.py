@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.command import command, option
+from shardctl.cli.command import PATH, command, option
 from shardctl.cli.output import Output, output_options
 from shardctl.system.text import counted, printable
 
 
 @command(examples=(("shardctl demo demo", ""),))
-@click.argument("folder", metavar="DIR", type=click.Path())
+@click.argument("folder", metavar="DIR", type=PATH)
 @option(
     "--images",
     type=click.IntRange(min=1),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import WIDTH, command, option
+from shardctl.cli.command import PATH, WIDTH, command, option
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import (
     Output,
@@ -66,8 +66,8 @@ tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a 
         ("shardctl export out files --to parquet --columns key,text --dry-run", ""),
     ),
 )
-@click.argument("dataset", metavar="DST", type=click.Path())
-@click.argument("out", metavar="OUT", type=click.Path())
+@click.argument("dataset", metavar="DST", type=PATH)
+@click.argument("out", metavar="OUT", type=PATH)
 @option(
     "--to",
     required=True,

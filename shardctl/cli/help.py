@@ -60,7 +60,7 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
             text += f"\n\n  There is also a page: shardctl help {topic}.md"
         _show({"command": named, "text": text}, text, output)
     elif topic is not None:
-        page = page_text(topic)
+        page = pages()[topic].read_text(encoding="utf-8")
         _show({"topic": topic, "text": page}, page, output)
     elif (entry := _message(named)) is not None:
         _show({"message": entry.name, "text": entry.text}, entry.text, output)
@@ -71,11 +71,6 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
 def topics() -> dict[str, str]:
     """Return the title of each page, by its name without .md."""
     return {name: _title(page) for name, page in pages().items()}
-
-
-def page_text(topic: str) -> str:
-    """Return a page, as it is in its file."""
-    return pages()[topic].read_text(encoding="utf-8")
 
 
 def _title(page: Path) -> str:
@@ -124,9 +119,6 @@ def _show(record: dict[str, str], text: str, output: Output) -> None:
 
 
 def _show_topics(context: click.Context, output: Output) -> None:
-    if output.as_json:
-        print_json({"topics": topics(), "commands": _commands(context)})
-        return
     lines = click.HelpFormatter()
     lines.write_text("`shardctl --help` lists the commands.")
     with lines.section("Examples"):
@@ -140,7 +132,8 @@ def _show_topics(context: click.Context, output: Output) -> None:
         if found:
             with lines.section(section):
                 lines.write_dl(found)
-    click.echo(lines.getvalue(), nl=False)
+    record = {"topics": topics(), "commands": _commands(context)}
+    output.show(record, lines.getvalue().splitlines())
 
 
 def _commands(context: click.Context) -> list[str]:
@@ -168,17 +161,8 @@ def _search(context: click.Context, word: str, output: Output) -> None:
             f"{shown!r} is no command, page, message, or word of a "
             f"page{meant or '; `shardctl help` lists the pages'}"
         )
-    if output.as_json:
-        print_json(
-            {
-                "near": near,
-                "messages": [entry.name for entry in messages],
-                "pages": [page._asdict() for page in found],
-            }
-        )
-        return
-    click.echo(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n")
     lines = click.HelpFormatter()
+    lines.write(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n\n")
     with lines.indentation():
         rows = [
             (f"shardctl help {entry.name}", f"message: {entry.says[0]}")
@@ -187,9 +171,14 @@ def _search(context: click.Context, word: str, output: Output) -> None:
         lines.write_dl(
             rows + [(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]]
         )
-    click.echo(lines.getvalue(), nl=False)
     if len(found) > SHOWN_PAGES:
-        click.echo(f"  and {', '.join(page.topic for page in found[SHOWN_PAGES:])}")
+        lines.write(f"  and {', '.join(page.topic for page in found[SHOWN_PAGES:])}\n")
+    record = {
+        "near": near,
+        "messages": [entry.name for entry in messages],
+        "pages": [page._asdict() for page in found],
+    }
+    output.show(record, lines.getvalue().splitlines())
 
 
 def _said(page: _Found) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import command, option
+from shardctl.cli.command import PATH, command, option
 from shardctl.cli.output import (
     Output,
     check_outputs,
@@ -69,7 +69,7 @@ PICTURES = 64
     ),
     headings=(CHOICE, CONTENT, FILES, OUTPUT),
 )
-@click.argument("target", metavar="DST|SHARD", type=click.Path())
+@click.argument("target", metavar="DST|SHARD", type=PATH)
 @option(
     "--split",
     heading=CHOICE,
@@ -137,7 +137,7 @@ PICTURES = 64
     "--save",
     heading=FILES,
     brief="samples as ordinary files",
-    type=click.Path(),
+    type=PATH,
     metavar="DIR",
     help="Write the samples of --key, --row, --where or --head as ordinary files.",
 )
@@ -145,7 +145,7 @@ PICTURES = 64
     "--images",
     heading=FILES,
     brief="up to 64 samples as one picture",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="Draw up to 64 of the chosen samples, or of all, into one PNG file.",
 )
@@ -153,7 +153,7 @@ PICTURES = 64
     "--html",
     heading=FILES,
     brief="a page with charts and samples",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="Write an HTML page with charts, samples and rejects of the dataset.",
 )
@@ -188,7 +188,7 @@ PICTURES = 64
 @option(
     "--diff",
     heading=CONTENT,
-    type=click.Path(),
+    type=PATH,
     metavar="DST",
     help="Compare with another dataset; exit code 1 if samples differ.",
 )

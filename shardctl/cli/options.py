@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from shardctl.cli.command import PATH
 from shardctl.cli.command import Option as CommandOption
 from shardctl.system.options import FilePath, Flag, Many, Number, Option, ValueType, Whole, Word
 from shardctl.system.text import did_you_mean
@@ -129,7 +130,7 @@ def _click_type(type_: ValueType, spelling: str) -> dict[str, Any]:
     if isinstance(type_, Word):
         return {"type": OneOf(list(type_.words))}
     if isinstance(type_, FilePath):
-        return {"type": click.Path()}
+        return {"type": PATH}
     if type(type_).of_text is not ValueType.of_text:
         return {}
     if isinstance(type_, Whole):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import SRC, command, option, with_same_options
+from shardctl.cli.command import PATH, SRC, command, option, with_same_options
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
@@ -86,13 +86,11 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
 @SRC
 @option(
     "--html",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="Write an HTML page: each input beside its samples.",
 )
-@option(
-    "--images", type=click.Path(), metavar="FILE", help="Draw the same images into one PNG file."
-)
+@option("--images", type=PATH, metavar="FILE", help="Draw the same images into one PNG file.")
 @open_option()
 @option(
     "--inputs",

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from shardctl.cli.command import DST, command, option
+from shardctl.cli.command import DST, PATH, command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import Output, good, progress_options, warn
 from shardctl.errors import InputError
@@ -40,7 +38,7 @@ SHOWN = 5
 @option(
     "--keys",
     metavar="FILE",
-    type=click.Path(),
+    type=PATH,
     help="The samples with the keys in this file, one on each line.",
 )
 @option(

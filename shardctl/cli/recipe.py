@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import Group, option
+from shardctl.cli.command import PATH, Group, option
 from shardctl.cli.output import Output, output_options, print_json, warn
 from shardctl.errors import UsageError
 from shardctl.format.names import Json
@@ -60,7 +60,7 @@ def recipe() -> None:
     short_help="find the problems of a recipe file, or list its steps",
     examples=(("shardctl recipe check recipe.toml", ""),),
 )
-@click.argument("file", metavar="FILE.toml|@NAME", type=click.Path())
+@click.argument("file", metavar="FILE.toml|@NAME", type=PATH)
 @option(
     "--import",
     "imports",
@@ -104,7 +104,7 @@ def check(file: str, output: Output, imports: bool) -> int:
         ("shardctl recipe show @imagenet", ""),
     ),
 )
-@click.argument("dst", metavar="DST|@NAME", type=click.Path())
+@click.argument("dst", metavar="DST|@NAME", type=PATH)
 @output_options
 def show(dst: str, output: Output) -> None:
     """Print the recipe that made the dataset DST, or a ready recipe, as a recipe file.
@@ -218,8 +218,8 @@ def _record(found: Check) -> Json:
     return record
 
 
-def _description(found: Check, made: Recipe) -> list[str]:
-    """Say what a recipe does, in lines."""
+def _description(found: Check, made: Recipe) -> Iterator[str]:
+    """Yield what a recipe does, in lines."""
     kinds = {
         "image": "images",
         "text": "texts",
@@ -231,29 +231,27 @@ def _description(found: Check, made: Recipe) -> list[str]:
     undecided = images and made.kind == "auto" and not made.transform
     compression = "none for images, zstd:3 for others" if undecided else str(made.compression)
     inputs = "texts or tables" if made.kind == "auto" and not images else kinds[made.kind]
-    lines = [f"  for {inputs}{stored}, compression {compression}"]
+    yield f"  for {inputs}{stored}, compression {compression}"
     said = ("kind", "store", "compression", "seed", "variants", "transform", "reading")
     others = {key: value for key, value in made.given().items() if key not in said}
     if others:
-        lines.append(
-            printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}")
-        )
-    lines += _steps_in_words(found.steps)
+        yield printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}")
+    yield from _steps_in_words(found.steps)
     if images and found.steps:
         size = (
             f"{made.output_size[0]}x{made.output_size[1]} pixels"
             if made.output_size
             else "of different sizes"
         )
-        lines.append(f"  images that come out: {size}")
+        yield f"  images that come out: {size}"
     each = counted(made.samples_per_record, "sample")
     variants = f" ({made.variants} variants)" if made.variants > 1 else ""
     functions = ", unless your own functions make more or fewer" if made.sample_transforms else ""
-    lines.append(f"  from each input: {each}{variants}{functions}")
-    lines.append(f"  random: {'yes, seed ' + str(made.seed) if made.random else 'no'}")
+    yield f"  from each input: {each}{variants}{functions}"
+    yield f"  random: {'yes, seed ' + str(made.seed) if made.random else 'no'}"
     if found.reading:
-        lines.append('  while reading, in each epoch, with recipe="dataset":')
-        lines += _steps_in_words(found.reading)
+        yield '  while reading, in each epoch, with recipe="dataset":'
+        yield from _steps_in_words(found.reading)
     if images and made.image_transforms:
         still = []
         for what in ("boxes", "polygons", "keypoints", "masks"):
@@ -265,10 +263,9 @@ def _description(found: Check, made: Recipe) -> list[str]:
             if what not in found.moves:
                 still.append(f"{what} ({', '.join(steps)})")
         moved = ", ".join(found.moves) or "none"
-        lines.append(f"  annotations that move with the images: {moved}")
+        yield f"  annotations that move with the images: {moved}"
         if still:
-            lines.append(f"  refused if the inputs have them: {', '.join(still)}")
-    return lines
+            yield f"  refused if the inputs have them: {', '.join(still)}"
 
 
 def _steps_in_words(steps: Sequence[StepSummary]) -> Iterator[str]:

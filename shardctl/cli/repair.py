@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-import click
-
-from shardctl.cli.command import DST, command, option
+from shardctl.cli.command import DST, PATH, command, option
 from shardctl.cli.options import option_of
 from shardctl.cli.output import (
     Output,
@@ -44,7 +42,7 @@ SHOWN = 10
     "sources",
     multiple=True,
     metavar="SRC",
-    type=click.Path(),
+    type=PATH,
     help="The new place of a source: once for each, in order.",
 )
 @option(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import SRC, Group, option
+from shardctl.cli.command import PATH, SRC, Group, option
 from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
     Output,
@@ -47,7 +47,7 @@ def tokenizer() -> None:
     ),
 )
 @SRC
-@click.argument("out", metavar="OUT.json", type=click.Path())
+@click.argument("out", metavar="OUT.json", type=PATH)
 @option(
     "--kind",
     type=OneOf(["bpe", "unigram", "words"]),
@@ -71,7 +71,7 @@ def tokenizer() -> None:
 )
 @option(
     "--recipe",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE.toml|@NAME",
     help="Clean the texts with this recipe first, up to its step tokenize.",
 )

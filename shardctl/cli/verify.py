@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.command import command, option
+from shardctl.cli.command import PATH, command, option
 from shardctl.cli.options import OneOf
 from shardctl.cli.output import Output, bad, colored, good, progress_options
 from shardctl.format.names import MANIFEST
@@ -28,7 +28,7 @@ FOUND_SOMETHING = 1
         ("shardctl verify s3://bucket/out --level quick", "names, sizes and footers"),
     ),
 )
-@click.argument("target", metavar="DST|SHARD", type=click.Path())
+@click.argument("target", metavar="DST|SHARD", type=PATH)
 @option(
     "--level",
     type=OneOf(["quick", "full", "deep"]),
@@ -78,15 +78,16 @@ def _checked(
         from shardctl.interop.foreign import check_sums, export_of_files, is_foreign, refuse_text
         from shardctl.system.progress import counting
 
-    refuse_text(Path(target))
-    if (export := export_of_files(Path(target))) is not None:
+    path = Path(target)
+    refuse_text(path)
+    if (export := export_of_files(path)) is not None:
         with counting(output.shows_progress, "files", "verifying") as report:
-            return check_sums(Path(target), export, report), "file"
-    if is_foreign(Path(target)):
+            return check_sums(path, export, report), "file"
+    if is_foreign(path):
         from shardctl.interop.foreign_shards import check
 
         with counting(output.shows_progress, "records", "verifying") as report:
-            return check(Path(target), progress=report), "shard"
+            return check(path, progress=report), "shard"
     from shardctl.inspection.verify.verification import verify_with
 
     return verify_with(processes, target, level, output.shows_progress), "shard"

@@ -67,6 +67,12 @@ def with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.Record
     return batch.set_column(place, field, values)
 
 
+def type_of(schema: pa.Schema, name: str) -> pa.DataType:
+    """Return the type of a column, that of nulls where there is none of this name."""
+    place = schema.get_field_index(name)
+    return pa.null() if place < 0 else schema.field(place).type
+
+
 class HeldMemoryError(MemoryError):
     """Memory ran out for work on many records that a step has held: none of them alone is to
     blame."""

@@ -113,16 +113,24 @@ def type_for(values: Sequence[Any]) -> pa.DataType | None:
     """Return the type of a column in which all of these plain values come out as they went in; None
     if there is none."""
     for several in (values, list(map(python_value, values))):
-        try:
-            type_ = column_type(pa.array(several).type)
-            for value in values:
-                check_fit(value, type_)
-            return type_
-        except MemoryError:  # Arrow's own is an ArrowException, too
-            raise
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            continue
+        made = _array(several)
+        with suppress(ValueError, TypeError):
+            if made is not None:
+                type_ = column_type(made.type)
+                for value in values:
+                    check_fit(value, type_)
+                return type_
     return None
+
+
+def _array(values: Sequence[Any], type_: pa.DataType | None = None) -> pa.Array | None:
+    """Return values as an array, of a type if it is given; None if Arrow refuses."""
+    try:
+        return pa.array(values, type_)
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return None
 
 
 def array_type(values: Sequence[Any]) -> pa.DataType | None:
@@ -152,14 +160,7 @@ def array_of(values: list[Any], type_: pa.DataType) -> pa.Array | None:
 
     `check_fit` takes 10 microseconds for each of them, this 0.1.
     """
-    if not _surely_fit(values, type_):
-        return None
-    try:
-        return pa.array(values, type_)
-    except MemoryError:  # Arrow's own is an ArrowException, too
-        raise
-    except (pa.ArrowException, OverflowError, ValueError):
-        return None
+    return _array(values, type_) if _surely_fit(values, type_) else None
 
 
 def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
@@ -293,12 +294,8 @@ def check_fit(value: Any, type_: pa.DataType) -> None:
     struct does not have.
     """
     _check(value, type_)
-    try:
-        pa.array([value], type_)
-    except MemoryError:  # Arrow's own is an ArrowException, too
-        raise
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise UnfitValue(describe(value)) from error
+    if _array([value], type_) is None:
+        raise UnfitValue(describe(value))
 
 
 def _check(value: Any, type_: pa.DataType) -> None:

@@ -107,12 +107,8 @@ class ConsumerResult:
 
     def record(self) -> dict[str, Any]:
         """Return all fields as plain data."""
-        derived = {
-            "verdict": self.verdict,
-            "gpus_fed": self.gpus_fed,
-            "starves_at": self.starves_at,
-        }
-        return {**asdict(self), **derived}
+        derived = ("verdict", "gpus_fed", "starves_at")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 @dataclass(frozen=True)
@@ -353,48 +349,38 @@ class BenchResult:
         stored, samples = int(self.dataset["bytes"]), int(self.dataset["samples"])
         return stored / max(1, samples)
 
-    def figures(self) -> list[tuple[str, str]]:
-        """Return the figures of reading, each with its meaning, for people."""
+    def figures(self) -> Iterator[tuple[str, str]]:
+        """Yield the figures of reading, each with its meaning, for people."""
         low, high = min(self.runs), max(self.runs)
         several = f"median of {len(self.runs)} runs from {low:,.0f} to {high:,.0f}"
-        figures = [
-            (f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run")
-        ]
+        yield f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run"
         if self.tokens_per_s is not None:
-            figures.append((f"{self.tokens_per_s:,.0f} tokens/s", "without padding"))
-        figures.append(
-            (
-                f"{self.mb_per_s:,.1f} MB/s handed over",
-                f"{self.stored_mb_per_s:,.1f} MB/s as stored",
-            )
-        )
+            yield f"{self.tokens_per_s:,.0f} tokens/s", "without padding"
+        as_stored = f"{self.stored_mb_per_s:,.1f} MB/s as stored"
+        yield f"{self.mb_per_s:,.1f} MB/s handed over", as_stored
         if self.network is not None:
             kept = (
                 f"{self.network.requests:,} requests; {self.network.from_cache:.0%} of the "
                 "blocks from the cache"
             )
-            figures.append((f"{self.network.mb_per_s:,.1f} MB/s over the network", kept))
-        figures.append((f"{self.batch_ms_mean:,.2f} ms per batch", f"on average; {self._waits}"))
-        figures.append(
-            (f"{self.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it")
-        )
+            yield f"{self.network.mb_per_s:,.1f} MB/s over the network", kept
+        yield f"{self.batch_ms_mean:,.2f} ms per batch", f"on average; {self._waits}"
+        yield f"{self.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it"
         cores = self.environment["cores"]
         others = (
             f"; other programs used {self.other_load * cores:.2f}"
             if self.other_load is not None
             else ""
         )
-        figures.append((f"{self.cores_used:.2f} cores", f"used by the reading, of {cores}{others}"))
+        yield f"{self.cores_used:.2f} cores", f"used by the reading, of {cores}{others}"
         own = (
             f"; {self.own_mb:,.0f} MB without the mapped shards" if self.own_mb is not None else ""
         )
-        figures.append((f"{self.rss_mb:,.0f} MB of memory", f"at the peak{own}"))
+        yield f"{self.rss_mb:,.0f} MB of memory", f"at the peak{own}"
         if self.reader is None:
-            return [*figures, (TIME_OF_THREADS, _shares(self.time))]
-        return [
-            *figures,
-            (printable(self.reader.library), f"read them, in {printable(self.reader.python)}"),
-        ]
+            yield TIME_OF_THREADS, _shares(self.time)
+        else:
+            yield printable(self.reader.library), f"read them, in {printable(self.reader.python)}"
 
     @property
     def _waits(self) -> str:
@@ -440,7 +426,7 @@ class BenchResult:
 def bench_report(found: BenchResult, shown: str) -> Iterator[Section]:
     """Yield what is told of a measurement; `shown` names the shards."""
     notes = found.reader.notes if found.reader is not None else ()
-    yield Section(f"{shown}: {found.reading}", (Figures(found.figures()), *notes))
+    yield Section(f"{shown}: {found.reading}", (Figures([*found.figures()]), *notes))
     if found.against is not None:
         yield found.against.report(found.bytes_per_sample)
     if found.consumer is not None:

@@ -218,13 +218,11 @@ def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
     places = evenly_spaced(len(dataset), _LOOKED_AT)
     if columns[0].name == packed_column(dataset.roles) and DOCUMENT_LENGTHS in dataset.schema.names:
         lengths = dataset.take(places, columns=[DOCUMENT_LENGTHS])[DOCUMENT_LENGTHS]
-        return sum(float(np.sum(of_block)) for of_block in lengths if of_block is not None) / max(
-            1, len(places)
-        )
-    batch = dataset.take(places, columns=[column.name for column in columns])
-    return sum(_tokens(value) for values in batch.values() for value in values) / max(
-        1, len(places)
-    )
+        total = sum(float(np.sum(of_block)) for of_block in lengths if of_block is not None)
+    else:
+        batch = dataset.take(places, columns=[column.name for column in columns])
+        total = sum(_tokens(value) for values in batch.values() for value in values)
+    return total / max(1, len(places))
 
 
 def _tokens(value: Any) -> float:

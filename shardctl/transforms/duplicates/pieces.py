@@ -9,7 +9,16 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.format.arrays import Bools, Bytes, Hashes, Numbers, bytes_of, texts_from
+from shardctl.format.arrays import (
+    Bools,
+    Bytes,
+    Hashes,
+    Numbers,
+    bytes_of,
+    edges_of,
+    sums_of,
+    texts_from,
+)
 
 DOCUMENT, LINE, PARAGRAPH = "document", "line", "paragraph"
 
@@ -94,5 +103,5 @@ def without_pieces(texts: pa.Array, pieces: Pieces, dropped: Bools) -> pa.Array:
     np.add.at(change, start, 1)
     np.add.at(change, end, -1)
     left = pieces.data[np.cumsum(change[:-1], dtype=np.int8) == 0]
-    removed = np.bincount(row[dropped], weights=end - start, minlength=len(texts)).astype(np.int64)
-    return texts_from(left, np.concatenate([[0], np.cumsum(bytes_of(texts).sizes - removed)]))
+    removed = sums_of(end - start, row[dropped], len(texts))
+    return texts_from(left, edges_of(bytes_of(texts).sizes - removed))

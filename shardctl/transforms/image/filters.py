@@ -12,7 +12,7 @@ from shardctl.system.options import Number, Whole, Word, setting
 from shardctl.transforms.base import Decoded, Filter
 from shardctl.transforms.settings import Checked, SettingError
 
-MOST_SIDE, MOST_AREA = 1 << 31, 1 << 40
+_SIDE, _AREA = Whole(1, 1 << 31), Whole(1, 1 << 40)
 
 
 def _time(value: Any) -> datetime:
@@ -48,10 +48,10 @@ none."""
 class FilterSize(Filter, step="filter_size"):
     """Reject images whose width or height is not within limits, in pixels."""
 
-    min_width: int | None = setting(Whole(1, MOST_SIDE), None, "Least width.")
-    min_height: int | None = setting(Whole(1, MOST_SIDE), None, "Least height.")
-    max_width: int | None = setting(Whole(1, MOST_SIDE), None, "Largest width.")
-    max_height: int | None = setting(Whole(1, MOST_SIDE), None, "Largest height.")
+    min_width: int | None = setting(_SIDE, None, "Least width.")
+    min_height: int | None = setting(_SIDE, None, "Least height.")
+    max_width: int | None = setting(_SIDE, None, "Largest width.")
+    max_height: int | None = setting(_SIDE, None, "Largest height.")
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
         """Look at the size."""
@@ -74,8 +74,8 @@ class FilterAspect(Filter, step="filter_aspect"):
 class FilterArea(Filter, step="filter_area"):
     """Reject images whose area, width x height, is not within limits, in pixels."""
 
-    min: int | None = setting(Whole(1, MOST_AREA), None, "Least area.")
-    max: int | None = setting(Whole(1, MOST_AREA), None, "Largest area.")
+    min: int | None = setting(_AREA, None, "Least area.")
+    max: int | None = setting(_AREA, None, "Largest area.")
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
         """Look at the size."""

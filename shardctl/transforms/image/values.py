@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from PIL.Image import Image
@@ -89,52 +90,45 @@ _BACKEND = setting(
 _ALWAYS, _HALF = (setting(PROBABILITY, p, "Probability of doing it.") for p in (1.0, 0.5))
 
 
-def _adjusted(name: str) -> Callable[..., Image]:
-    """Return what does one adjustment by a factor."""
-    return lambda image, factor, backend: adjust(image, [(name, factor)], backend)
+@dataclass(frozen=True)
+class _Adjust(SometimesPixels):
+    """One adjustment by a factor: that of the step's name."""
+
+    factor: float = setting(_FACTOR)
+    p: float = _ALWAYS
+    backend: str = _BACKEND
+
+    def pixels(self, image: Image, rng: Rng) -> Image:
+        """Adjust."""
+        what = self.name.removeprefix("adjust_")
+        return adjust(image, [(what, self.factor)], self.backend)
 
 
-class AdjustBrightness(SometimesPixels, step="adjust_brightness"):
+class AdjustBrightness(_Adjust, step="adjust_brightness"):
     """Blend with black."""
 
     factor: float = setting(_FACTOR, help="0: black. 1: the image itself. 2: twice as bright.")
-    p: float = _ALWAYS
-    backend: str = _BACKEND
-
-    change = _adjusted("brightness")
 
 
-class AdjustContrast(SometimesPixels, step="adjust_contrast"):
+class AdjustContrast(_Adjust, step="adjust_contrast"):
     """Blend with the mean grey of the image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice the contrast.")
-    p: float = _ALWAYS
-    backend: str = _BACKEND
-
-    change = _adjusted("contrast")
 
 
-class AdjustSaturation(SometimesPixels, step="adjust_saturation"):
+class AdjustSaturation(_Adjust, step="adjust_saturation"):
     """Blend with the grey image."""
 
     factor: float = setting(_FACTOR, help="0: grey. 1: the image itself. 2: twice as colourful.")
-    p: float = _ALWAYS
-    backend: str = _BACKEND
-
-    change = _adjusted("saturation")
 
 
-class AdjustHue(SometimesPixels, step="adjust_hue"):
+class AdjustHue(_Adjust, step="adjust_hue"):
     """Turn the hue."""
 
     factor: float = setting(
         Number(-0.5, 0.5),
         help="Part of the circle of colours: 0.5 and -0.5 give the opposite colours.",
     )
-    p: float = _ALWAYS
-    backend: str = _BACKEND
-
-    change = _adjusted("hue")
 
 
 class ColorJitter(PixelTransform, step="color_jitter"):
@@ -285,7 +279,7 @@ class SaltAndPepper(PixelTransform, step="salt_and_pepper"):
     """Make some pixels white or black."""
 
     amount: Range = setting(Span(0.0, 1.0, alone="fixed"), (0.01, 0.06), "Share of the pixels.")
-    salt: float = setting(Number(0.0, 1.0), 0.5, "Share of these that become white.")
+    salt: float = setting(PROBABILITY, 0.5, "Share of these that become white.")
 
     draws = True
 
@@ -357,9 +351,7 @@ class GaussianBlur(PixelTransform, step="gaussian_blur"):
 class AdjustSharpness(SometimesPixels, step="adjust_sharpness"):
     """Blend with a smoothed image."""
 
-    factor: float = setting(
-        Number(0.0, 100.0), help="0: smoothed. 1: the image itself. 2: sharpened."
-    )
+    factor: float = setting(_FACTOR, help="0: smoothed. 1: the image itself. 2: sharpened.")
     p: float = _HALF
 
     change = pixels.sharpness
@@ -381,10 +373,10 @@ def _erased(image: Image, box: Rectangle, value: Colour | None, rng: Rng) -> Ima
 class Erase(PixelTransform, step="erase"):
     """Paint over a given rectangle."""
 
-    left: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the width.")
-    top: float = setting(Number(0.0, 1.0), help="Where it begins, as a share of the height.")
-    width: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
-    height: float = setting(Number(0.0, 1.0), help="As a share of that of the image.")
+    left: float = setting(PROBABILITY, help="Where it begins, as a share of the width.")
+    top: float = setting(PROBABILITY, help="Where it begins, as a share of the height.")
+    width: float = setting(PROBABILITY, help="As a share of that of the image.")
+    height: float = setting(PROBABILITY, help="As a share of that of the image.")
     value: Colour | None = _VALUE
 
     @property

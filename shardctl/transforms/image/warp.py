@@ -38,6 +38,7 @@ NEAREST, BILINEAR = (
 )
 FILL = setting(COLOUR, BLACK, "Colour of what lies outside of the image.")
 _EXPAND = setting(Flag(), False, "Make the output large enough for all of the image.")
+_SHEAR = Span(-89.0, 89.0, alone="around")
 _TURN = setting(Span(-360.0, 360.0, alone="around"), help="The angles; n alone is -n to n.")
 
 
@@ -183,10 +184,8 @@ class RandomAffine(ImageTransform, step="random_affine"):
         NumberList(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height."
     )
     scale: Range = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
-    shear: Range = setting(
-        Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n."
-    )
-    shear_y: Range = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y.")
+    shear: Range = setting(_SHEAR, (0.0, 0.0), "Degrees along x; n alone is -n to n.")
+    shear_y: Range = setting(_SHEAR, (0.0, 0.0), "Degrees along y.")
     interpolation: str = NEAREST
     fill: Colour = FILL
 
@@ -225,7 +224,7 @@ class RandomPerspective(ImageTransform, step="random_perspective"):
     """Move every corner inwards by a random amount, with a probability."""
 
     distortion_scale: float = setting(
-        Number(0.0, 1.0), 0.5, "Most that a corner moves, by half of the side."
+        PROBABILITY, 0.5, "Most that a corner moves, by half of the side."
     )
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
     interpolation: str = BILINEAR

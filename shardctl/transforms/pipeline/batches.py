@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.format.arrays import bytes_of, items_of, texts_from
+from shardctl.format.arrays import bytes_of, edges_of, items_of, texts_from
 from shardctl.format.layout import Layout
 from shardctl.format.roles import Role, Sample
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, with_column
+from shardctl.transforms.base import BatchRun, BatchTransform, Counts, Records, type_of, with_column
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:
@@ -37,7 +37,7 @@ def make_keys(path: str, numbers: Numbers) -> pa.Array:
         written = np.ones(rows.shape, bool)
         written[:, len(prefix) :] = numbers[:, None] >= places
         rows = rows[written]
-    return texts_from(rows.reshape(-1), np.append(0, np.cumsum(sizes)))
+    return texts_from(rows.reshape(-1), edges_of(sizes))
 
 
 def with_class_folders(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -151,10 +151,9 @@ class BatchPipeline:
             yield records
             return
         run, counted = stages[0]
-        place = records.batch.schema.get_field_index("text")
         sizes = np.zeros(len(records.numbers), np.int64)
-        if place >= 0 and pa.types.is_string(records.batch.schema.field(place).type):
-            sizes = bytes_of(records.batch.column(place)).sizes
+        if pa.types.is_string(type_of(records.batch.schema, "text")):
+            sizes = bytes_of(records.batch.column("text")).sizes
         counted["records"] += len(sizes)
         counted["bytes"] += int(sizes.sum())
 

@@ -89,11 +89,9 @@ class SamplePipeline:
         self.first_frames, self.unmoved = 0, dict[str, str]()
         self._filters = recipe.filters
         self._image_steps = ImageSteps(recipe.image_transforms, recipe.max_pixels)
-        self._annotated = Annotated(
-            layout or known, recipe.keep_objects, of_records, recipe.unmoved
-        )
-        self._is_annotated = bool(self._annotated)
         of_fields = layout or known
+        self._annotated = Annotated(of_fields, recipe.keep_objects, of_records, recipe.unmoved)
+        self._is_annotated = bool(self._annotated)
         self._mask = of_fields.roles.get(MASK) if of_fields and not recorded else None
         self._functions = Functions(
             recipe, layout is None or "variant" in layout.columns.names, traced=layout is None
@@ -463,7 +461,8 @@ class ModelBatcher:
                 record: each.bare() for record, each in made.items() if isinstance(each, Rejection)
             }
             if not self._called & rejected.keys():
-                return [each for _, each in sorted({**found, **made}.items())]
+                found.update(made)
+                break
             found.update(rejected)
             left = [record for record in left if record not in rejected]
         return [each for _, each in sorted(found.items())]

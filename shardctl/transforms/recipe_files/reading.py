@@ -383,15 +383,12 @@ def show_recipe(root: Path) -> Json:
         raise DatasetError(f"{shown}: was written from Python (shardctl.write), with no recipe")
     _, errors = Recipe.examined(recipe)
     options = _options(manifest.settings)
-    header = [
-        f"The recipe of {shown}, made {printable(manifest.created)} by shardctl "
-        f"{printable(manifest.shardctl_version)}.",
-        "Again: shardctl convert "
-        f"{' '.join(printable(shlex.quote(source)) for source in manifest.sources)} DST --recipe "
-        "FILE"
-        f"{''.join(f' {printable(option)}' for option in options)}",
-    ]
-    toml = "".join(f"# {line}\n" for line in header) + "\n" + recipe_toml(recipe)
+    again = ["convert", shlex.join(manifest.sources), "DST --recipe FILE", *options]
+    header = (
+        f"# The recipe of {shown}, made {printable(manifest.created)} by shardctl "
+        f"{printable(manifest.shardctl_version)}.\n"
+        f"# Again: shardctl {printable(' '.join(again))}\n\n"
+    )
     return {
         "dataset": shown,
         "created": manifest.created,
@@ -399,7 +396,7 @@ def show_recipe(root: Path) -> Json:
         "recipe": recipe,
         "options": options,
         "misfits": [str(error) for error in errors],
-        "toml": toml,
+        "toml": header + recipe_toml(recipe),
     }
 
 

@@ -15,7 +15,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Array, Bools
 from shardctl.format.token_columns import TOKENS
 from shardctl.system.text import printable
-from shardctl.transforms.base import BatchTransform, Counts, Fault, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Fault, Records, RejectRow, type_of
 from shardctl.transforms.settings import shown_beside
 
 
@@ -50,14 +50,14 @@ def with_texts(records: Records, texts: pa.Array) -> Records:
 
 def require_text(given: pa.Schema, who: str) -> None:
     """Raise InputError unless there is a column of texts."""
-    place = given.get_field_index(TEXT)
-    if place >= 0 and pa.types.is_string(given.field(place).type):
+    type_ = type_of(given, TEXT)
+    if pa.types.is_string(type_):
         return
     if TOKENS in given.names:
         raise InputError(f"{who} takes texts, and the step before it has made tokens of them")
     is_there = f"they have {', '.join(map(printable, given.names)) or 'no fields'}"
-    if place >= 0:
-        is_there = f"the field {TEXT} is {given.field(place).type}"
+    if TEXT in given.names:
+        is_there = f"the field {TEXT} is {type_}"
     raise InputError(
         f"{who} takes texts, but the records have none: {is_there}; --text-field FIELD names them"
     )

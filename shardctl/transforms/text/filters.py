@@ -9,8 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Bools, Floats, Numbers, TextBytes, texts_from
-from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
+from shardctl.format.arrays import (
+    Bools,
+    Floats,
+    Numbers,
+    TextBytes,
+    edges_of,
+    owners_of,
+    sums_of,
+    texts_from,
+)
+from shardctl.format.token_columns import TOKENS, is_list_of_whole_numbers, list_lengths
 from shardctl.system.options import Flag, Number, Whole, setting
 from shardctl.transforms.base import (
     BatchTransform,
@@ -18,6 +27,7 @@ from shardctl.transforms.base import (
     Limited,
     Records,
     RejectRow,
+    type_of,
 )
 from shardctl.transforms.settings import NAMES, PROBABILITY, NumberList
 from shardctl.transforms.text.base import (
@@ -60,12 +70,10 @@ class FilterLength(Limited, BatchTransform, step="filter_length"):
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""
-        if self._limits(TOKENS):
-            place = given.get_field_index(TOKENS)
-            if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
-                raise InputError(
-                    f"{self.name} min_tokens, max_tokens: there are no tokens; put it after tokenize"
-                )
+        if self._limits(TOKENS) and not is_list_of_whole_numbers(type_of(given, TOKENS)):
+            raise InputError(
+                f"{self.name} min_tokens, max_tokens: there are no tokens; put it after tokenize"
+            )
         if self._limits("chars") or self._limits("words"):
             require_text(given, self.name)
         return given
@@ -91,7 +99,7 @@ class FilterLength(Limited, BatchTransform, step="filter_length"):
                 "words", "words", Words(texts_of(records)).count, self.min_words, self.max_words
             )
         if self._limits(TOKENS):
-            lengths = np.diff(list_offsets(records.batch.column(TOKENS)))
+            lengths = list_lengths(records.batch.column(TOKENS))
             yield Rule("tokens", "tokens", lengths, self.min_tokens, self.max_tokens)
 
 
@@ -148,29 +156,29 @@ class FilterC4(TextStep, step="filter_c4"):
         """Return what is left of the texts, and reject those that break a rule."""
         lists = pc.split_pattern(texts, "\n")
         lines = pc.utf8_trim_whitespace(lists.flatten())
-        of_text = np.repeat(np.arange(len(texts)), whole_numbers(pc.list_value_length(lists)))
+        of_text = owners_of(whole_numbers(pc.list_value_length(lists)))
         if self.citations:
             lines = pc.utf8_trim_whitespace(pc.replace_substring_regex(lines, CITATIONS, ""))
         kept = self._kept(lines)
         lines, of_text = lines.filter(pa.array(kept)), of_text[kept]
         for fault in broken_by(self._rules(texts, lines, of_text)):
             reject(*fault)
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(of_text, minlength=len(texts)))])
+        offsets = edges_of(np.bincount(of_text, minlength=len(texts)))
         return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), lines), "\n")
 
     def _kept(self, lines: pa.Array) -> Bools:
         """Return which lines stay, (lines,)."""
         kept = np.zeros(len(lines), bool)
         for ending in self.endings:
-            kept |= _flags(pc.ends_with(lines, ending))
-        kept &= ~_flags(pc.ends_with(lines, ELLIPSIS))
+            kept |= np.asarray(pc.ends_with(lines, ending))
+        kept &= ~np.asarray(pc.ends_with(lines, ELLIPSIS))
         places = np.flatnonzero(kept)
         some = lines.take(pa.array(places))
         words = Words(some)
         good = words.count >= self.min_line_words
         good &= words.per_text(words.characters > self.max_word_length) == 0
         for phrase in self.line_phrases:
-            good &= ~_flags(pc.match_substring(some, phrase, ignore_case=True))
+            good &= ~np.asarray(pc.match_substring(some, phrase, ignore_case=True))
         kept[places] = good
         return kept
 
@@ -182,12 +190,8 @@ class FilterC4(TextStep, step="filter_c4"):
             )
             yield Rule(name, f"number of {phrase!r}", times, most=0)
         ends = np.maximum(1, whole_numbers(pc.count_substring_regex(lines, SENTENCE_END)))
-        sentences = np.bincount(of_text, ends, len(texts)).astype(np.int64)
+        sentences = sums_of(ends, of_text, len(texts))
         yield Rule("c4-sentences", "sentences", sentences, self.min_sentences)
-
-
-def _flags(values: pa.Array) -> Bools:
-    return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
 class FilterFineweb(TextFilter, step="filter_fineweb"):
@@ -220,9 +224,7 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
         """Yield the rules with their values."""
         words = Words(texts)
         lines = words.lines()
-        ended = shares(
-            lines.per_text(words.having(lines, self.punctuation, at_end=True)), lines.count
-        )
+        ended = lines.share(words.having(lines, self.punctuation, at_end=True))
         yield Rule(
             "fineweb-punctuated",
             "share of lines that end with punctuation",
@@ -231,7 +233,7 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
             exclusive=True,
         )
         length = words.between(words.starts[lines.first], words.ends[lines.end - 1])
-        short = shares(lines.per_text(length <= self.short_line_length), lines.count)
+        short = lines.share(length <= self.short_line_length)
         yield Rule(
             "fineweb-short-lines",
             "share of short lines",
@@ -316,23 +318,21 @@ class FilterGopher(TextFilter, step="filter_gopher"):
             most=self.max_symbols,
         )
         lines = words.lines()
-        bullets = shares(
-            lines.per_text(words.having(lines, self.bullets, at_end=False)), lines.count
-        )
+        bullets = lines.share(words.having(lines, self.bullets, at_end=False))
         yield Rule(
             "gopher-bullet-lines",
             "share of lines that start with a bullet",
             bullets,
             most=self.max_bullet_lines,
         )
-        ends = shares(lines.per_text(words.having(lines, ELLIPSES, at_end=True)), lines.count)
+        ends = lines.share(words.having(lines, ELLIPSES, at_end=True))
         yield Rule(
             "gopher-ellipsis-lines",
             "share of lines that end with an ellipsis",
             ends,
             most=self.max_ellipsis_lines,
         )
-        alphabetic = shares(words.per_text(words.with_letters()), count)
+        alphabetic = words.share(words.with_letters())
         yield Rule(
             "gopher-alphabetic", "share of words with a letter", alphabetic, self.min_alphabetic
         )
@@ -355,7 +355,7 @@ def _different_words(texts: pa.Array, words: Words, wanted: Sequence[str], enoug
             break
         some = texts.take(pa.array(rows)) if len(rows) < len(texts) else texts
         has = pc.match_substring_regex(some, f"(?i){before}{_quoted(word)}{after}")
-        found[rows] += has.to_numpy(zero_copy_only=False)
+        found[rows] += np.asarray(has)
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.format.arrays import Array, Numbers
+from shardctl.format.arrays import Array, Numbers, is_binary, is_text
 from shardctl.format.packing import METHODS, Pieces, fewest_blocks, windows
 from shardctl.format.roles import Role, Tokens
 from shardctl.format.token_columns import (
@@ -24,7 +24,7 @@ from shardctl.format.token_columns import (
     LOSS_MASK,
     TOKENS,
     is_list_of_whole_numbers,
-    list_offsets,
+    list_lengths,
 )
 from shardctl.system.options import Whole, Word, setting
 from shardctl.system.text import format_bytes, printable
@@ -35,6 +35,7 @@ from shardctl.transforms.base import (
     HeldMemoryError,
     Records,
     RejectRow,
+    type_of,
 )
 from shardctl.transforms.settings import Checked, SettingError
 
@@ -191,7 +192,7 @@ class Pack(BatchTransform, step="pack"):
         time: overlapping ones may have many times the tokens of their documents."""
         kept = np.ones(records.batch.num_rows, bool)
         if self.length is not None:  # each piece has a copy of the other fields
-            tokens = np.diff(list_offsets(records.batch.column(TOKENS)))
+            tokens = list_lengths(records.batch.column(TOKENS))
             more = np.maximum(0, tokens - self.length)
             pieces_of = 1 - (-more // (self.length - self.stride))  # or one more, with EOS
             copied = _bytes_of_rows(records.batch) * pieces_of
@@ -253,16 +254,16 @@ _DOCUMENT_FIELDS = (
 
 def _token_type(given: pa.Schema) -> pa.DataType:
     """Return the type in which tokens are stored. Raises InputError if there are none."""
-    place = given.get_field_index(TOKENS)
-    if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
+    type_ = type_of(given, TOKENS)
+    if not is_list_of_whole_numbers(type_):
         found = f"the records have no field {TOKENS}"
-        if place >= 0:
-            found = f"the field {TOKENS} is {given.field(place).type}"
+        if TOKENS in given.names:
+            found = f"the field {TOKENS} is {type_}"
         raise InputError(
             f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; tokenize "
             "before it (--tokenizer FILE)"
         )
-    return pa.uint16() if given.field(place).type.value_type == pa.uint16() else pa.uint32()
+    return pa.uint16() if type_.value_type == pa.uint16() else pa.uint32()
 
 
 @dataclass(frozen=True)
@@ -352,13 +353,13 @@ def _documents_of(
         for name in (TOKENS, LOSS_MASK)
         if name in records.batch.schema.names
     }
-    lengths = np.diff(list_offsets(lists[TOKENS]))
+    lengths = list_lengths(lists[TOKENS])
     faults = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), _EMPTY)
     ends = np.cumsum(lengths)
     wrong = np.searchsorted(ends, _wrong_tokens(lists[TOKENS]), side="right")
     faults |= dict.fromkeys(wrong.tolist(), _NO_TOKENS)
     for each in lists.values():
-        others = np.flatnonzero(np.diff(list_offsets(each)) != lengths)
+        others = np.flatnonzero(list_lengths(each) != lengths)
         faults |= dict.fromkeys(others.tolist(), _OTHER_MASK)
     records = records.without(sorted(faults.items()), reject)
     values = {name: _numbers_in(records.batch.column(name)) for name in lists}
@@ -368,7 +369,7 @@ def _documents_of(
     )
     if LOSS_MASK in values:
         values[LOSS_MASK] = (values[LOSS_MASK] != 0).astype(np.uint8)
-    lengths = np.diff(list_offsets(records.batch.column(TOKENS)))
+    lengths = list_lengths(records.batch.column(TOKENS))
     first = np.zeros(len(lengths), np.int64)
     if eos is not None:
         ends = np.cumsum(lengths)
@@ -384,7 +385,7 @@ def _numbers_in(lists: pa.Array) -> Array:
     """Return the whole numbers in lists, one behind the other, 0 for those that are missing."""
     values = lists.flatten()
     values = values.fill_null(0) if values.null_count else values
-    return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
+    return np.asarray(values)
 
 
 def _wrong_tokens(lists: pa.Array) -> Numbers:
@@ -392,7 +393,7 @@ def _wrong_tokens(lists: pa.Array) -> Numbers:
     values = lists.flatten()
     wrong = np.zeros(len(values), bool)
     if values.null_count:
-        wrong = values.is_null().to_numpy(zero_copy_only=False)
+        wrong = np.asarray(values.is_null())
     numbers = _numbers_in(lists)
     if numbers.dtype.kind == "i" or numbers.dtype.itemsize == 8:
         wrong = wrong | (numbers < 0) | (numbers.astype(np.uint64) > MOST_TOKEN)
@@ -529,13 +530,7 @@ def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
     import pyarrow.compute as pc
 
     total = np.zeros(batch.num_rows, np.int64)
-    kinds = (
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
-    for field_, column in zip(batch.schema, batch.columns, strict=True):
-        if field_.name != "key" and any(kind(field_.type) for kind in kinds):
-            total += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name != "key" and (is_text(column.type) or is_binary(column.type)):
+            total += np.asarray(pc.binary_length(column).fill_null(0))
     return total

@@ -227,7 +227,7 @@ class Tokenize(TokenStep, step="tokenize"):
             reject(row, Rejection("transform", "empty", why))
         special = np.array(sorted(self.opened.special.values()), np.uint32)
         for row in np.flatnonzero(kept).tolist() if self.exact else ():
-            ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]]
+            ids = encoded.of(row)
             text = texts[row].as_py()
             if text not in map(self.opened.decode, (ids, ids[~np.isin(ids, special)])):
                 kept[row] = False

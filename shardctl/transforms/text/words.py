@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import Bools, Bytes, Floats, Numbers, TextBytes, bytes_of, texts_from
+from shardctl.format.arrays import (
+    Bools,
+    Bytes,
+    Floats,
+    Numbers,
+    TextBytes,
+    bytes_of,
+    owners_of,
+    texts_from,
+)
 
 NEWLINE = 0x0A
 LEAD = 0xC0
@@ -128,6 +137,10 @@ class _OfTexts:
         """Return the sums of the values of the parts, (parts,), by text, (texts,)."""
         return np.diff(sums(values)[self.of_text])
 
+    def share(self, chosen: Bools) -> Floats:
+        """Return the share of the parts of each text that are chosen, (parts,): (texts,)."""
+        return shares(self.per_text(chosen), self.count)
+
 
 @dataclass(frozen=True)
 class Spans(_OfTexts):
@@ -175,7 +188,7 @@ class Words(_OfTexts):
     @cached_property
     def text(self) -> Numbers:
         """The number of the text of each word, (words,)."""
-        return np.repeat(np.arange(self.texts), self.count)
+        return owners_of(self.count)
 
     @cached_property
     def characters(self) -> Numbers:
@@ -303,4 +316,4 @@ def duplicate_shares(words: Words, spans: Spans) -> tuple[Floats, Floats]:
     repeated = words.repeated(spans)
     before, whole = words.lengths_before, words.text_characters
     characters = (before[spans.end] - before[spans.first]) * repeated
-    return shares(spans.per_text(repeated), spans.count), shares(spans.per_text(characters), whole)
+    return spans.share(repeated), shares(spans.per_text(characters), whole)

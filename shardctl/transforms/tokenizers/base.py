@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import Bools, Numbers, bytes_of
+from shardctl.format.arrays import Bools, Numbers, bytes_of, edges_of
 
 Ids = npt.NDArray[np.uint32]
 
@@ -38,6 +38,10 @@ class Encoded:
 
     offsets: Numbers
     ids: Ids
+
+    def of(self, text: int) -> Ids:
+        """Return the tokens of one text, by its number."""
+        return self.ids[self.offsets[text] : self.offsets[text + 1]]
 
 
 class Tokenizer(ABC):
@@ -131,7 +135,7 @@ def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:
     """Return the tokens of texts that were encoded one by one."""
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     ids = [np.asarray(part, np.uint32) for part in parts]
-    return Encoded(np.append(0, np.cumsum(lengths)), np.concatenate([np.empty(0, np.uint32), *ids]))
+    return Encoded(edges_of(lengths), np.concatenate([np.empty(0, np.uint32), *ids]))
 
 
 def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:

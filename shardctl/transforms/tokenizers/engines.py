@@ -256,7 +256,7 @@ def not_given_back(tokenizer: Tokenizer) -> str | None:
     encoded = tokenizer.encode(pa.array(texts, pa.string()))
     special = np.array(sorted(tokenizer.special.values()), np.uint32)
     for number, text in enumerate(texts):
-        ids = encoded.ids[encoded.offsets[number] : encoded.offsets[number + 1]]
+        ids = encoded.of(number)
         if tokenizer.decode(ids[~np.isin(ids, special)] if len(special) else ids) != text:
             return text
     return None

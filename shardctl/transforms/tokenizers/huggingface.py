@@ -228,7 +228,7 @@ class HuggingFace(Tokenizer):
         if self._pattern is not None:
             found = self._bare(pa.array(texts, pa.string()))
             for number, text in enumerate(texts):
-                ids = found.ids[found.offsets[number] : found.offsets[number + 1]]
+                ids = found.of(number)
                 sizes = self._sizes[ids]
                 if int(sizes.sum()) == len(text.encode()):
                     yield TokensInText(ids, *places_of(text, sizes))
@@ -435,14 +435,12 @@ def _prove(engine: Engine, said: Json, own: Any, facts: Facts) -> None:
     got = _within(engine.encode(pa.array(texts, pa.string())), *around)
     right = joined([encoding.ids for encoding in own.encode_batch_fast(texts)])
     if not (np.array_equal(right.offsets, got.offsets) and np.array_equal(right.ids, got.ids)):
-        several = zip(texts, _each(right), _each(got), strict=True)
-        differs = next(text for text, ids, its in several if ids != its)
+        differs = next(
+            text
+            for number, text in enumerate(texts)
+            if not np.array_equal(right.of(number), got.of(number))
+        )
         raise UnfitError(f"it gives other tokens than tokenizers for {differs!r:.60}")
-
-
-def _each(encoded: Encoded) -> Iterator[list[int]]:
-    for first, last in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
-        yield encoded.ids[first:last].tolist()
 
 
 def open_file(where: Path, engine: str) -> HuggingFace:

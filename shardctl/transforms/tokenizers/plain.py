@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import bytes_of
+from shardctl.format.arrays import bytes_of, edges_of
 from shardctl.transforms.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,
@@ -137,11 +137,9 @@ class Words(Tokenizer):
         offsets = np.asarray(words.offsets, np.int64)
         flat = words.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         # whitespace at an end gives ""
-        kept = np.asarray(pc.not_equal(flat, "").to_numpy(zero_copy_only=False), bool)
-        found = pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown).to_numpy(
-            zero_copy_only=False
-        )
-        before = np.append(0, np.cumsum(kept))
+        kept = np.asarray(pc.not_equal(flat, ""), bool)
+        found = np.asarray(pc.fill_null(pc.index_in(flat, value_set=self._values), self._unknown))
+        before = edges_of(kept)
         return Encoded(before[offsets - offsets[0]], found[kept].astype(np.uint32))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:

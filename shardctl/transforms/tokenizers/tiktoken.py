@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, edges_of
 from shardctl.system.files import read_named
 from shardctl.system.packages import needed
 from shardctl.system.text import printable, unknown
@@ -201,7 +201,7 @@ def places_of(text: str, sizes: Numbers) -> tuple[Numbers, Numbers]:
     one counts as all of it."""
     data = np.frombuffer(text.encode(), np.uint8)
     begins = (data & 0xC0) != 0x80  # the bytes that begin a character
-    number = np.append(0, np.cumsum(begins))
+    number = edges_of(begins)
     ends = np.cumsum(sizes)
     return number[ends - sizes + (sizes > 0)] - (sizes > 0), number[ends]
 
