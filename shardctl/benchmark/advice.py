@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -281,40 +282,41 @@ def _today(
     return Today(facts.library, facts.how, round(found, 1), min(1.0, found / rate))
 
 
+@dataclass
 class _Trial:
     """The choices, converted and read in a scratch folder."""
 
-    def __init__(
-        self,
-        scratch: Path,
-        recipe: dict[str, Any],
-        options: AdviceOptions,
-        doing: Callable[[str], None],
-    ) -> None:
-        self._scratch, self._recipe, self._options, self._doing = scratch, recipe, options, doing
-        self._reading = BenchOptions(
-            batch_size=options.batch_size,
-            threads=options.threads,
+    scratch: Path
+    recipe: dict[str, Any]
+    options: AdviceOptions
+    doing: Callable[[str], None]
+
+    @cached_property
+    def reading(self) -> BenchOptions:
+        """How each choice is read."""
+        return BenchOptions(
+            batch_size=self.options.batch_size,
+            threads=self.options.threads,
             shuffle=True,
-            recipe=DATASET if recipe.get("reading") else None,
+            recipe=DATASET if self.recipe.get("reading") else None,
         )
 
     def run(self, inputs: int) -> Advice:
         """Try everything."""
         made: dict[Choice, ConvertResult] = {}
         tried: list[Choice] = []
-        for choice in _choices(self._recipe, self._options.lossless):
-            self._doing(f"converting {choice.name}")
+        for choice in _choices(self.recipe, self.options.lossless):
+            self.doing(f"converting {choice.name}")
             try:
                 keys = choice.recipe_keys()
-                made[choice] = self._convert(self._folder(choice), {**self._recipe, **keys})
+                made[choice] = self._convert(self._folder(choice), {**self.recipe, **keys})
             except UsageError as error:
                 tried.append(replace(choice, error=str(error)))
         if not made:
             raise UsageError("; ".join(sorted({str(choice.error) for choice in tried})))
         any_choice, any_made = next(iter(made.items()))
-        rate = self._rate(any_choice) * self._options.gpus
-        check_patience(rate, self._options.batch_size, PROOF_SECONDS)
+        rate = self._rate(any_choice) * self.options.gpus
+        check_patience(rate, self.options.batch_size, PROOF_SECONDS)
         for choice, speed in zip(made, self._speeds(list(made)), strict=True):
             size = made[choice].bytes / made[choice].samples
             done = replace(
@@ -329,8 +331,8 @@ class _Trial:
             records = Manifest.load(LocalFolder(self._folder(any_choice))).inputs
             samples = inputs * any_made.samples / max(1, records)
         else:
-            samples = inputs * samples_per_record(self._recipe)
-        network = self._options.network
+            samples = inputs * samples_per_record(self.recipe)
+        network = self.options.network
         if network is not None:
             tried = [
                 choice if choice.error else _far(choice, tried, network, samples, rate)
@@ -351,7 +353,7 @@ class _Trial:
             total_bytes=total,
             disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
             fits_in_memory=total < memory_bytes() / 2,
-            recipe={**self._recipe, **best.recipe_keys()},
+            recipe={**self.recipe, **best.recipe_keys()},
             jpeg=next(
                 (result.jpeg for choice, result in made.items() if choice.store == "source"), None
             ),
@@ -367,20 +369,20 @@ class _Trial:
         Changed images are stored as is best; those that no step changes are kept as they came. The
         consumer takes `rate` samples/s.
         """
-        once, random = cut(self._recipe) if best.store is not None else ([], [])
+        once, random = cut(self.recipe) if best.store is not None else ([], [])
         if not random:
             return ()
         stored = best.recipe_keys()
         if best.store == "source":
-            stored["store"] = "png" if self._options.lossless else "jpeg:90"
+            stored["store"] = "png" if self.options.lossless else "jpeg:90"
         ways = []
         for where, steps, views in (("conversion", [*once, *random], 1), ("reading", once, None)):
             how, reading = stored if steps else ORIGINAL, [] if views else random
             way, folder = Placement(where, how["store"], views=views), f"steps-{where}"
-            keys = {**self._recipe, **how, "transform": steps, "reading": reading, "variants": 1}
-            ways.append(self._placed(way, rate, self._scratch / folder, keys))
+            keys = {**self.recipe, **how, "transform": steps, "reading": reading, "variants": 1}
+            ways.append(self._placed(way, rate, self.scratch / folder, keys))
         converting, while_reading = ways
-        variants = self._recipe.get("variants", 1)
+        variants = self.recipe.get("variants", 1)
         views = variants if variants > 1 else VARIANTS
         size = views * converting.input_bytes
         of_variants = replace(converting, where="variants", input_bytes=size, views=views)
@@ -390,14 +392,9 @@ class _Trial:
         self, way: Placement, rate: float, folder: Path, recipe: dict[str, Any]
     ) -> Placement:
         """Return a way to do the random steps with what was measured of it."""
-        options = BenchOptions(
-            batch_size=self._options.batch_size,
-            threads=1,
-            shuffle=True,
-            recipe=DATASET if recipe["reading"] else None,
-        )
+        options = replace(self.reading, threads=1, recipe=DATASET if recipe["reading"] else None)
         run = Throughput()
-        self._doing(f"trying {folder.name}")
+        self.doing(f"trying {folder.name}")
         try:
             result = self._convert(folder, recipe)
             loader = open_loader(folder, options, None, drop_last=True)
@@ -424,17 +421,17 @@ class _Trial:
         return replace(choice, ratio=ratio, decode_mb_per_s=speed)
 
     def _folder(self, choice: Choice) -> Path:
-        return self._scratch / choice.name.replace(" ", "-").replace(":", "-")
+        return self.scratch / choice.name.replace(" ", "-").replace(":", "-")
 
     def _convert(self, folder: Path, recipe: dict[str, Any]) -> ConvertResult:
         try:
             return convert(
-                self._scratch / "inputs",
+                self.scratch / "inputs",
                 folder,
                 recipe=recipe,
                 progress=False,
                 labels="none",
-                workers=self._options.workers,
+                workers=self.options.workers,
                 max_rejects="100%",
             )
         except TooManyRejectsError as error:
@@ -446,9 +443,9 @@ class _Trial:
 
     def _rate(self, choice: Choice) -> float:
         """Return how many samples per second one GPU takes."""
-        if self._options.consumer is None:
-            return float(self._options.consumer_rate or 0)
-        preset = find_preset(self._options.consumer)
+        if self.options.consumer is None:
+            return float(self.options.consumer_rate or 0)
+        preset = find_preset(self.options.consumer)
         return samples_per_s(open_dataset(self._folder(choice)), preset, "what was given")[0]
 
     def _speeds(self, choices: list[Choice]) -> list[float]:
@@ -456,14 +453,14 @@ class _Trial:
         rates: list[list[float]] = [[] for _ in choices]
         for _ in range(ROUNDS):
             for choice, found in zip(choices, rates, strict=True):
-                self._doing(f"reading {choice.name}")
+                self.doing(f"reading {choice.name}")
                 run = Throughput()
                 run.run(self._loader(choice), ROUND_SECONDS, lambda _: None)
                 found.append(run.rate)
         return [statistics.median(found) for found in rates]
 
     def _loader(self, choice: Choice) -> Loader:
-        return open_loader(self._folder(choice), self._reading, None, drop_last=True)
+        return open_loader(self._folder(choice), self.reading, None, drop_last=True)
 
     def _recommend(self, tried: list[Choice], rate: float) -> tuple[Choice, float]:
         """Return the best choice that keeps a consumer busy in a test, else the fastest one."""
@@ -478,7 +475,7 @@ class _Trial:
         return fastest, self._proof(fastest, rate)
 
     def _proof(self, choice: Choice, rate: float) -> float:
-        self._doing(f"feeding from {choice.name}")
+        self.doing(f"feeding from {choice.name}")
         with closing(iter(self._loader(choice))) as batches:  # type: ignore[type-var]  # a generator
             return round(feed_paced(batches, rate, PROOF_SECONDS, lambda _: None).utilization, 4)
 

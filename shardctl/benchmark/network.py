@@ -52,11 +52,9 @@ class Network:
         network.
         """
         if bandwidth is None:
-            for name, given in (("latency", latency), ("cache limit", cache_limit)):
+            for name, given in (("latency", latency), ("cache-limit", cache_limit)):
                 if given is not None:
-                    raise UsageError(
-                        f"--{name.replace(' ', '-')} needs --bandwidth, for instance 2Gbit"
-                    )
+                    raise UsageError(f"--{name} needs --bandwidth, for instance 2Gbit")
             return None
         cache = 0 if cache_limit is None else size_of(cache_limit, "cache limit")
         return cls(_bytes_per_s(bandwidth), 0.0 if latency is None else _seconds(latency), cache)

@@ -118,11 +118,11 @@ PRESETS = tuple(
 
 def find_preset(name: str) -> Preset:
     """Return the preset of this name. Raises UsageError, with similar names, if there is none."""
-    names = [preset.name for preset in PRESETS]
-    if name in names:
-        return PRESETS[names.index(name)]
+    named = {preset.name: preset for preset in PRESETS}
+    if name in named:
+        return named[name]
     raise UsageError(
-        f"consumer {name!r} is not known{did_you_mean(name, names, 3) or ';'} `shardctl bench "
+        f"consumer {name!r} is not known{did_you_mean(name, named, 3) or ';'} `shardctl bench "
         "--list-consumers` lists all"
-        f" {len(names)}; name your own function as module:function"
+        f" {len(named)}; name your own function as module:function"
     )

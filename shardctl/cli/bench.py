@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,16 +162,16 @@ WATCH_SECONDS = 1.0
 """How often --watch prints a line."""
 
 
+@dataclass(frozen=True)
 class _Lines:
     """Prints the figures of a loader: a line each time."""
 
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
+    as_json: bool
 
     def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
         """Print the figures."""
         try:
-            click.echo(json.dumps(values) if self._as_json else self._line(values))
+            click.echo(json.dumps(values) if self.as_json else self._line(values))
         except BrokenPipeError as error:  # nobody reads them any more
             raise KeyboardInterrupt from error
 

@@ -310,11 +310,7 @@ _WRITTEN = {"save", *_DRAWN}
 def _check_options(place: DatasetLocation, given: Given) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is
     silently ignored."""
-    of_datasets = (
-        *("shard", "key", "split", "html", "open"),
-        *("diff", "history", "files", "generation"),
-    )
-    whole = [_option(name) for name in of_datasets if name in given]
+    whole = [_option(name) for name in _OF_DATASETS if name in given]
     if place.lone and whole:
         raise UsageError(
             f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset"
@@ -337,6 +333,8 @@ def _check_options(place: DatasetLocation, given: Given) -> None:
             f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}"
         )
 
+
+_OF_DATASETS = ("shard", "key", "split", "html", "open", "diff", "history", "files", "generation")
 
 _BESIDE = {
     "diff": "",

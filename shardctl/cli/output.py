@@ -28,9 +28,11 @@ from shardctl.errors import StorageError, UsageError
 from shardctl.system.report import Section, lines_of
 from shardctl.system.text import printable
 
+_BAD: dict[str, Any] = {"fg": "red", "bold": True}
+
 _LOOKS: dict[str, dict[str, Any]] = {
-    "shardctl": {"fg": "red", "bold": True},
-    "error": {"fg": "red", "bold": True},
+    "shardctl": _BAD,
+    "error": _BAD,
     "warning": {"fg": "yellow", "bold": True},
     "note": {"fg": "cyan"},
 }
@@ -67,7 +69,7 @@ def good(text: str) -> str:
 
 def bad(text: str) -> str:
     """Return a verdict in red: the dataset is damaged, the GPU waits."""
-    return click.style(text, fg="red", bold=True)
+    return click.style(text, **_BAD)
 
 
 def tell(lines: Iterable[str]) -> None:

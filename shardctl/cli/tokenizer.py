@@ -106,27 +106,15 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
         from shardctl.transforms.recipe_files.reading import load_recipe
 
     look_in_current_folder()
-    recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    recipe |= {
-        key: given[key] for key in ("record", "text_field", "encoding") if given[key] is not None
-    }
-    special = (
-        None
-        if given["special_tokens"] is None
-        else [name for name in given["special_tokens"].split(",") if name]
-    )
+    file = given.pop("recipe")
+    recipe = load_recipe(Path(file)) if file else {}
+    reading_texts = {key: given.pop(key) for key in ("record", "text_field", "encoding")}
+    recipe |= {key: value for key, value in reading_texts.items() if value is not None}
+    if given["special_tokens"] is not None:
+        given["special_tokens"] = list(filter(None, given["special_tokens"].split(",")))
     with printing_to_stderr():
         made = train_tokenizer(
-            list(src),
-            out,
-            recipe or None,
-            given["kind"],
-            given["vocab_size"],
-            special,
-            given["max_bytes"],
-            given["overwrite"],
-            given["workers"],
-            progress=output.shows_progress,
+            list(src), out, recipe or None, progress=output.shows_progress, **given
         )
     of = f"{counted(made.documents, 'text')}, {format_bytes(made.bytes)}"
     size = f"{made.vocabulary:,} tokens ({made.kind}) of {of}, in {made.seconds:.1f} s"

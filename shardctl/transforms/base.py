@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -263,6 +263,11 @@ class SampleTransform(Transform):
     def draws(self) -> bool:
         """Whether `apply` needs a generator: making one takes 20 microseconds."""
         return True
+
+    @cached_property
+    def known_names(self) -> set[str]:
+        """Names of fields that were checked already."""
+        return set()
 
     @abstractmethod
     def apply(self, sample: Sample, rng: Rng) -> Sequence[Sample]:

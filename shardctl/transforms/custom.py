@@ -251,17 +251,12 @@ class Custom(SampleTransform, step="custom"):
         """Call the function. Raises Rejection (stage `transform`) where it raises or returns no
         samples."""
         result = _called(self.target, self._call[0], sample, rng)
-        return samples_of(result, self.target, self._known_names)
+        return samples_of(result, self.target, self.known_names)
 
     def code_digest(self) -> str | None:
         """Return the SHA-256 of what decides what the function does, None if nothing is known that
         does."""
         return code_digest(self.target, self._function)
-
-    @cached_property
-    def _known_names(self) -> set[str]:
-        """Names of fields that were checked already."""
-        return set()
 
     @cached_property
     def _function(self) -> Callable[..., Any]:
@@ -369,14 +364,9 @@ class Model(GroupTransform, step="model"):
 
     def _made(self, result: Any) -> Sequence[Sample] | Rejection:
         try:
-            return samples_of(result, self.target, self._known_names)
+            return samples_of(result, self.target, self.known_names)
         except Rejection as rejection:
             return rejection
-
-    @cached_property
-    def _known_names(self) -> set[str]:
-        """Names of fields that were checked already."""
-        return set()
 
     @cached_property
     def _class(self) -> type[Any]:

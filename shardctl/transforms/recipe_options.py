@@ -84,7 +84,7 @@ class Parsed(Written):
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of the strings."""
-        return {"type": "string"} | ({"pattern": self.pattern} if self.pattern else {})
+        return super().schema() | ({"pattern": self.pattern} if self.pattern else {})
 
 
 def _delimiter(value: Any) -> str:
@@ -98,8 +98,7 @@ def _delimiter(value: Any) -> str:
 class KeptShare(ValueType):
     """A share of an area from 0 to 1, or `center`."""
 
-    def __init__(self) -> None:
-        super().__init__("float | str")
+    python = "float | str"
 
     def of_text(self, given: str) -> float | str:
         """Return a number where the text is one."""

@@ -191,8 +191,9 @@ class Span(NumberList):
 class Sides(ValueType):
     """A size in pixels: 224, or 320x240 for width x height. `pair` makes one number both sides."""
 
+    python = "int | str | tuple[int, int]"
+
     def __init__(self, pair: bool = False) -> None:
-        super().__init__("int | str | tuple[int, int]")
         self.pair = pair
 
     def take(self, name: str, value: Any) -> Any:

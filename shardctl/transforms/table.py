@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
@@ -126,10 +127,8 @@ OWN = ("custom", "model")
 def samples_per_record(recipe: Mapping[str, Any]) -> int:
     """Return how many samples a recipe makes of a record: its variants, and the parts of each. The
     functions of a person are left aside."""
-    count = int(recipe.get("variants") or 1)
-    for step in _steps(recipe, Transform, "samples"):
-        count *= step.samples
-    return count
+    parts = math.prod(step.samples for step in _steps(recipe, Transform, "samples"))
+    return int(recipe.get("variants") or 1) * parts
 
 
 def splits_records(recipe: Mapping[str, Any]) -> bool:

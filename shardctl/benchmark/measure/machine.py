@@ -14,7 +14,7 @@ from typing import Any
 
 from shardctl.errors import UsageError
 from shardctl.images.codecs import backend
-from shardctl.system.files import ordinary
+from shardctl.system.files import open_ordinary
 from shardctl.system.machine import memory_bytes, usable_cores
 from shardctl.system.mmap import resident_pages
 from shardctl.system.permutation import evenly_spaced
@@ -105,11 +105,9 @@ def drop(paths: Iterable[Path]) -> None:
         raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
     for path in paths:
         try:
-            descriptor = ordinary(str(path), os.O_RDONLY)
+            file = open_ordinary(path)
         except OSError:
             continue
-        try:
-            os.fsync(descriptor)  # unwritten pages cannot be dropped
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        with file:
+            os.fsync(file.fileno())  # unwritten pages cannot be dropped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from shardctl.loader.blocks.memory import Batch
 from shardctl.system.machine import usable_core_numbers
 
-_FIRST_MS, _LAST_MS, _PER_DECADE = 1e-3, 1e7, 100
+_FIRST_MS, _PER_DECADE = 1e-3, 100
+_EDGES_MS = np.logspace(-3, 7, 10 * _PER_DECADE + 1)
 """Latencies from a microsecond to three hours, in steps of 2.3 %."""
 
 _SERIES = 120
@@ -34,11 +35,7 @@ class Latencies:
     """A histogram of the times between batches, in ms."""
 
     def __init__(self) -> None:
-        decades = math.log10(_LAST_MS / _FIRST_MS)
-        self._edges = np.logspace(
-            math.log10(_FIRST_MS), math.log10(_LAST_MS), int(decades * _PER_DECADE) + 1
-        )
-        self._counts: npt.NDArray[np.int64] = np.zeros(len(self._edges) + 1, np.int64)
+        self._counts: npt.NDArray[np.int64] = np.zeros(len(_EDGES_MS) + 1, np.int64)
 
     def add(self, seconds: float) -> None:
         """Note one."""
@@ -56,7 +53,7 @@ class Latencies:
         if not total:
             return None
         place = int(np.searchsorted(np.cumsum(self._counts), max(1, math.ceil(share * total))))
-        low, high = self._edges[max(0, place - 1)], self._edges[min(place, len(self._edges) - 1)]
+        low, high = _EDGES_MS[max(0, place - 1)], _EDGES_MS[min(place, len(_EDGES_MS) - 1)]
         return float(math.sqrt(low * high))
 
     def histogram(self) -> dict[str, list[float]]:
@@ -69,7 +66,7 @@ class Latencies:
         if not len(there):
             return {"edges_ms": [], "counts": []}
         first, last = int(there[0]), int(there[-1]) + 1
-        edges = self._edges[::step][first : last + 1]
+        edges = _EDGES_MS[::step][first : last + 1]
         return {
             "edges_ms": [float(f"{edge:.4g}") for edge in edges],
             "counts": coarse[first : first + len(edges) - 1].tolist(),
@@ -204,26 +201,17 @@ def _core_ticks() -> dict[int, tuple[int, int]]:
     return ticks
 
 
-def peak_memory_mb(processes: Sequence[int] = ()) -> float:
-    """Return the peak memory of this process so far, with mapped files, in units of 10^6 bytes.
+def memory_with(processes: Sequence[int]) -> tuple[float | None, float]:
+    """Return the current memory of this process without mapped files, None if the system does not
+    report it, and its peak with them, in 10^6 bytes.
 
-    The peaks of other `processes` are added where the system reports them, with the memory that
-    they share in each.
+    Those of other `processes` are added where the system reports them, with the memory that they
+    share in each.
     """
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6) + memory_of_others(
-        processes
-    )[1]
-
-
-def own_memory_mb(processes: Sequence[int] = ()) -> float | None:
-    """Return the current memory of this process without mapped files, in 10^6 bytes; None if the
-    system does not report it.
-
-    Added is that of other `processes`, and what they share with this one.
-    """
-    own = _status_mb("self", "RssAnon")
-    return None if own is None else own + (memory_of_others(processes)[0] or 0.0)
+    own, peak = _status_mb("self", "RssAnon"), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_mb = peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+    others, peaks = memory_of_others(processes)
+    return None if own is None else own + (others or 0.0), peak_mb + peaks
 
 
 def memory_of_others(processes: Sequence[int]) -> tuple[float | None, float]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardctl.benchmark.measure.meters import own_memory_mb, peak_memory_mb
+from shardctl.benchmark.measure.meters import memory_with
 from shardctl.benchmark.measure.result import IN_ORDER
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset
@@ -94,8 +94,8 @@ class OwnDataset:
         """Return the name of the loader's order, and the memory of this process and of the
         loader's."""
         assert isinstance(batches, Loader)  # from `open`
-        memory = own_memory_mb(batches.process_ids), peak_memory_mb(batches.process_ids)
-        return str(batches.stream.identity()["shuffle"] or IN_ORDER), memory
+        order = str(batches.stream.identity()["shuffle"] or IN_ORDER)
+        return order, memory_with(batches.process_ids)
 
     def transfers_of(self, batches: Batches) -> dict[str, int] | None:
         """Return what has come over the network, for a dataset on a store."""

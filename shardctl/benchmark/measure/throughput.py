@@ -244,7 +244,8 @@ def _warm(subject: Subject, options: BenchOptions, result: Throughput) -> Batche
 
 
 def _cold_run(subject: Subject, options: BenchOptions, result: Throughput, report: Report) -> None:
-    """Read epochs that each begin with an empty page cache, for the epochs or seconds of a run.
+    """Read epochs that each begin with an empty page cache, for the epochs or seconds of a run: the
+    shards are dropped from it, opened, and read once, or as much as the time allows.
 
     Nothing is read twice without dropping the cache in between: the second time would come from
     memory.
@@ -255,28 +256,20 @@ def _cold_run(subject: Subject, options: BenchOptions, result: Throughput, repor
         left = None if options.run_seconds is None else options.run_seconds - run.seconds
         if left is not None and left <= 0:
             break
-        _cold_epoch(subject, result, left, report)
+        files = subject.files
+        drop(files)
+        stayed = residency(files)
+        if stayed is not None:
+            result.left_in_cache = max(stayed, result.left_in_cache or 0.0)
+        batches, seconds = subject.open(1)
+        try:
+            result.time.begin(batches)
+            result.first_batches.append(seconds + result.read(batches, left, report))
+            result.time.add(batches)
+            result.note(subject, batches)
+        finally:
+            batches.close()
         epochs += 1
-
-
-def _cold_epoch(
-    subject: Subject, result: Throughput, most_seconds: float | None, report: Report
-) -> None:
-    """Drop the shards from the page cache, open them, and read them once, or as much as the time
-    allows."""
-    files = subject.files
-    drop(files)
-    left = residency(files)
-    if left is not None:
-        result.left_in_cache = max(left, result.left_in_cache or 0.0)
-    batches, seconds = subject.open(1)
-    try:
-        result.time.begin(batches)
-        result.first_batches.append(seconds + result.read(batches, most_seconds, report))
-        result.time.add(batches)
-        result.note(subject, batches)
-    finally:
-        batches.close()
 
 
 def summarize(

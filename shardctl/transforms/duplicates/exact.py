@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array, Bytes, Numbers, dtype_of
+from shardctl.format.arrays import Array, Bools, Bytes, Hashes, Numbers, dtype_of
 from shardctl.format.tables import new_table, open_table
 from shardctl.system.folders import LocalFolder
 
@@ -135,17 +135,20 @@ def repeated(runs: Runs) -> Iterator[tuple[Rows, int]]:
         runs.remove(part)
 
 
+def differ(keys: Hashes) -> Bools:
+    """Return which of some keys are others than those before them, (n,)."""
+    return np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+
+
 def firsts(rows: Rows) -> Numbers:
     """Return for each row that of the same hash with the lowest place: numbers of rows, (n,)."""
     high, low, place = (np.ascontiguousarray(rows[name]) for name in ("high", "low", "place"))
     order = np.argsort(place, kind="stable")
     order = order[np.argsort(high[order], kind="stable")]
-    begins = high[order][1:] != high[order][:-1]
-    others = low[order][1:] != low[order][:-1]
+    begins, others = differ(high[order]), differ(low[order])
     if (others > begins).any():  # half a hash is the same by chance
         order = np.lexsort((place, low, high))
-        begins = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
-    begins = np.append(True, begins)[: len(order)]
+        begins = differ(high[order]) | differ(low[order])
     firsts = np.empty(len(order), np.int64)
     firsts[order] = order[begins][np.cumsum(begins) - 1]
     return firsts

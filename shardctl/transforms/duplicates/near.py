@@ -15,7 +15,7 @@ import xxhash
 
 from shardctl.format.arrays import Bools, Bytes, Floats, Hashes, Numbers, bytes_of
 from shardctl.system.permutation import mix64
-from shardctl.transforms.duplicates.exact import DROPPED, PARTS_BITS, PIECE_BITS, Rows, Runs
+from shardctl.transforms.duplicates.exact import DROPPED, PARTS_BITS, PIECE_BITS, Rows, Runs, differ
 
 PERMUTATIONS = 128
 SHINGLE = 5
@@ -219,16 +219,11 @@ def sketches_of(shingles: Hashes, starts: Numbers) -> tuple[Sketch, Numbers]:
         np.arange(len(starts), dtype=np.uint64), np.diff(np.append(starts, len(shingles)))
     )
     keys = np.sort((row << np.uint64(32)) | (shingles >> np.uint64(32)))
-    keys = keys[_differ(keys)]
+    keys = keys[differ(keys)]
     row_of = (keys >> np.uint64(32)).astype(np.int64)
     keys = keys[np.arange(len(keys)) - np.searchsorted(row_of, row_of) < SKETCH]
     sizes = np.bincount((keys >> np.uint64(32)).astype(np.int64), minlength=len(starts))
     return keys.astype(np.uint32), sizes
-
-
-def _differ(keys: Hashes) -> Bools:
-    """Return which of some keys are others than those before them, (n,)."""
-    return np.append(True, keys[1:] != keys[:-1])[: len(keys)]
 
 
 class Sketches:
@@ -276,10 +271,10 @@ class Sketches:
         count = len(some)
         starts, sizes = self._places[np.concatenate([some, others])].T
         pair = np.repeat(np.concatenate([np.arange(count)] * 2), sizes)
-        within = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        values = self._values[np.repeat(starts, sizes) + within]
+        before = np.cumsum(sizes) - sizes
+        values = self._values[np.repeat(starts - before, sizes) + np.arange(len(pair))]
         keys = np.sort((pair.astype(np.uint64) << np.uint64(32)) | values)
-        begins = _differ(keys)
+        begins = differ(keys)
         twice = np.append(~begins[1:], False)[: len(keys)][begins]
         pair = (keys[begins] >> np.uint64(32)).astype(np.int64)
         place = np.arange(len(pair)) - np.searchsorted(pair, pair)
@@ -343,7 +338,7 @@ def connect(runs: Runs, sketches: Sketches, components: Components, threshold: f
     for rows in runs.parts():
         order = np.lexsort((rows["rank"], rows["key"]))
         key, rank = rows["key"][order], rows["rank"][order]
-        same = ~_differ(key)
+        same = ~differ(key)
         lowest = rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))]
         candidates = np.flatnonzero(same)
         for begin in range(0, len(candidates), _TOGETHER):

@@ -439,32 +439,31 @@ class ModelBatcher:
         does so there. Raises InputError if calls with several records fail, and none of these
         alone.
         """
-        try:
-            return self._finish(careful)
-        finally:
-            self._held, self._ready = [], {}
-
-    def _finish(self, careful: bool) -> list[Outcome]:
         found: dict[int, Outcome] = {}
         left = list(range(len(self._held)))
-        if careful:
-            self._ready = {}  # one at a time is in memory, as later all of them
-            for record in left:
-                self._attempt([record])
-        while left:
-            self._called.clear()
-            try:
-                made = self._attempt(left)
-            except FailedCallError as failed:
-                made = self._culprits(failed)
-            rejected = {
-                record: each.bare() for record, each in made.items() if isinstance(each, Rejection)
-            }
-            if not self._called & rejected.keys():
-                found.update(made)
-                break
-            found.update(rejected)
-            left = [record for record in left if record not in rejected]
+        try:
+            if careful:
+                self._ready = {}  # one at a time is in memory, as later all of them
+                for record in left:
+                    self._attempt([record])
+            while left:
+                self._called.clear()
+                try:
+                    made = self._attempt(left)
+                except FailedCallError as failed:
+                    made = self._culprits(failed)
+                rejected = {
+                    record: each.bare()
+                    for record, each in made.items()
+                    if isinstance(each, Rejection)
+                }
+                if not self._called & rejected.keys():
+                    found.update(made)
+                    break
+                found.update(rejected)
+                left = [record for record in left if record not in rejected]
+        finally:
+            self._held, self._ready = [], {}
         return [each for _, each in sorted(found.items())]
 
     def _culprits(self, failed: FailedCallError) -> dict[int, Outcome]:

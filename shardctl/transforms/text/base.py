@@ -166,16 +166,18 @@ class TextFilter(TextStep):
         return texts
 
 
-def where(
-    texts: pa.Array, chosen: pa.Array, change: Callable[[pa.Array], pa.Array | list[str]]
-) -> pa.Array:
+def each_changed(texts: pa.Array, change: Callable[[str], str]) -> pa.Array:
+    """Return texts, each as `change` makes it."""
+    return pa.array(map(change, texts.to_pylist()), pa.string())
+
+
+def where(texts: pa.Array, chosen: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """Return texts, those that are chosen, (n,) bool, as `change` makes them."""
     import pyarrow.compute as pc
 
     if not chosen.true_count:
         return texts
-    made = change(texts.filter(chosen))
-    changed = pa.array(made, pa.string()) if isinstance(made, list) else made
+    changed = change(texts.filter(chosen))
     return (
         changed if chosen.true_count == len(texts) else pc.replace_with_mask(texts, chosen, changed)
     )

@@ -22,7 +22,7 @@ from shardctl.system.packages import needed
 from shardctl.system.text import unknown
 from shardctl.transforms.base import RejectRow
 from shardctl.transforms.settings import NAMES, SettingError
-from shardctl.transforms.text.base import TextStep, TextTransform, version_of, where
+from shardctl.transforms.text.base import TextStep, TextTransform, each_changed, version_of, where
 from shardctl.transforms.text.words import NEWLINE, Words, is_ascii, texts_of_kept
 
 FORMS = ("NFC", "NFKC", "NFD", "NFKD")
@@ -55,9 +55,7 @@ class Normalize(TextTransform, step="normalize"):
         form: Any = self.unicode
         if unicodedata.is_normalized(form, data.tobytes().decode()):
             return texts
-        return pa.array(
-            [unicodedata.normalize(form, text) for text in texts.to_pylist()], pa.string()
-        )
+        return each_changed(texts, partial(unicodedata.normalize, form))
 
 
 class LowerCase(TextTransform, step="lower_case"):
@@ -69,7 +67,7 @@ class LowerCase(TextTransform, step="lower_case"):
         """Return the texts in lower case."""
         if is_ascii(bytes_of(texts).data):
             return pc.ascii_lower(texts)
-        return pa.array([text.lower() for text in texts.to_pylist()], pa.string())
+        return each_changed(texts, str.lower)
 
 
 class ControlCharacters(TextTransform, step="control_characters"):
@@ -194,22 +192,23 @@ class Html(TextTransform, step="html"):
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without markup. Those without any < and & stay what they are."""
         marked = pc.match_substring_regex(texts, "[<&]" if self.tags else "&")
-        if self.tags:
-            return where(texts, marked, _without_tags)
-        return where(texts, marked, lambda some: [unescape(text) for text in some.to_pylist()])
+        return where(
+            texts, marked, _without_tags if self.tags else partial(each_changed, change=unescape)
+        )
 
 
-def _without_tags(texts: pa.Array) -> list[str]:
+def _without_tags(texts: pa.Array) -> pa.Array:
     """Return the text that a browser shows, each block element on lines of its own."""
     lined = pc.replace_substring_regex(texts, rf"(?i)</?(?:{LINES})(?:[\s/][^<>]*)?>", "\n\\0")
     lined = pc.replace_substring_regex(lined, rf"(?i)<(?:{CELLS})(?:[\s/][^<>]*)?>", " \\0")
-    parser, found = _parser(), []
-    for text in lined.to_pylist():
+    parser = _parser()
+
+    def without_tags(text: str) -> str:
         tree = parser(text)
         tree.strip_tags(UNSEEN)
-        root = tree.root
-        found.append(root.text().strip() if root is not None else "")
-    return found
+        return "" if tree.root is None else tree.root.text().strip()
+
+    return each_changed(lined, without_tags)
 
 
 def _parser() -> Any:

@@ -16,7 +16,14 @@ from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import Limited
 from shardctl.transforms.settings import NAMES, PROBABILITY, SettingError
-from shardctl.transforms.text.base import Rule, TextFilter, TextStep, TextTransform, where
+from shardctl.transforms.text.base import (
+    Rule,
+    TextFilter,
+    TextStep,
+    TextTransform,
+    each_changed,
+    where,
+)
 from shardctl.transforms.text.words import (
     parts_of_words,
     shares,
@@ -185,9 +192,7 @@ class Segment(TextTransform, step="segment"):
     def _divided(self, given: pa.Array) -> pa.Array:
         cut, marks = _rjieba().cut, map(chr, PRIVATE)
         mark = next(mark for mark in marks if not pc.match_substring(given, mark).true_count)
-        divided = pa.array(
-            [mark.join(cut(text, self.new_words)) for text in given.to_pylist()], pa.string()
-        )
+        divided = each_changed(given, lambda text: mark.join(cut(text, self.new_words)))
         # A mark stays at first where no white space is beside it, then where a Chinese character
         # is. Twice each: a word of one character has two marks.
         separator = self.separator.replace("\\", r"\\")

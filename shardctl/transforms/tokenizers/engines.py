@@ -162,12 +162,11 @@ def _parts_for_tiktoken(
     Raises UnfitError where it cannot do the same."""
     model = said.get("model") or {}
     pattern = word_pattern(said.get("pre_tokenizer") or {})
-    added = {token["content"]: token["id"] for token in said.get("added_tokens") or []}
+    added_tokens = said.get("added_tokens") or []
+    added = {token["content"]: token["id"] for token in added_tokens}
     odd = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     has_odd = any(model.get(key) for key in odd) or any(
-        token.get(key)
-        for token in said.get("added_tokens") or []
-        for key in ("lstrip", "rstrip", "single_word")
+        token.get(key) for token in added_tokens for key in ("lstrip", "rstrip", "single_word")
     )
     if model.get("type", "BPE") != "BPE" or said.get("normalizer") or pattern is None or has_odd:
         raise UnfitError("it can do byte-level BPE without a normaliser and odd settings only")

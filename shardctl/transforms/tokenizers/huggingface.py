@@ -140,7 +140,14 @@ class HuggingFace(Tokenizer):
     def _own(self) -> Any:
         """The tokenizer of `tokenizers`. It takes 0.03 s to open, and a process that has an engine
         may never need it."""
-        return _opened(self._data, self._where)
+        needed("tokenizers", "text", f"{self._where}: it")
+        try:
+            return _own_of(self._data)
+        except Exception as error:  # noqa: BLE001 - the package raises plain Exception
+            raise InputError(
+                f"{self._where}: not a tokenizer.json that tokenizers can read "
+                f"({first_line(error)})"
+            ) from None
 
     def _role(self, role: str, names: Sequence[str]) -> int | None:
         """Return the token of a role as the files beside say, or else by its usual names."""
@@ -281,17 +288,6 @@ def pieces_of(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _opened(data: bytes, where: str) -> Any:
-    """Return the tokenizer of a tokenizer.json."""
-    needed("tokenizers", "text", f"{where}: it")
-    try:
-        return _own_of(data)
-    except Exception as error:  # noqa: BLE001 - the package raises plain Exception
-        raise InputError(
-            f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})"
-        ) from None
-
-
 @lru_cache(maxsize=4)
 def _own_of(data: bytes) -> Any:
     """Return the tokenizer of a tokenizer.json, which cuts no text short and fills none up. Raises
@@ -420,14 +416,14 @@ def _prove(engine: Engine, said: Json, own: Any, facts: Facts) -> None:
     """Compare an engine with `tokenizers`. Raises UnfitError where it gives other tokens, and
     whatever it raises itself."""
     around, _, vocabulary = facts
-    added = [token["id"] for token in said.get("added_tokens") or []]
-    if max(vocabulary - 1, *added, 0) > LARGEST:
+    added = said.get("added_tokens") or []
+    if max(vocabulary - 1, *(token["id"] for token in added), 0) > LARGEST:
         raise UnfitError(
             f"a token has a number above {LARGEST:,}, and an engine may make a table of so many"
         )
     if around is None:
         raise UnfitError("the tokens that are added to each text are not the same for all")
-    tokens = [token["content"] for token in said.get("added_tokens") or []]
+    tokens = [token["content"] for token in added]
     size = own.get_vocab_size()
     numbers = [[number] for number in range(0, size, max(1, size // engines.SOME))]
     some = own.decode_batch(numbers, skip_special_tokens=False)

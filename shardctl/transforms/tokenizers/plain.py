@@ -122,8 +122,9 @@ class Words(Tokenizer):
         self._words, self._numbers = words, numbers
         self.files = {FILE: data}
         self.vocabulary = len(words)
-        self.eos, self.bos = of_names(self.special, END_NAMES), of_names(self.special, BEGIN_NAMES)
-        self.pad = of_names(self.special, PAD_NAMES)
+        self.eos, self.bos, self.pad = (
+            of_names(self.special, names) for names in (END_NAMES, BEGIN_NAMES, PAD_NAMES)
+        )
 
     @cached_property
     def _values(self) -> pa.Array:

@@ -137,11 +137,11 @@ def reading_of(library: str, processes: int, epoch: Callable[[], Iterable[Batch]
     return Reading(library, how, max(1, processes), processes > 0, epoch)
 
 
-def data_loader(dataset: Any, processes: int, **options: Any) -> Any:
-    """Return PyTorch's DataLoader, whose worker processes stay for later epochs."""
+def reading_by_workers(library: str, dataset: Any, processes: int, **options: Any) -> Reading:
+    """Return a reader by PyTorch's DataLoader, whose worker processes stay for later epochs."""
     from torch.utils.data import DataLoader
 
-    return DataLoader(
+    loader = DataLoader(
         dataset,
         num_workers=processes,
         persistent_workers=True,
@@ -149,3 +149,4 @@ def data_loader(dataset: Any, processes: int, **options: Any) -> Any:
         worker_init_fn=lambda worker: end_with_parent(),
         **options,
     )
+    return reading_of(library, processes, lambda: loader)

@@ -6,7 +6,7 @@ from typing import Any
 
 import datasets
 
-from .batches import Collate, Reading, data_loader, has_torch, reading_of
+from .batches import Collate, Reading, has_torch, reading_by_workers, reading_of
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
@@ -28,10 +28,10 @@ def open_reading(options: dict[str, Any]) -> Reading:
     collate = Collate(decode, processes)
     size, library = options["batch_size"], f"datasets {datasets.__version__}"
     if processes:
-        loader = data_loader(
-            dataset, processes, batch_size=size, shuffle=options["shuffle"], collate_fn=collate
+        shuffle = options["shuffle"]
+        return reading_by_workers(
+            library, dataset, processes, batch_size=size, shuffle=shuffle, collate_fn=collate
         )
-        return reading_of(library, processes, lambda: loader)
 
     def epoch() -> Any:
         order = dataset.shuffle() if options["shuffle"] else dataset

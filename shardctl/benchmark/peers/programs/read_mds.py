@@ -7,7 +7,7 @@ from typing import Any
 
 import streaming
 
-from .batches import Collate, Reading, data_loader, reading_of
+from .batches import Collate, Reading, reading_by_workers
 
 
 def open_reading(options: dict[str, Any]) -> Reading:
@@ -23,9 +23,13 @@ def open_reading(options: dict[str, Any]) -> Reading:
         shuffle=options["shuffle"],
         batch_size=options["batch_size"],
     )
-    collate = Collate(options["decode"], processes)
-    loader = data_loader(dataset, processes, batch_size=options["batch_size"], collate_fn=collate)
-    return reading_of(f"mosaicml-streaming {streaming.__version__}", processes, lambda: loader)
+    return reading_by_workers(
+        f"mosaicml-streaming {streaming.__version__}",
+        dataset,
+        processes,
+        batch_size=options["batch_size"],
+        collate_fn=Collate(options["decode"], processes),
+    )
 
 
 def _stream(folder: str, scratch: Path) -> Any:

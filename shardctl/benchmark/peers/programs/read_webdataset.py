@@ -6,7 +6,7 @@ from typing import Any
 
 import webdataset
 
-from .batches import Collate, Reading, data_loader, has_torch, reading_of
+from .batches import Collate, Reading, has_torch, reading_by_workers, reading_of
 
 SHUFFLED = 1000
 """Samples that the shuffle buffer has, as in the examples of webdataset."""
@@ -33,8 +33,7 @@ def open_reading(options: dict[str, Any]) -> Reading:
     library = f"webdataset {webdataset.__version__}"
     if not processes:
         return reading_of(library, processes, lambda: pipeline)
-    loader = data_loader(pipeline, processes, batch_size=None, collate_fn=_as_it_is)
-    return reading_of(library, processes, lambda: loader)
+    return reading_by_workers(library, pipeline, processes, batch_size=None, collate_fn=_as_it_is)
 
 
 def _as_it_is(batch: Any) -> Any:
