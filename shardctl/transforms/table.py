@@ -127,7 +127,7 @@ OWN = ("custom", "model")
 def samples_per_record(recipe: Mapping[str, Any]) -> int:
     """Return how many samples a recipe makes of a record: its variants, and the parts of each. The
     functions of a person are left aside."""
-    parts = math.prod(step.samples for step in _steps(recipe, Transform, "samples"))
+    parts: int = math.prod(step.samples for step in _steps(recipe, Transform, "samples"))
     return int(recipe.get("variants") or 1) * parts
 
 
