@@ -117,19 +117,18 @@ class Appending:
 
     def _placed(self, table: pa.Table) -> pa.Table:
         """Return listed files by their paths in the sources of the dataset."""
-        paths, roots = list[str](), list[int]()
-        for path, given in zip(
-            *(table[name].to_pylist() for name in ("path", "root")), strict=True
-        ):
-            root, below, is_folder = self._lies[given]
-            roots.append(root)
-            paths.append(f"{below}/{path}" if below and is_folder else below or path)
-        columns = [
-            pa.array(paths, pa.string()),
-            pa.array(roots, pa.int32()),
-            *table.select(LISTED_SCHEMA.names[2:]).columns,
-        ]
-        return pa.table(columns, schema=LISTED_SCHEMA)
+        batches = []
+        for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
+            lies = [self._lies[given] for given in batch["root"].to_pylist()]
+            paths = [
+                f"{below}/{path}" if below and is_folder else below or path
+                for path, (_, below, is_folder) in zip(batch["path"].to_pylist(), lies, strict=True)
+            ]
+            roots = pa.array([root for root, *_ in lies], pa.int32())
+            others = (batch[name] for name in LISTED_SCHEMA.names[2:])
+            columns = [pa.array(paths, pa.string()), roots, *others]
+            batches.append(pa.record_batch(columns, schema=LISTED_SCHEMA))
+        return pa.Table.from_batches(batches, LISTED_SCHEMA)
 
     def _merged(self, table: pa.Table, rows: Numbers) -> Numbers:
         """Return rows of the files of one folder by their names, each file once."""
@@ -150,17 +149,15 @@ class Appending:
 def _folder_runs(table: pa.Table, first: int) -> Iterator[tuple[tuple[int, list[str]], int, int]]:
     """Yield files of one folder that follow each other in a table: the place of the folder in a
     walk, the first row, counted from `first` on, and the one after the last."""
-    start, place = first, (0, "")
-    for batch in table.select(["root", "path"]).to_batches(max_chunksize=CHUNK_ROWS):
-        for root, path in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            here = root, path.rpartition("/")[0]
-            if here != place:
-                if first > start:
-                    yield (place[0], list(filter(None, place[1].split("/")))), start, first
-                start, place = first, here
-            first += 1
-    if first > start:
-        yield (place[0], list(filter(None, place[1].split("/")))), start, first
+    places = (
+        (root, path.rpartition("/")[0])
+        for batch in table.select(["root", "path"]).to_batches(max_chunksize=CHUNK_ROWS)
+        for root, path in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    for (root, folder), run in groupby(places):
+        end = first + sum(1 for _ in run)
+        yield (root, folder.split("/") if folder else []), first, end
+        first = end
 
 
 def _mixed(one: str, other: str, whole: bool) -> InputError:
@@ -269,22 +266,23 @@ def _look_closer(
     is_other |= walked.are_called(names + (LABELS_FILES if takes_labels_files else ()))
     rows = np.flatnonzero(is_other & ~masked)
     for row, file in zip(rows.tolist(), walked.files(rows), strict=True):
+        form = Form(forms[row])
+        if form is Form.UNNAMED:
+            # One that cannot be read might be an input: better a reject than nothing.
+            form = kind.seen(file, reading)
         if takes_labels_files and is_labels_file(file):
             others.side_files.append((file.opened, file.folder))
-            forms[row] = Form.NOTHING
+            form = Form.NOTHING
         elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
-            forms[row] = Form.NOTHING
-        # One that cannot be read might be an input: better a reject than nothing.
-        elif (form := kind.form(file, reading)) is not Form.NOTHING:
-            forms[row] = form
-        else:
-            forms[row] = form
+            form = Form.NOTHING
+        elif form is Form.NOTHING:
             others.ignored[file.suffix or "no suffix"] += 1
             others.unused.add(file)
             if kind.name == "image" and split_of_list(file.path) is not None:
                 others.lists.append(file)
             if file.fault and file.fault.error == UNREACHABLE:
                 others.unreachable.add(file.opened)
+        forms[row] = form
 
 
 def _masks_among(walked: Walked, rule: LabelRule) -> Bools:
