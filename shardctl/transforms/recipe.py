@@ -172,7 +172,9 @@ class Recipe(RecipeKeys):
     def key_source(self) -> str | None:
         """The field of records that has the keys of samples; None: these are made of the file and
         the number of the record."""
-        return self.key_field or self._chosen_as("key")
+        return self.key_field or next(
+            (old for old, new in self.chosen_fields.items() if new == "key"), None
+        )
 
     @property
     def undivided(self) -> GroupRule | None:
@@ -225,10 +227,7 @@ class Recipe(RecipeKeys):
     @property
     def image_source(self) -> str | None:
         """The field that is chosen as the image, None if none is."""
-        return self._chosen_as("image")
-
-    def _chosen_as(self, name: str) -> str | None:
-        return next((old for old, new in self.chosen_fields.items() if new == name), None)
+        return next((old for old, new in self.chosen_fields.items() if new == "image"), None)
 
     @classmethod
     def draft(cls, given: Json) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
@@ -127,8 +126,10 @@ OWN = ("custom", "model")
 def samples_per_record(recipe: Mapping[str, Any]) -> int:
     """Return how many samples a recipe makes of a record: its variants, and the parts of each. The
     functions of a person are left aside."""
-    parts: int = math.prod(step.samples for step in _steps(recipe, Transform, "samples"))
-    return int(recipe.get("variants") or 1) * parts
+    count = int(recipe.get("variants") or 1)
+    for step in _steps(recipe, Transform, "samples"):
+        count *= step.samples
+    return count
 
 
 def splits_records(recipe: Mapping[str, Any]) -> bool:
