@@ -223,24 +223,35 @@ def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator
         notice(f"left out: {count}, which are no ordinary files")
 
 
-def states_of(places: Iterable[str]) -> tuple[str, int]:
+def states_of(places: Iterable[str]) -> str:
     """Return what stands for the sizes and times of change of files, and of all files in folders,
-    with their names; and the last time of change, in ns."""
-    digest, newest = xxhash.xxh3_128(), 0
+    with their names."""
+    digest = xxhash.xxh3_128()
     for place in places:
         if is_folder(place):
             for files in walk([SourceRoot(place)], lambda _: None):
                 digest.update("\0".join(files.paths).encode())
                 digest.update(files.sizes.tobytes())
                 digest.update(files.mtimes_ns.tobytes())
-                newest = max(newest, int(files.mtimes_ns.max(initial=0)))
         else:
             with suppress(OSError):  # it is not there
-                size, time_ns = version_of(place)
-                digest.update(f"{size} {time_ns}".encode())
-                newest = max(newest, time_ns)
+                digest.update("{} {}".format(*version_of(place)).encode())
         digest.update(b"\n")
-    return digest.hexdigest(), newest
+    return digest.hexdigest()
+
+
+def have_changed(places: Iterable[str], seconds: float) -> bool:
+    """Return whether one of some files, or of all files in folders, may have changed after a time.
+    One that takes the place of another has a new `ctime`, whatever its time of change is."""
+    for place in places:
+        walked = walk([SourceRoot(place)], lambda _: None) if is_folder(place) else iter(())
+        inside = (f"{files.opened}{name}" for files in walked for name in files.names)
+        for path in (place, *inside):
+            with suppress(OSError):  # it is not there
+                status = os.stat(path)  # noqa: PTH116 - see pyproject.toml
+                if max(status.st_ctime, status.st_mtime) >= seconds:
+                    return True
+    return False
 
 
 _Named = tuple[Folder, list[str]]
@@ -357,9 +368,9 @@ def _states(paths: list[str]) -> _States:
         with suppress(OSError, ValueError):  # one cannot be examined, or its name is not UTF-8
             here = "" if paths[0].startswith("/") else f"{os.getcwd()}/"  # noqa: PTH109 - see pyproject.toml
             found = LocalFileSystem().get_file_info([here + path for path in paths])
-            sizes = [each.size for each in found]
-            if None not in sizes:  # only ordinary files have one
-                times = [each.mtime_ns for each in found]
+            sizes, times = [each.size for each in found], [each.mtime_ns for each in found]
+            # only ordinary files have a size; -1 ns stands for no time
+            if None not in sizes and None not in times:
                 return np.array(sizes, np.int64), np.array(times, np.int64), {}
     states, faults = np.zeros((2, len(paths)), np.int64), dict[int, Rejection]()
     for place, path in enumerate(paths):

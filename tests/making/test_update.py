@@ -10,6 +10,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from damage import file_of, flip
@@ -40,6 +41,7 @@ from shardctl.format.names import SHARDS, UPDATE
 from shardctl.format.tables import ShardTable
 from shardctl.making.convert import Listener, conversion, decision, run
 from shardctl.making.convert.decision import Decision
+from shardctl.making.plan import listing
 from shardctl.sources import walk, walked
 from shardctl.system.files import sha256_of
 
@@ -232,8 +234,9 @@ def test_labels_that_have_not_changed_are_not_read_again(
     else:
         names = (str(path.relative_to(source)) for path in files_of(source))
         given = write(file, "file_name,label\n" + "".join(f"{name},{name[:3]}\n" for name in names))
-    os.utime(file, ns=(0, 10**18))  # else it might have changed while it was read
-    convert(source, out, recipe=SMALL, labels=given)
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "CLOCK_SECONDS", -60)  # else it might have changed while it was read
+        convert(source, out, recipe=SMALL, labels=given)
     with monkeypatch.context() as patch:
         patch.setattr(conversion, "read_labels", lambda *_: pytest.fail("they were read"))
         assert convert(source, out, recipe=SMALL, labels=given).status == "up-to-date"
@@ -242,6 +245,36 @@ def test_labels_that_have_not_changed_are_not_read_again(
     file.write_text(file.read_text() + "\n")
     with pytest.raises(DatasetError, match="labels"):
         convert(source, out, recipe=SMALL, labels=given)
+    file.unlink()
+    with pytest.raises(InputError, match=r"no such file|cannot be read"):
+        convert(source, out, recipe=SMALL, labels=given)
+
+
+def test_annotations_that_may_have_changed_while_they_were_read_are_read_again(
+    source, out, tmp_path, monkeypatch
+):
+    file = tmp_path / "boxes.json"
+    given = boxes_of(source, files_of(source)[:3], file)
+    os.utime(file, ns=(0, 10**18))  # an old file takes its place, as tar and rsync put it there
+    convert(source, out, recipe=SMALL, labels=given)
+    monkeypatch.setattr(conversion, "read_labels", Mock(side_effect=KeyError("read again")))
+    with pytest.raises(KeyError, match="read again"):
+        convert(source, out, recipe=SMALL, labels=given)
+
+
+def test_labels_that_come_where_none_were_are_seen(source, out, tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "CLOCK_SECONDS", -60)
+    photo = files_of(source)[0].read_bytes()
+    for name in ("train", "extra"):
+        write(tmp_path / "yolo" / "images" / name / f"{name}.jpg", photo)
+    write(tmp_path / "yolo" / "labels" / "train" / "train.txt", "0 0.5 0.5 0.2 0.2\n")
+    yaml = write(tmp_path / "yolo" / "data.yaml", "names: [a]\ntrain: images/train\n")
+    options: dict[str, Any] = {"labels": f"yolo:{yaml}", "split": "none"}
+    convert(tmp_path / "yolo" / "images", out, **options)
+    assert convert(tmp_path / "yolo" / "images", out, **options).status == "up-to-date"
+    write(tmp_path / "yolo" / "labels" / "extra" / "extra.txt", "0 0.5 0.5 0.2 0.2\n")
+    with pytest.raises(InputError, match="names no folder with"):
+        convert(tmp_path / "yolo" / "images", out, **options)
 
 
 def test_a_new_input_with_the_path_of_another_source_is_refused(source, tmp_path, out):
@@ -643,6 +676,31 @@ def test_only_what_is_new_can_be_appended(source, out):
     write(zebra / "labels.csv", "file,label\n1.jpg,a\n")
     refused(zebra, "labels files name all inputs")
     refused(zebra, "labels files and annotations", labels=zebra / "labels.csv")
+
+
+def test_files_that_are_appended_one_by_one_are_in_the_order_of_a_walk(source, out):
+    """So are those of a new source, and what says more of files there; a source may be empty."""
+    options: dict[str, Any] = {"labels": "none", "split": "none", "append": True}
+    both = sorted(path for path in source.iterdir() if path.is_dir())[:2]
+    convert(both, out, **options | {"append": False})
+    photo = files_of(source)[0].read_bytes()
+    for name in ("c", "a", "b"):
+        write(both[1] / "new" / f"{name}.png", photo)
+    given = [both[1] / "new" / f"{name}.png" for name in ("c", "a", "b")]
+    assert convert(given, out, **options).status == "updated"
+    assert convert(both, out, **options | {"append": False}).status == "up-to-date"
+    (empty := both[1] / "later").mkdir()
+    assert convert(empty, out, kind="image", **options).status == "up-to-date"
+
+
+def test_lists_beside_appended_inputs_are_those_of_the_dataset(source, out):
+    options: dict[str, Any] = {"labels": "none", "split": "none"}
+    both = sorted(path for path in source.iterdir() if path.is_dir())[:2]
+    write(both[1] / "val.txt", "nothing.jpg\n")
+    convert(both, out, **options)
+    write(both[1] / "zz.jpg", files_of(source)[0].read_bytes())
+    assert convert(both[1], out, append=True, **options).status == "updated"
+    assert convert(both, out, **options).status == "up-to-date"
 
 
 # --- what cannot be brought up to date ---

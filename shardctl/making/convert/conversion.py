@@ -34,6 +34,7 @@ from shardctl.making.plan.labels import read_classes
 from shardctl.making.plan.list_files import (
     WALKED,
     Appending,
+    check_listing,
     list_files,
     read_labels,
     refuse_repeated,
@@ -203,6 +204,7 @@ class Conversion:
         damaged.
         """
         if self._before is None or self._before.manifest != manifest:
+            self.target.fetch_dataset()
             with self.staying(manifest):
                 self._before = PreviousDataset(self.folder, manifest)
         return self._before
@@ -220,7 +222,8 @@ class Conversion:
     def refuse_replaced(self, manifest: Manifest | None) -> None:
         """Raise DatasetReplacedError if another dataset has taken the place of that of a manifest,
         None for none."""
-        if self.target.manifest() != manifest:
+        there = self.target.manifest()
+        if (there and there.to_json()) != (manifest and manifest.to_json()):
             raise DatasetReplacedError
 
 
@@ -259,8 +262,6 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     request, target, options = conversion.request, conversion.target, conversion.options
     check_sources(request.roots, target.folder.shown())
     list_all((root.text for root in request.roots), conversion.listener.listing)
-    if options.update or options.append or options.explain or options.copy_rejects is not None:
-        target.fetch_dataset()
     manifest = target.manifest()
     if options.overwrite or manifest is None:
         # a second process imports the modules of the workers while the inputs are listed; the
@@ -276,9 +277,11 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     base_of = SourceBase.of if engines.is_here(options.engine) else SourceBase.anywhere
     bases = tuple(base_of(root.base) for root in request.roots)
     if options.append and manifest is not None:
-        listing, sources = _appended(conversion, manifest, listing, scratch)
+        listing, sources = _appended(conversion, manifest, walked, listing, scratch)
         # nothing is read of those that were not given
         bases = tuple(map(SourceBase.anywhere, map(folder_of, sources)))
+    else:
+        check_listing(listing, walked, reading, rules.labels)
     refuse_repeated(listing)
     settings, others = (
         request.recorded_settings(recipe),
@@ -301,7 +304,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
 
 
 def _appended(
-    conversion: Conversion, manifest: Manifest, listing: Listing, scratch: Path
+    conversion: Conversion, manifest: Manifest, walked: Walked, listing: Listing, scratch: Path
 ) -> tuple[Listing, list[str]]:
     """Return the list of the dataset's inputs and the new ones, and the sources of both. Raises
     DatasetError, InputError."""
@@ -315,6 +318,7 @@ def _appended(
             f"{printable(listing.side_files[0][0])}: labels files name all inputs, and "
             "--append reads new ones alone; use --update"
         )
+    known.refuse_idle(walked, listing, request.labels)
     return known.joined(listing, scratch), known.sources
 
 

@@ -17,7 +17,7 @@ from shardctl.errors import DatasetError, InputError
 from shardctl.format.arrays import numbers_of
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, PLANNED, Json
+from shardctl.format.names import FILES, PLANNED, UPDATE, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.making.convert.conversion import Inputs
@@ -265,6 +265,7 @@ def explain(inputs: Inputs, manifest: Manifest) -> Explanation:
         found.append(Difference("labels", what, "other content", "this content"))
     files: list[Files] = []
     if "inputs" in differ:
+        inputs.conversion.target.fetch_files((FILES, UPDATE))
         table = open_checked_table(folder, FILES)
         rows = rows_before(table, listing)
         known = np.flatnonzero(rows >= 0)

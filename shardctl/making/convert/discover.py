@@ -554,21 +554,26 @@ def _first_types(walked: Walked, reading: Reading, engine: Engine) -> Types | No
 def detect_kind(walked: Walked, reading: Reading) -> str:
     """Return the name of the first kind of which there is an input. Raises InputError if
     there is none of any."""
-    sidecars: dict[str, str] = {}
+    sidecars, ignored = LeftOut(), Counter[str]()
     for kind in KINDS.values():
         for file in walked.of_kind(kind, reading, (Form.ONE, Form.MANY)):
             if not is_labels_file(file) and file.path.rpartition("/")[2].lower() != "readme.md":
                 return kind.name
-            sidecars[file.path] = file.suffix
+            if kind.name == "table" or not is_labels_file(file):  # which two kinds may take
+                sidecars.add(file.path)
+                ignored[file.suffix] -= 1
     # files that cannot be read decide only where no other file does
     for kind in KINDS.values():
         if next(walked.of_kind(kind, reading, (Form.UNKNOWN,)), None) is not None:
             return kind.name
     shown = [root.text for root in walked.roots]
-    ignored = Counter(walked.suffixes[each] or "no suffix" for each in walked.suffix.tolist())
-    ignored -= Counter(sidecars.values())
-    if sidecars and not ignored:
-        found = LeftOut(len(sidecars), next(iter(sidecars))).counted("labels file", "labels files")
+    counts = np.bincount(walked.suffix, minlength=len(walked.suffixes)).tolist()
+    ignored.update(
+        {suffix or "no suffix": n for suffix, n in zip(walked.suffixes, counts, strict=True)}
+    )
+    ignored = +ignored  # those of which there are some
+    if sidecars.count and not ignored:
+        found = sidecars.counted("labels file", "labels files")
         raise InputError(f"{some(shown)}: holds only {found}; --kind table converts such files")
     raise InputError(why_nothing(walked.roots, " and no ".join(KINDS), ignored))
 

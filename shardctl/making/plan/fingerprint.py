@@ -145,5 +145,5 @@ def inputs_digest(listing: Listing, settings: Json) -> str:
                 if buffer is not None:
                     digest.update(buffer)
     if listing.beside:
-        digest.update(json.dumps(sorted(listing.beside)).encode())
+        digest.update(json.dumps(listing.beside_states).encode())
     return digest.hexdigest()[:32]

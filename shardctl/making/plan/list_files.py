@@ -79,7 +79,7 @@ class Appending:
         unread = [pa.nulls(len(files), pa.string())] * 2
         known = files.select([name for name, _ in FILE_FIELDS]).columns
         self._known = pa.table([*known, column_of(mtime_ns), *unread], schema=LISTED_SCHEMA)
-        self._whole, self.sources = whole, list(sources)
+        self._whole, self.sources, self._before = whole, list(sources), len(sources)
         self._lies: list[tuple[int, str, bool]] = []
         """The source that each given one lies in, by its number, its path below that, "" for all of
         it, and whether it is a folder."""
@@ -97,7 +97,7 @@ class Appending:
     def joined(self, new: Listing, scratch: Path) -> Listing:
         """Return a listing of the known files and the new ones, each once, in the order of a walk;
         its table is written into the folder `scratch`. Raises InputError."""
-        if new.whole != self._whole:
+        if len(new) and new.whole != self._whole:
             one, other = (table["path"][0].as_py() for table in (new.table, self._known))
             raise _mixed(one, other, new.whole)
         both = pa.concat_tables([self._known, self._placed(new.table)])
@@ -106,25 +106,38 @@ class Appending:
         for _, of_folder in groupby(sorted(runs), key=itemgetter(0)):
             parts = [np.arange(start, end) for _, start, end in of_folder]
             rows = np.concatenate(parts)
-            order.frombytes((rows if len(parts) == 1 else self._merged(both, rows)).tobytes())
+            # files that were given one by one are in any order
+            is_sorted = len(parts) == 1 and (rows[0] < known or len(self._lies) == 1)
+            order.frombytes((rows if is_sorted else self._merged(both, rows)).tobytes())
         rows = np.frombuffer(order, np.int64)
-        chunks = (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
-        taken = (each for chunk in chunks for each in both.take(pa.array(chunk)).to_batches())
+        table = write_scratch(scratch / "joined.arrow", LISTED_SCHEMA, _taken(both, rows))
+        beside = [self._beside(file) for file in new.beside]
+        lists = [self._beside(file) for file in new.lists]
         roots = tuple(map(SourceRoot, self.sources))  # some may be gone
-        return replace(
-            new, roots=roots, table=write_scratch(scratch / "joined.arrow", LISTED_SCHEMA, taken)
-        )
+        return replace(new, roots=roots, table=table, whole=self._whole, beside=beside, lists=lists)
+
+    def _place(self, given: int, path: str) -> tuple[int, str]:
+        """Return the source of the dataset that has a file of a given one, and its path there."""
+        root, below, is_folder = self._lies[given]
+        return root, f"{below}/{path}" if below and is_folder else below or path
+
+    def _beside(self, file: FoundFile) -> FoundFile:
+        root, path = self._place(file.root, file.path)
+        return file._replace(root=root, path=path)
+
+    def refuse_idle(self, walked: Walked, new: Listing, rule: LabelRule) -> None:
+        """Raise InputError for a source that the dataset does not have and that gives nothing."""
+        for number in idle_roots(len(walked.roots), numbers_of(new.table["root"])):
+            if self._lies[number][0] >= self._before:
+                _refuse_without_inputs(walked, number, rule, new.kind.name)
 
     def _placed(self, table: pa.Table) -> pa.Table:
         """Return listed files by their paths in the sources of the dataset."""
         batches = []
         for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
-            lies = [self._lies[given] for given in batch["root"].to_pylist()]
-            paths = [
-                f"{below}/{path}" if below and is_folder else below or path
-                for path, (_, below, is_folder) in zip(batch["path"].to_pylist(), lies, strict=True)
-            ]
-            roots = pa.array([root for root, *_ in lies], pa.int32())
+            places = list(map(self._place, batch["root"].to_pylist(), batch["path"].to_pylist()))
+            roots = pa.array([root for root, _ in places], pa.int32())
+            paths = [path for _, path in places]
             others = (batch[name] for name in LISTED_SCHEMA.names[2:])
             columns = [pa.array(paths, pa.string()), roots, *others]
             batches.append(pa.record_batch(columns, schema=LISTED_SCHEMA))
@@ -160,6 +173,15 @@ def _folder_runs(table: pa.Table, first: int) -> Iterator[tuple[tuple[int, list[
         first = end
 
 
+def _taken(table: pa.Table, rows: Numbers) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a table in any order, in batches. Neighbours are mostly neighbours there."""
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = rows[start : start + CHUNK_ROWS]
+        order = np.argsort(chunk)
+        found = table_rows(table, chunk[order]).combine_chunks()
+        yield from found.take(pa.array(np.argsort(order))).to_batches()
+
+
 def _mixed(one: str, other: str, whole: bool) -> InputError:
     """Return why files of one record each (`whole`), and of many, are refused together."""
     many, single = (other, one) if whole else (one, other)
@@ -186,10 +208,8 @@ def list_files(
     rule: LabelRule,
     scratch: Path,
 ) -> Listing:
-    """Return the list of the inputs among the files of a walk. `scratch` is a folder for it.
-
-    Raises InputError where there is nothing to convert.
-    """
+    """Return the list of the inputs among the files of a walk; there may be none. `scratch` is a
+    folder for it. Raises InputError."""
     roots = walked.roots
     for root in roots:
         if root.is_folder:
@@ -201,12 +221,6 @@ def list_files(
     rows = np.flatnonzero(forms)  # Form.NOTHING is 0
     ignored = others.ignored
     tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
-    wanted_kind = "table" if reading.image else kind.name
-    if not len(rows):
-        if reading.format:
-            sources = some([root.text for root in roots])
-            raise InputError(notice("none-of-the-format", sources=sources, format=reading.format))
-        raise InputError(why_nothing(roots, wanted_kind, ignored))
     is_one, is_many = forms == Form.ONE, forms == Form.MANY
     if is_one.any() and is_many.any():
         firsts = np.array([int(np.argmax(is_one)), int(np.argmax(is_many))])
@@ -226,15 +240,26 @@ def list_files(
     if others.unreachable.count:
         unreachable = others.unreachable.counted("file or folder", "files and folders")
         listing.note("unreachable", files=unreachable)
-    for number in idle_roots(len(roots), numbers_of(table["root"])):
-        _refuse_without_inputs(walked, number, rule, wanted_kind)
     if rule.files:
         listing.side_files = [_explicit_side_file(file, roots) for file in rule.files]
-    listing.beside = list(map(_state_of, walked.beside))
+    listing.beside, listing.unused = list(walked.beside), others.unused
     if not rule.annotations:
         _take_lists(listing)
-    _tell_of_unused(listing, rule, others.unused, walked)
     return listing
+
+
+def check_listing(listing: Listing, walked: Walked, reading: Reading, rule: LabelRule) -> None:
+    """Refuse sources that give nothing, and warn of files beside images that nothing uses. Raises
+    InputError."""
+    wanted_kind = "table" if reading.image else listing.kind.name
+    if not len(listing):
+        if reading.format:
+            sources = some([root.text for root in walked.roots])
+            raise InputError(notice("none-of-the-format", sources=sources, format=reading.format))
+        raise InputError(why_nothing(walked.roots, wanted_kind, listing.ignored))
+    for number in idle_roots(len(walked.roots), numbers_of(listing.table["root"])):
+        _refuse_without_inputs(walked, number, rule, wanted_kind)
+    _tell_of_unused(listing, rule, walked)
 
 
 def refuse_repeated(listing: Listing) -> None:
@@ -321,6 +346,7 @@ def list_sources(
     """Walk the sources, list the inputs, and read their labels. `scratch` is a folder for it."""
     walked = walk_sources(roots, scratch / WALKED, lambda _: None)
     listing = list_files(walked, kind, reading, rule, scratch)
+    check_listing(listing, walked, reading, rule)
     refuse_repeated(listing)
     read_labels(listing, rule, reading, scratch)
     return listing
@@ -356,26 +382,24 @@ def read_labels(listing: Listing, rule: LabelRule, reading: Reading, scratch: Pa
 def _take_lists(listing: Listing) -> None:
     """Have lists of splits, val.txt, count among the files that decide what is read of others."""
     if listing.whole:
-        listing.beside += map(_state_of, listing.lists)
+        listing.beside += listing.lists
     else:
         listing.lists = ()
 
 
-def _state_of(file: FoundFile) -> str:
-    return f"{file.root} {file.path} {file.size} {file.mtime_ns}"
-
-
-def _tell_of_unused(listing: Listing, rule: LabelRule, unused: Unused, walked: Walked) -> None:
+def _tell_of_unused(listing: Listing, rule: LabelRule, walked: Walked) -> None:
     """Warn of files beside images that look like annotations, and that nothing uses. Raises
     InputError."""
     if listing.kind.name != "image" or not listing.whole or rule.mode != "auto" or rule.annotations:
         return
     folder = numbers_of(listing.table["folder"])
     firsts = np.flatnonzero(np.diff(folder, prepend=-1))
-    names = (walked.folders[number][0] for number in folder[firsts].tolist())
-    images = Images(walked.roots, dict(zip(names, firsts.tolist(), strict=True)), listing.table)
-    refuse_nested_records(chain.from_iterable(unused.places.values()), images)
-    listing.warnings += warnings_of_unused(unused, images)
+    of_folders: dict[str, int] = {}
+    for number, row in zip(folder[firsts].tolist(), firsts.tolist(), strict=True):
+        of_folders.setdefault(walked.folders[number][0], row)
+    images = Images(walked.roots, of_folders, listing.table)
+    refuse_nested_records(chain.from_iterable(listing.unused.places.values()), images)
+    listing.warnings += warnings_of_unused(listing.unused, images)
 
 
 def _read_labels_files(listing: Listing, rule: LabelRule, reading: Reading) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.errors import ShardctlError
 from shardctl.format.arrays import Bools, Hashes, Numbers, hash_column, numbers_of, table_rows
 from shardctl.format.names import Json
 from shardctl.making.notices import notice
@@ -26,13 +28,14 @@ from shardctl.sources.annotations import (
     parse_source,
 )
 from shardctl.sources.annotations.inputs import ToldSplits
+from shardctl.sources.annotations.unused import Unused
 from shardctl.sources.export_description import from_root
 from shardctl.sources.files import SourceRoot, local_copy
 from shardctl.sources.kinds import SampleKind
 from shardctl.sources.label_table import LabelTable
 from shardctl.sources.sidecars import declared_splits
 from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import FoundFile, states_of, suffix_of
+from shardctl.sources.walk import FoundFile, have_changed, states_of, suffix_of
 from shardctl.sources.walked import CHUNK_ROWS
 from shardctl.system.arguments import contradiction
 from shardctl.system.files import sha256_of
@@ -114,8 +117,9 @@ def _group_of(folder: str, name: str, declared: str | None) -> Group:
     return Group(folder, stem, declared is not None)
 
 
-CLOCK_SECONDS = 0.1
-"""How much earlier a time of change may be than the change: file systems take that of a tick."""
+CLOCK_SECONDS = 2
+"""How much earlier a time of change may be than the change: some file systems count in two
+seconds."""
 
 
 @dataclass
@@ -126,8 +130,8 @@ class Listing:
     are the sources. `whole` says that every file is one record; else all have many. `side_files` are
     the labels files, each with the folder that its names start from; `lists` may name the images of
     splits. `side_rows` is each file's row of the
-    labels files, -1 where no row names it: (n,) int64. `beside` names the files that decide what is
-    read of others, each with its size and time of change. `label_states` are as
+    labels files, -1 where no row names it: (n,) int64. `beside` are the files that decide what is
+    read of others, `unused` those that may be annotations. `label_states` are as
     `note_label_states` says. `told` are the splits that annotations or lists tell of. `inside` are the folders named as splits within files, by file, once these are
     cut. `warnings` say what should be looked at before the work begins.
     """
@@ -144,15 +148,23 @@ class Listing:
     annotations: list[Annotations] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)
+    beside: list[FoundFile] = field(default_factory=list)
+    unused: Unused = field(default_factory=Unused)
     told: ToldSplits | None = None
     inside: dict[int, list[str]] = field(default_factory=dict)
     label_states: Json = field(default_factory=dict)
 
     @property
+    def beside_states(self) -> list[str]:
+        """The files that decide what is read of others, each with its size and time of change."""
+        return sorted(
+            f"{each.root} {each.path} {each.size} {each.mtime_ns}" for each in self.beside
+        )
+
+    @property
     def digest_beside(self) -> str:
         """What stands for the files that decide what is read of others, "" if there are none."""
-        beside = "\0".join(sorted(self.beside)).encode()
+        beside = "\0".join(self.beside_states).encode()
         return xxhash.xxh3_128_hexdigest(beside) if beside else ""
 
     @property
@@ -169,13 +181,13 @@ class Listing:
         places = [from_root(place) for each in self.annotations for place in each.places]
         if any(map(is_stored, places)):
             return
-        states, newest = states_of(places)
-        if (places or self.side is not None) and newest < (begun - CLOCK_SECONDS) * 1e9:
+        has_read = places or self.side is not None
+        if has_read and not have_changed(places, begun - CLOCK_SECONDS):
             files = [] if self.side is None else list(self.side.digests)
             self.label_states = {
                 "files": files,
                 "places": places,
-                "states": states,
+                "states": states_of(places),
                 "notices": said,
             }
 
@@ -184,9 +196,11 @@ class Listing:
         what was noted then."""
         if not recorded:
             return False
-        files = [sha256_of(Path(local_copy(file))) for file, _ in self.side_files]
-        states, _ = states_of(recorded["places"])
-        return bool((files, states) == (recorded["files"], recorded["states"]))
+        with suppress(OSError, ShardctlError):  # who reads them says what is wrong
+            files = [sha256_of(Path(local_copy(file))) for file, _ in self.side_files]
+            states = states_of(recorded["places"])
+            return bool((files, states) == (recorded["files"], recorded["states"]))
+        return False
 
     def note(self, which: str, **values: object) -> None:
         """Add a notice (making/notices.py)."""

@@ -63,7 +63,8 @@ class Setup:
     """What is known of the labels beside the lines. `points` are how many keypoints an object has,
     of how many numbers each.
 
-    `missing` are folders of labels that are not there, of images that are. `splits` are those of a
+    `missing` are folders of labels that are not there, of images that are; `absent` all places that
+    were looked for and are not there. `splits` are those of a
     data.yaml.
     """
 
@@ -74,6 +75,7 @@ class Setup:
     flip: tuple[int, ...] | None = None
     point_names: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     splits: ToldSplits | None = None
 
 
@@ -108,9 +110,10 @@ def read(
     files = list(chain(*labelled.values()))
     match = partial(match_files, called=called)
     matched, lost = match_all(files, inputs, given, "labels", ".txt", match)
+    absent = list(setup.absent)
     if is_yaml:
         others = set(range(len(inputs))).difference(matched)
-        _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
+        absent += _refuse_unread(inputs, sorted(others), setup.folders, printable(given))
 
     def parsed(row: int, data: bytes) -> tuple[Marked, None]:
         return parse(data, setup, matched[row]), None
@@ -135,20 +138,21 @@ def read(
         faults=faults,
         notices=notices,
         splits=setup.splits,
-        places=(given, *setup.folders, *setup.missing),
+        places=(given, *setup.folders, *absent),
     )
 
 
 def _refuse_unread(
     inputs: PathTable, rows: Iterable[int], folders: Sequence[str], shown: str
-) -> None:
+) -> list[str]:
     """Raise InputError if one of some inputs has a file of labels in none of the folders that were
-    read."""
-    known = list(map(resolved, folders))
+    read. Return where these would be."""
+    known, looked_for = list(map(resolved, folders)), list[str]()
 
     @lru_cache(AT_ONCE)
     def unread(root: int, folder: str) -> str:
         labels = _labels_of(join(inputs.bases[root], folder))
+        looked_for.append(labels)
         return (
             labels
             if is_folder(labels) and all(path_below(labels, each) is None for each in known)
@@ -164,6 +168,7 @@ def _refuse_unread(
                 f"{shown}: names no folder with {printable(image)}, whose labels are "
                 f"{printable(labels)}; add it"
             )
+    return looked_for
 
 
 # --- lines ---
@@ -346,7 +351,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
     point_names = tuple(map(str, given if isinstance(given, list) else ()))
     if points and not len(set(point_names)) == len(point_names) == points[0]:
         point_names = tuple(map(str, range(points[0])))
-    folders, missing, places = _folders_of(said, file, shown)
+    folders, missing, absent, places = _folders_of(said, file, shown)
     return Setup(
         tuple(folders),
         names,
@@ -355,6 +360,7 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         flip,
         point_names if points else None,
         tuple(missing),
+        tuple(absent),
         ToldSplits(shown, places),
     )
 
@@ -415,9 +421,10 @@ def _shape_of(
 
 def _folders_of(
     said: dict[str, Any], file: str, shown: str
-) -> tuple[list[str], list[str], dict[str, list[Place]]]:
+) -> tuple[list[str], list[str], list[str], dict[str, list[Place]]]:
     """Return the folders of labels, by those of the images: `images` in their paths is `labels`;
-    those that are missing; and where the images of each split are."""
+    those that are missing; all places that are not there; and where the images of each split
+    are."""
     base = above = parent_of(file)
     if isinstance(said.get("path"), str):
         base = next(filter(is_folder, (join(base, said["path"]), normal(said["path"]))), base)
@@ -426,7 +433,8 @@ def _folders_of(
         # Roboflow writes ../train/images for what is right beside the file
         return [join(base, place), join(above, place), join(above, place.removeprefix("../"))]
 
-    folders, tried, missing = list[str](), list[str](), list[str]()
+    folders, tried = list[str](), list[str]()
+    missing, absent = list[str](), list[str]()
     places: dict[str, list[Place]] = {}
     for split in (*SPLITS, *(name for name in said if name not in (*SPLITS, *KEYS))):
         given = said.get(split)
@@ -440,6 +448,7 @@ def _folders_of(
             )
             if images is None:
                 missing.append(f"{place} (not there)")
+                absent += places_of(place)
                 continue
             if split != "minival":  # a part of val
                 places.setdefault(split, []).append(images)
@@ -450,7 +459,9 @@ def _folders_of(
                 found = [parent_of(join(base, line.strip())) for line in lines if line.strip()]
             folders += map(_labels_of, dict.fromkeys(found))
     folders = list(dict.fromkeys(folders))
-    missing += [folder for folder in folders if not is_folder(folder)]
+    lost = [folder for folder in folders if not is_folder(folder)]
+    missing += lost
+    absent += lost
     folders = list(filter(is_folder, folders))
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
@@ -460,7 +471,7 @@ def _folders_of(
         for folder in folders
         if not any(other != folder and path_below(folder, other) is not None for other in folders)
     ]
-    return outer, missing, places
+    return outer, missing, absent, places
 
 
 def _labels_of(images: str) -> str:
