@@ -35,8 +35,8 @@ class Form(IntEnum):
 
 @dataclass(frozen=True)
 class SampleKind:
-    """A kind of sample. `named` says what a file is to it by the end of its name, `seen` what one is
-    of which that does not say it. Files of many records are read by their
+    """A kind of sample. `named` says by the end of its name what a file is to the kind. If the name
+    does not say it, `seen` looks at the file. Files of many records are read by their
     formats (sources/formats); `fields` turns the bytes of a file that is one record, and its path,
     into fields of a sample, and raises Rejection (stages `read`, `decode`).
 

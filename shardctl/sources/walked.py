@@ -209,8 +209,8 @@ def write_scratch(
     batches: Iterable[pa.RecordBatch],
     found: Callable[[int], None] = lambda _: None,
 ) -> pa.Table:
-    """Write a table in batches of CHUNK_ROWS rows, whatever lengths it is given in, and return it,
-    mapped. `found` is told how many rows there are. It need not outlive the process, so it is
+    """Write batches of any length as a table with batches of CHUNK_ROWS rows. Return it, mapped into
+    memory. `found` is told how many rows there are. The file need not outlive the process, so it is
     neither synced nor renamed."""
     with (
         naming_the_path(path),

@@ -148,8 +148,8 @@ class ConvertRequest:
 
 @dataclass
 class Conversion:
-    """One call of `convert`: who does what was requested, where, and since when. `held` is the lease
-    of the target where the caller has it. `asks_cost`: the plan says what it will all cost.
+    """One call of `convert`: the request, and who does it. `held` is the lease of the target if the
+    caller has it. `asks_cost` says that the plan estimates the cost.
 
     Another process may replace the dataset that is at the target at any time that this one holds no
     lease.
@@ -323,9 +323,12 @@ def _appended(
 
 
 def _labels_before(inputs: Inputs) -> str:
-    """Return what stands for labels files and annotations, if all else is as it was when the
-    dataset was made, and they have the sizes and times of change that they had: they need not be
-    read again, and the notices of that are repeated. Else ""."""
+    """Return the digest of labels files and annotations that the dataset records, "" if they must
+    be read.
+
+    They need not be read if nothing else has changed, and their files have the sizes and times of
+    change that they had. Then the notices of the reading are repeated.
+    """
     conversion, manifest, listing = inputs.conversion, inputs.manifest, inputs.listing
     if (
         manifest is None

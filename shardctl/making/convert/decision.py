@@ -39,8 +39,8 @@ UPDATING = "-update"
 
 
 class Decision(Enum):
-    """What a conversion does: nothing, as the dataset is there; MAKE a dataset, in the place of
-    another one if there is one; or FOLLOW what changed in the inputs of the one that is there."""
+    """What a conversion does. NOTHING: the dataset is there. MAKE: it makes a dataset, which takes
+    the place of another one. FOLLOW: it brings the one that is there up to date."""
 
     NOTHING = auto()
     MAKE = auto()

@@ -210,8 +210,8 @@ def _plan_only(inputs: Inputs, decision: Decision) -> ConvertResult:
 def begin_job(
     inputs: Inputs, decision: Decision, held: WriteLease, all_types: bool = False
 ) -> PlannedJob | ConvertResult:
-    """Begin a job, or return an unfinished one; the result where a killed process has all but
-    committed it.
+    """Begin a job, or return an unfinished one. If a killed process has all but committed it, return
+    the result.
 
     `all_types` begins anew where there is an unfinished one: the types of fields are found in all
     records. The caller holds the lease. Raises DatasetReplacedError if the dataset is another one

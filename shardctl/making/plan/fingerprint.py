@@ -32,8 +32,8 @@ shards."""
 
 
 def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
-    """Return one digest per thing that can differ, so that a difference can be named, but for the
-    files of the sources; `versions` are readable as they are."""
+    """Return one digest for each thing that can differ, except the files of the sources. So a
+    difference can be named. `versions` are readable as they are."""
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     return {
         "recipe": _digest(recipe.to_json()),

@@ -283,7 +283,7 @@ def _look_closer(
     others: _Others,
 ) -> None:
     """Look at the files whose names do not say that they are inputs, and at those that may be
-    labels files: note what each is in `forms` (n,), and the others."""
+    labels files. `forms` (n,) gets what each is; `others` gets those that are no inputs."""
     explicit = {resolved(given) for given in rule.files}
     names = tuple(map(name_of, explicit))
     takes_labels_files = rule.mode == "auto" and kind.takes_labels_files and reading.image is None
