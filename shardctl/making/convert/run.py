@@ -461,7 +461,7 @@ def _commit(
     TooManyRejectsError."""
     job, before, conversion = planned.job, planned.before, planned.inputs.conversion
     listing, target = planned.listing, conversion.target
-    if before is not None and (made.rejected or not job.changes or job.changes.changed):
+    if before is not None and (made.rejected or (job.changes and job.changes.changed)):
         # `matching` is None where the job was planned by a process that was stopped.
         matching = planned.matching or match_files(before, listing, job.folder / FILES)
         checked, loses = check_new(job, tables_of(job, target, made), matching, before, listing)
