@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import dtype_of, is_list, items_of
+from shardctl.format.arrays import is_list, items_of
 from shardctl.format.token_columns import list_offsets
 
 
@@ -141,12 +141,12 @@ def _each(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
 
 def _floats(array: pa.Array) -> list[Any]:
     """Return floats of 16 or 32 bits as the shortest numbers that are nearest to them."""
-    narrow = array.to_numpy(zero_copy_only=False).astype(dtype_of(array.type))
-    exact = narrow.astype(np.float64)
-    short = narrow.astype(str).astype(np.float64)
-    with np.errstate(over="ignore"):  # the largest float32, written shortly, may round to infinity
-        same = short.astype(narrow.dtype) == narrow
-    return _with_nulls(array, np.where(same, short, exact).tolist())
+    narrow = array.to_numpy(zero_copy_only=False)
+    # Arrow writes float32 six times as fast as numpy, and float16 as if it were float32.
+    texts = array.cast(pa.string()) if narrow.itemsize == 4 else pa.array(narrow.astype(str))
+    short = texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    same = short.astype(narrow.dtype) == narrow  # but for 7.038531e-26, alone of all float32
+    return _with_nulls(array, np.where(same, short, narrow).tolist())
 
 
 def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
@@ -212,8 +212,8 @@ def _is_narrow_float(type_: pa.DataType) -> bool:
 
 
 def _is_plain(type_: pa.DataType) -> bool:
-    fitting = (_types.is_null, _types.is_boolean, _types.is_integer, _types.is_float64, _is_text)
-    return any(fits(type_) for fits in fitting)
+    plain = _types.is_null, _types.is_boolean, _types.is_integer, _types.is_float64, _is_text
+    return any(fits(type_) for fits in plain)
 
 
 def _is_text(type_: pa.DataType) -> bool:
