@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -235,25 +236,22 @@ class Picture:
     renamed: bool
 
 
-def pictures(work: Work) -> Iterator[Picture]:
-    """Yield the samples of a part. Raises InputError for an image or objects that cannot be read,
-    and DatasetError."""
+def pictures(work: Work, members: Collection[str]) -> Iterator[Picture]:
+    """Yield the samples of a part, with these members of objects. Raises InputError for an image or
+    objects that cannot be read, and DatasetError."""
     image, objects = marked_columns(work.source)
     several = _repeated(work.source, work.split)
     role, row = main_role(work.source), 0
-    names = [field.name for field in work.fields]
     for batch in work.batches():
-        columns = dict(zip(names, batch.columns, strict=True))
-        marked = to_json(columns[objects])
-        ids = columns[IMAGE_ID].to_pylist() if IMAGE_ID in columns else None
-        for place, key in enumerate(columns[KEY].to_pylist()):
-            data = columns[image][place].as_py()["bytes"]
+        columns = {field.name: batch.column(field.written) for field in work.fields}
+        ids = columns[IMAGE_ID].to_pylist() if IMAGE_ID in columns else repeat(None)
+        marked = objects_of(columns[KEY], columns[objects], role, members)
+        for stored, image_id, (key, each) in zip(columns[image], ids, marked, strict=False):
+            data = stored["bytes"].as_py()
             plain = plain_stem(key, work.split, IMAGE_SUFFIXES)
             stem = safe_name(plain)
             if folded(stem) in several:
                 stem = f"{stem}{MARK}{MARK}{work.number}-{row}"
-            each = objects_of(key, marked[place], role)
-            image_id = ids[place] if ids is not None else None
             yield Picture(
                 key,
                 f"{stem}.{suffix_of(data)}",
@@ -294,28 +292,28 @@ def stored_size(image: pa.Scalar, key: str) -> tuple[int, int]:
 
 
 def objects_of(
-    key: str, objects: dict[str, list[Any]] | None, role: Objects
-) -> list[ObjectRecord] | None:
-    """Return the objects of a sample one by one. Raises InputError if their lists or categories do
-    not go together."""
-    if objects is None:
-        return None
-    try:
-        each = [
-            dict(zip(objects, items, strict=True)) for items in zip(*objects.values(), strict=True)
-        ]
-    except (TypeError, ValueError):
-        raise InputError(
-            f"{key!r}: its objects have lists that differ in length; `shardctl verify` tells more"
-        ) from None
-    most = 2**31 if role.names is None else len(role.names)
-    for item in each:
-        if item["category"] is None or not 0 <= item["category"] < most:
+    keys: pa.Array, objects: pa.Array, role: Objects, members: Collection[str]
+) -> Iterator[tuple[str, list[ObjectRecord] | None]]:
+    """Yield the key of each sample and its objects one by one, with these members. Raises
+    InputError if their lists or categories do not go together."""
+    classes = range(2**31 if role.names is None else len(role.names))
+    needed = pa.struct([field for field in objects.type if field.name in members])
+    for key, lists in zip(keys.to_pylist(), to_json(objects.cast(needed)), strict=True):
+        try:
+            each = lists and [
+                dict(zip(lists, items, strict=True)) for items in zip(*lists.values(), strict=True)
+            ]
+        except (TypeError, ValueError):
             raise InputError(
-                f"{key!r}: an object has the category {item['category']}, which has no name; "
-                "`shardctl verify` tells more"
-            )
-    return each
+                f"{key!r}: its lists of objects differ in length; `shardctl verify` tells more"
+            ) from None
+        for item in each or ():
+            if item["category"] not in classes:
+                raise InputError(
+                    f"{key!r}: the category {item['category']} of an object has no name; "
+                    "`shardctl verify` tells more"
+                )
+        yield key, each
 
 
 def said_of_sizes(source: Source) -> list[str]:

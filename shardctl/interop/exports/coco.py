@@ -83,7 +83,7 @@ class Coco(AnnotatedImagesExport):
             replacing(work.piece(objects_piece)) as annotations,
             writing(work, FOLDER) as loose,
         ):
-            for picture in pictures(work):
+            for picture in pictures(work, _KEPT):
                 samples += 1
                 loose.write(f"{work.split}/{picture.name}", picture.data)
                 renamed += picture.renamed

@@ -84,8 +84,8 @@ class Files(Export):
         piece = f"{work.split}/{METADATA}.{work.number:05d}"
         with replacing(work.piece(piece)) as lines, writing(work, work.split) as loose:
             for batch in work.batches(plain=True):
-                fields = [field.name for field in work.fields]
-                named = naming.names(dict(zip(fields, batch.columns, strict=True)).__getitem__)
+                columns = {field.name: batch.column(field.written) for field in work.fields}
+                named = naming.names(columns.__getitem__)
                 for row, ((stem, wanted), (files, others)) in enumerate(
                     zip(named, _records(batch, work.fields), strict=True), samples
                 ):

@@ -134,9 +134,13 @@ class LooseFiles:
     def write(self, name: str, data: bytes) -> None:
         """Write a file. It counts only when its part is done, so that it needs no temporary name.
         Raises StorageError."""
-        path = self._work.path(name)
-        with naming_the_path(path):
-            path.write_bytes(data)
+        try:
+            with open(f"{self._work.folder}/{name}", "wb") as file:
+                file.write(data)
+        except OSError:  # its folder is not there yet, or there is a fault to name
+            path = self._work.path(name)
+            with naming_the_path(path):
+                path.write_bytes(data)
         self._lines += f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode()
         self._files += 1
         self._bytes += len(data)

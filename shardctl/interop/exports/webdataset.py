@@ -121,11 +121,7 @@ def _is_image_member(column: Column, part: str) -> bool:
         stem not in column.source.written_names.values()
         and part.replace("%2e", ".") == column.target
     )
-    return _is_bytes(column) and bool(stem) and suffix in IMAGE_SUFFIXES and plain
-
-
-def _is_bytes(column: Column) -> bool:
-    return is_binary(column.type)
+    return is_binary(column.type) and bool(stem) and suffix in IMAGE_SUFFIXES and plain
 
 
 def _member(column: Column, part: str) -> str | None:
@@ -140,7 +136,7 @@ def _member(column: Column, part: str) -> str | None:
         return "txt"
     if is_packed(column.type):
         return f"{part}.npy"
-    return f"{part}.bin" if _is_bytes(column) else None
+    return f"{part}.bin" if is_binary(column.type) else None
 
 
 def _samples(
@@ -149,7 +145,9 @@ def _samples(
     """Yield the key of each sample of a batch, and its members as pairs of extension and bytes."""
     keys = batch.column("__key__").to_pylist()
     makers = [
-        _MAKERS.get(_kind(field), _bytes)(batch.column(place), field.written)
+        _MAKERS.get("image" if field.form != "value" else field.written.rpartition(".")[2], _bytes)(
+            batch.column(place), field.written
+        )
         for place, field in enumerate(fields)
         if field.written != "__key__" and not field.written.startswith(IN_JSON)
     ]
@@ -182,12 +180,6 @@ def _samples(
 
 Maker = Callable[[int], "tuple[str, bytes] | None"]
 """Returns the member of a row: its extension and its bytes, None if there is none."""
-
-
-def _kind(field: Field) -> str:
-    if field.form != "value":
-        return "image"
-    return field.written.rpartition(".")[2]
 
 
 def _images(array: pa.Array, written: str) -> Maker:

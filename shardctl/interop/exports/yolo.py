@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardctl.errors import UsageError
-from shardctl.format.python_values import to_json
 from shardctl.format.roles import Objects
 from shardctl.interop.exports.annotated_images import (
     IMAGE_ID,
     NO_NAMES,
     AnnotatedImagesExport,
-    Members,
     ObjectRecord,
     is_whole,
     main_role,
@@ -113,17 +111,17 @@ class Yolo(AnnotatedImagesExport):
         samples = objects = renamed = 0
         points = self._points(work.source)
         with writing(work, LABELS) as loose:
-            for picture in pictures(work):
+            for picture in pictures(work, self._members):
                 samples += 1
                 loose.write(f"{IMAGES}/{work.split}/{picture.name}", picture.data)
                 renamed += picture.renamed
                 if picture.objects is None:
                     continue
-                kept = [each for each in picture.objects if self._is_kept(each, points)]
                 lines = [
-                    line
-                    for each in kept
-                    if (line := self._line(each, picture.size, points)) is not None
+                    f"{each['category']} {' '.join(map(_number, cells))}\n"
+                    for each in picture.objects
+                    if self._is_kept(each, points)
+                    and (cells := self._cells(each, picture.size, points)) is not None
                 ]
                 name = f"{LABELS}/{work.split}/{picture.name.rpartition('.')[0]}.txt"
                 loose.write(name, "".join(lines).encode())
@@ -138,11 +136,8 @@ class Yolo(AnnotatedImagesExport):
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write data.yaml."""
         splits = [split for split, found in done.of_splits() if any(each.samples for each in found)]
-        points = self._points(done.source)
-        data = "".join(
-            f"{line}\n" for line in self._data_yaml(done.source, splits, points)
-        ).encode()
-        return done.write({DATA: data})
+        lines = self._data_yaml(done.source, splits, self._points(done.source))
+        return done.write({DATA: "".join(f"{line}\n" for line in lines).encode()})
 
     def notes(self, source: Source) -> tuple[str, ...]:
         """Say what is not in the files."""
@@ -186,14 +181,13 @@ class Yolo(AnnotatedImagesExport):
         if found.having.get("iscrowd"):
             lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
         if self.task == "segment":
-            lost += _said_of_polygons(found)
+            if found.several:
+                lost.append(f"{counted(found.several, 'object')} of several polygons")
+            if found.bare:
+                lost.append(f"{counted(found.bare, 'object')} without a polygon")
         points = self._points(source)
-        uneven = (
-            sum(number for count, number in found.points.items() if count not in (0, points))
-            if points
-            else 0
-        )
-        if uneven:
+        uneven = sum(number for count, number in found.points.items() if count not in (0, points))
+        if points and uneven:
             lost.append(f"{counted(uneven, 'object')} whose keypoints are not {points}")
         if outside := _outside(source, self):
             lost.append(f"{counted(outside, 'object')} with places outside of the image")
@@ -219,26 +213,29 @@ class Yolo(AnnotatedImagesExport):
             return len(each["keypoints"] or ()) in (0, points)
         return self.task != "segment" or len(each["segmentation"] or ()) == 1
 
-    def _line(self, each: ObjectRecord, size: tuple[int, int], points: int) -> str | None:
-        """Return the line of an object; None if places of it are too far outside of the image for
-        YOLO's readers."""
-        seen: list[float] = []
+    @property
+    def _members(self) -> tuple[str, ...]:
+        """The members of objects that a line is made of."""
+        beside = () if self.task == "segment" else ("bbox",)
+        return "category", "iscrowd", TASKS[self.task], *beside
+
+    def _cells(self, each: ObjectRecord, size: tuple[int, int], points: int) -> list[float] | None:
+        """Return the numbers in the line of an object; None if places of it are too far outside of
+        the image for YOLO's readers."""
         if self.task == "segment":
-            shares = inside = _shares(each["segmentation"][0], size)
+            cells = inside = _shares(each["segmentation"][0], size)
             lengths: list[float] = []
         else:
-            x, y, width, height = each["bbox"]
-            shares = _shares([x + width / 2, y + height / 2, width, height], size)
-            inside, lengths = shares[:2], shares[2:]
-        cells = [*map(_number, shares)]
+            (across, down), (x, y, width, height) = size, each["bbox"]
+            inside = [(x + width / 2) / across, (y + height / 2) / down]
+            lengths = [width / across, height / down]
+            cells = inside + lengths
         if self.task == "pose":
             for x, y, visible in each["keypoints"] or [[0, 0, 0]] * points:
                 place = _shares([x, y], size)
-                seen += place if visible > 0 else []
-                cells += [*map(_number, place), _number(visible)]
-        if stray_share([*inside, *seen], lengths) is not None:
-            return None
-        return f"{each['category']} {' '.join(cells)}\n"
+                inside += place if visible > 0 else []
+                cells += [*place, visible]
+        return cells if stray_share(inside, lengths) is None else None
 
     def _data_yaml(self, source: Source, splits: Sequence[str], points: int) -> Iterator[str]:
         """Yield the lines of data.yaml. Text is in quotes, as JSON has it, which is YAML too."""
@@ -270,12 +267,6 @@ def _said_of_points(role: Objects) -> Iterator[str]:
             yield f"  {number}: [{', '.join(map(quoted, role.keypoints))}]"
 
 
-def _said_of_polygons(found: Members) -> list[str]:
-    """Say how many objects have another number of polygons than one."""
-    said = [f"{counted(found.several, 'object')} of several polygons"] if found.several else []
-    return said + ([f"{counted(found.bare, 'object')} without a polygon"] if found.bare else [])
-
-
 @lru_cache(maxsize=1)
 def _outside(source: Source, export: Yolo) -> int:
     """Return how many objects have places outside of their image. The headers of all images with
@@ -284,13 +275,14 @@ def _outside(source: Source, export: Yolo) -> int:
     role, points = main_role(source), export._points(source)
     outside = 0
     for block in source.columns((KEY, image, objects)):
-        marked = to_json(block.column(objects))
-        for place, key in enumerate(block.column(KEY).to_pylist()):
-            each = objects_of(key, marked[place], role)
-            kept = [item for item in each or () if export._is_kept(item, points)]
-            if kept:
-                size = stored_size(block.column(image)[place], key)
-                outside += sum(export._line(item, size, points) is None for item in kept)
+        marked = objects_of(block.column(KEY), block.column(objects), role, export._members)
+        for data, (key, each) in zip(block.column(image), marked, strict=True):
+            if each:
+                size = stored_size(data, key)
+                outside += sum(
+                    export._is_kept(item, points) and export._cells(item, size, points) is None
+                    for item in each
+                )
     return outside
 
 
