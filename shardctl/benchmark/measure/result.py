@@ -349,8 +349,11 @@ class BenchResult:
         stored, samples = int(self.dataset["bytes"]), int(self.dataset["samples"])
         return stored / max(1, samples)
 
-    def figures(self) -> Iterator[tuple[str, str]]:
-        """Yield the figures of reading, each with its meaning, for people."""
+    def figures(self) -> list[tuple[str, str]]:
+        """Return the figures of reading, each with its meaning, for people."""
+        return list(self._figures())
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
         low, high = min(self.runs), max(self.runs)
         several = f"median of {len(self.runs)} runs from {low:,.0f} to {high:,.0f}"
         yield f"{self.samples_per_s:,.0f} samples/s", several if len(self.runs) > 1 else "one run"
@@ -426,7 +429,7 @@ class BenchResult:
 def bench_report(found: BenchResult, shown: str) -> Iterator[Section]:
     """Yield what is told of a measurement; `shown` names the shards."""
     notes = found.reader.notes if found.reader is not None else ()
-    yield Section(f"{shown}: {found.reading}", (Figures([*found.figures()]), *notes))
+    yield Section(f"{shown}: {found.reading}", (Figures(found.figures()), *notes))
     if found.against is not None:
         yield found.against.report(found.bytes_per_sample)
     if found.consumer is not None:
