@@ -35,13 +35,14 @@ class Form(IntEnum):
 
 @dataclass(frozen=True)
 class SampleKind:
-    """A kind of sample. `named` says by the end of its name what a file is to the kind. If the name
-    does not say it, `seen` looks at the file. Files of many records are read by their
-    formats (sources/formats); `fields` turns the bytes of a file that is one record, and its path,
-    into fields of a sample, and raises Rejection (stages `read`, `decode`).
+    """A kind of sample.
 
+    `named` says by the end of its name what a file is to the kind. If the name does not say it,
+    `seen` looks at the file; with `of_exports`, only files of an export are looked at. Formats
+    (sources/formats) read files of many records. `fields` makes the fields of a sample from the
+    bytes and the path of a file that is one record, and raises Rejection (stages `read`, `decode`).
     `columns` are those that `fields` fills; None: one image, whose type is the recipe's.
-    `of_exports` says that `seen` is for files of an export alone. `takes_labels_files` says whether labels files beside the files are looked for.
+    `takes_labels_files` says whether labels files beside the files are looked for.
     """
 
     name: str

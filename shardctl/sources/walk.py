@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -78,12 +78,11 @@ class FoundFile(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """Files of one folder that follow each other: all of them, or some thousand. `folder` is its
-    path below the source with the number `root`; `opened` is what stands before the `names` where
-    they are opened.
+    """Files of one folder that follow each other: all of them, or some thousand.
 
-    `sizes` are in bytes, `mtimes_ns` are their times of change: (n,) int64. `faults` has those that
-    cannot be inputs, by place.
+    `folder` is the path of the folder below the source with the number `root`. The path of a file
+    is `opened` and its name. `sizes` are in bytes, `mtimes_ns` are the times of change: (n,) int64.
+    `faults` has the files that cannot be inputs, by place.
     """
 
     root: int
@@ -98,9 +97,8 @@ class FolderFiles:
     def suffixes(self) -> list[str]:
         """The end of each name, as `suffix_of` returns it."""
         ends = [name[name.rfind(".") :] if "." in name else "" for name in self.names]
-        known = {
-            end: suffix_of(f"0{end}") for end in set(ends)
-        }  # nearly all: there may be millions
+        # few of millions: a call for each would take twice the time
+        known = {end: suffix_of(f"0{end}") for end in set(ends)}
         if COMPRESSED.isdisjoint(known.values()):
             return [known[end] for end in ends]
         return list(map(suffix_of, self.names))
@@ -205,16 +203,23 @@ def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator
     its files would be missing silently.
     """
     hidden, special = LeftOut(), LeftOut()
-    for number, root in enumerate(roots):
-        if root.is_stored:
-            yield from _walk_store(number, root.text, hidden)
-        elif root.is_folder:
-            named = _names_below(root.text, notice, hidden, special)
-            yield from _examined(number, named)
+
+    def named(numbers: Iterable[int]) -> Iterator[_Named]:
+        for number in numbers:
+            text = roots[number].text
+            if roots[number].is_folder:
+                for folder, names in _names_below(text, notice, hidden, special):
+                    yield number, folder, names
+            else:
+                own = name_of(text)
+                yield number, Folder("", text[: -len(own)] or ".", ()), [own]
+
+    for is_stored, numbers in groupby(range(len(roots)), lambda number: roots[number].is_stored):
+        if is_stored:
+            for number in numbers:
+                yield from _walk_store(number, roots[number].text, hidden)
         else:
-            own = name_of(root.text)
-            place = Folder("", root.text[: -len(own)] or ".", ())
-            yield from _examined(number, iter([(place, [own])]))
+            yield from _examined(named(numbers))
     if hidden.count:
         count = hidden.counted("hidden file or folder", "hidden files and folders")
         notice(f"left out: {count} (a dot before the name, or of a system)")
@@ -254,13 +259,13 @@ def have_changed(places: Iterable[str], seconds: float) -> bool:
     return False
 
 
-_Named = tuple[Folder, list[str]]
-"""A folder, and names of files in it, in order."""
+_Named = tuple[int, Folder, list[str]]
+"""The number of a source, a folder in it, and names of files in that, in order."""
 
 
 def _names_below(
     root: str, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
-) -> Iterator[_Named]:
+) -> Iterator[tuple[Folder, list[str]]]:
     """Yield the folders below a source with the names of their files."""
     stack = [Folder("", root, ())]
     while stack:
@@ -320,14 +325,14 @@ def _entries(
     return names, folders
 
 
-def _examined(number: int, named: Iterator[_Named]) -> Iterator[FolderFiles]:
+def _examined(named: Iterator[_Named]) -> Iterator[FolderFiles]:
     """Yield files with their sizes and times of change, which threads ask for ahead."""
     groups = _grouped(named)
     waiting: deque[tuple[list[_Named], Future[_States]]] = deque()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="shardctl-walk") as threads:
         while True:
             for group in islice(groups, THREADS - len(waiting)):
-                places = ((within(folder.opened), names) for folder, names in group)
+                places = ((within(folder.opened), names) for _, folder, names in group)
                 paths = [above + name for above, names in places for name in names]
                 waiting.append((group, threads.submit(_states, paths)))
             if not waiting:
@@ -335,7 +340,7 @@ def _examined(number: int, named: Iterator[_Named]) -> Iterator[FolderFiles]:
             group, states = waiting.popleft()
             sizes, times, wrong = states.result()
             first = 0
-            for folder, names in group:
+            for number, folder, names in group:
                 end = first + len(names)
                 faults = {place - first: wrong[place] for place in wrong if first <= place < end}
                 yield _files(number, folder, names, sizes[first:end], times[first:end], faults)
@@ -345,10 +350,10 @@ def _examined(number: int, named: Iterator[_Named]) -> Iterator[FolderFiles]:
 def _grouped(named: Iterator[_Named]) -> Iterator[list[_Named]]:
     """Yield names that are examined together, those of many a small folder, or some of one."""
     group, count = list[_Named](), 0
-    for folder, names in named:
+    for number, folder, names in named:
         for start in range(0, len(names), FILES_AT_ONCE):
-            group.append((folder, names[start : start + FILES_AT_ONCE]))
-            count += len(group[-1][1])
+            group.append((number, folder, names[start : start + FILES_AT_ONCE]))
+            count += len(group[-1][2])
             if count >= FILES_AT_ONCE:
                 yield group
                 group, count = [], 0

@@ -63,11 +63,11 @@ Forms = npt.NDArray[np.int8]
 class Walked:
     """The files under the sources that may be inputs, in the order of a walk.
 
-    `table` has the path of each below its source, the number of that (`root`), size, time of change
-    and, for one that cannot be read, why; `folder` is its place in `folders`, each with its path
-    below the source and what stands before the names where files are opened; `suffix` is the place
-    of its ending in `suffixes`. `beside` are the files that decide what is read of others. `seen`
-    counts the files of each source, whatever they are.
+    `table` has a row for each (WALKED_SCHEMA). `root` is the number of its source, `folder` its
+    place in `folders`, `suffix` the place of its ending in `suffixes`. A folder has its path below
+    the source, and the text that stands before the names of its files where they are opened.
+    `beside` are the files that decide what is read of others. `seen` counts all files of each
+    source.
     """
 
     roots: Sequence[SourceRoot]

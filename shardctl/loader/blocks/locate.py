@@ -268,9 +268,8 @@ def _distinct(numbers: Numbers) -> tuple[Numbers, Numbers]:
 
 
 class InMemory:
-    """Reads columns of blocks that were read into memory: those of `wanted.groups`. `_order` (n,)
-    are the samples sorted by block, of which those of each block begin at `_edges`, and the last
-    ones end."""
+    """Reads columns of the blocks of `wanted.groups`, which are in memory. `_order` (n,) are the
+    samples sorted by block. Those of each block begin at `_edges`, which has the end too."""
 
     def __init__(self, wanted: Samples, blocks: list[Block]) -> None:
         self._wanted, self._blocks = wanted, blocks

@@ -229,11 +229,11 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the sources of a conversion hold, beside the dataset that was at its target then, whose
-    `manifest` is None where there was none.
+    """What the sources of a conversion hold. `manifest` is that of the dataset that was at the
+    target when they were listed, None for none.
 
-    `recipe` is complete: the sources have decided what it leaves to them. `sources` are their
-    absolute paths or URLs, `bases` the folders that paths are relative to. `parts` are those of the
+    `recipe` is complete: the sources have decided what it leaves open. `sources` are their absolute
+    paths or URLs. `bases` are the folders that paths are relative to. `parts` are those of the
     fingerprint. `scratch` is a folder for what a plan needs.
     """
 

@@ -172,12 +172,11 @@ def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool)
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job that this call has planned, or an earlier one, and the list that it was planned from.
-    `status` is that of the result.
+    """A job that this call has planned, or an earlier one, and the `listing` of its inputs.
 
-    `before` is the dataset that the job updates, None for a new one. `matching` compares the inputs
-    with those of that dataset. It is None if an earlier call has planned the update. `write` writes
-    the tables of a new job, and returns further warnings.
+    `status` is that of the result. `before` is the dataset that the job updates, None for a new
+    one. `matching` compares the inputs with that dataset; None if an earlier call has planned the
+    update. `write` writes the tables of a new job, and returns further warnings.
     """
 
     job: DatasetJob

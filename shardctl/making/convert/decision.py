@@ -231,12 +231,11 @@ class Files:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What differs. `parts` are the parts of the fingerprint that do, none if the dataset is up to
-    date.
+    """What differs. `parts` are the parts of the fingerprint that differ, none if the dataset is up
+    to date.
 
-    `verdict` says what a conversion would do: `up-to-date`, `update` (--update brings it up to
-    date), or `anew` (only --overwrite makes it). Changed files are known by their size and time of
-    change.
+    `verdict` says what a conversion would do. `update`: --update brings the dataset up to date.
+    `anew`: only --overwrite makes it. Changed files are known by their size and time of change.
     """
 
     verdict: Verdict

@@ -6,7 +6,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -28,7 +28,6 @@ from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
 from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
 from shardctl.sources.annotations.unused import (
     Images,
-    Unused,
     refuse_nested_records,
     warnings_of_unused,
 )
@@ -188,19 +187,6 @@ def _mixed(one: str, other: str, whole: bool) -> InputError:
     return InputError(notice("mixed-files", many=printable(many), one=printable(single)))
 
 
-@dataclass
-class _Others:
-    """What a walk finds that is no input: the labels files, with the folders that their names begin
-    from; `lists` that may name the images of splits; `unused` ones, which may be annotations.
-    `ignored` counts them, and `unreachable` those of which it is not known what they are."""
-
-    side_files: list[tuple[str, str]] = field(default_factory=list)
-    lists: list[FoundFile] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
-    unreachable: LeftOut = field(default_factory=LeftOut)
-    unused: Unused = field(default_factory=Unused)
-
-
 def list_files(
     walked: Walked,
     kind: SampleKind,
@@ -210,39 +196,33 @@ def list_files(
 ) -> Listing:
     """Return the list of the inputs among the files of a walk; there may be none. `scratch` is a
     folder for it. Raises InputError."""
-    roots = walked.roots
-    for root in roots:
+    for root in walked.roots:
         if root.is_folder:
             refuse_part_of_export(root.text)
-    forms, others = walked.forms(kind, reading), _Others()
-    masked = _masks_among(walked, rule)
-    _look_closer(walked, kind, reading, rule, masked, forms, others)
+    listing = Listing(walked.table, kind, walked.roots)
+    listing.notices, listing.beside = list(walked.notices), list(walked.beside)
+    forms, masked = walked.forms(kind, reading), _masks_among(walked, rule)
+    unreachable = _look_closer(walked, listing, reading, rule, masked, forms)
     forms[masked] = Form.NOTHING
     rows = np.flatnonzero(forms)  # Form.NOTHING is 0
-    ignored = others.ignored
-    tables = sum(ignored[name] for name in ignored if without_compression(name) in TABLE_SUFFIXES)
     is_one, is_many = forms == Form.ONE, forms == Form.MANY
     if is_one.any() and is_many.any():
-        firsts = np.array([int(np.argmax(is_one)), int(np.argmax(is_many))])
-        one, many = (walked.table["path"][row].as_py() for row in firsts.tolist())
-        raise _mixed(one, many, True)
-    table = walked.table
+        one, many = (walked.table["path"][int(np.argmax(each))] for each in (is_one, is_many))
+        raise _mixed(one.as_py(), many.as_py(), True)
+    listing.whole = not is_many.any()
     if len(rows) < len(walked):
         chunks = (rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS))
-        taken = (each for chunk in chunks for each in table_rows(table, chunk).to_batches())
-        table = write_scratch(scratch / "listed.arrow", WALKED_SCHEMA, taken)
-    listing = Listing(
-        table, kind, roots, not is_many.any(), ignored, others.side_files, others.lists
-    )
-    listing.notices = list(walked.notices)
+        taken = (each for chunk in chunks for each in table_rows(walked.table, chunk).to_batches())
+        listing.table = write_scratch(scratch / "listed.arrow", WALKED_SCHEMA, taken)
+    of_suffix = listing.ignored.items()
+    tables = sum(count for name, count in of_suffix if without_compression(name) in TABLE_SUFFIXES)
     if kind.name == "text" and tables:
         listing.note("tables-left-out", files=counted(tables, "table"))
-    if others.unreachable.count:
-        unreachable = others.unreachable.counted("file or folder", "files and folders")
-        listing.note("unreachable", files=unreachable)
+    if unreachable.count:
+        files = unreachable.counted("file or folder", "files and folders")
+        listing.note("unreachable", files=files)
     if rule.files:
-        listing.side_files = [_explicit_side_file(file, roots) for file in rule.files]
-    listing.beside, listing.unused = list(walked.beside), others.unused
+        listing.side_files = [_explicit_side_file(file, walked.roots) for file in rule.files]
     if not rule.annotations:
         _take_lists(listing)
     return listing
@@ -275,15 +255,18 @@ def refuse_repeated(listing: Listing) -> None:
 
 def _look_closer(
     walked: Walked,
-    kind: SampleKind,
+    listing: Listing,
     reading: Reading,
     rule: LabelRule,
     masked: Bools,
     forms: Forms,
-    others: _Others,
-) -> None:
-    """Look at the files whose names do not say that they are inputs, and at those that may be
-    labels files. `forms` (n,) gets what each is; `others` gets those that are no inputs."""
+) -> LeftOut:
+    """Look at the files whose names do not say that they are inputs, and at labels files.
+
+    `forms` (n,) gets what each is. The listing gets those that are no inputs. Return those of which
+    it is not known what they are.
+    """
+    kind, unreachable = listing.kind, LeftOut()
     explicit = {resolved(given) for given in rule.files}
     names = tuple(map(name_of, explicit))
     takes_labels_files = rule.mode == "auto" and kind.takes_labels_files and reading.image is None
@@ -296,18 +279,19 @@ def _look_closer(
             # One that cannot be read might be an input: better a reject than nothing.
             form = kind.seen(file, reading)
         if takes_labels_files and is_labels_file(file):
-            others.side_files.append((file.opened, file.folder))
+            listing.side_files.append((file.opened, file.folder))
             form = Form.NOTHING
         elif explicit and file.path.endswith(names) and resolved(file.opened) in explicit:
             form = Form.NOTHING
         elif form is Form.NOTHING:
-            others.ignored[file.suffix or "no suffix"] += 1
-            others.unused.add(file)
+            listing.ignored[file.suffix or "no suffix"] += 1
+            listing.unused.add(file)
             if kind.name == "image" and split_of_list(file.path) is not None:
-                others.lists.append(file)
+                listing.lists.append(file)
             if file.fault and file.fault.error == UNREACHABLE:
-                others.unreachable.add(file.opened)
+                unreachable.add(file.opened)
         forms[row] = form
+    return unreachable
 
 
 def _masks_among(walked: Walked, rule: LabelRule) -> Bools:
@@ -384,7 +368,7 @@ def _take_lists(listing: Listing) -> None:
     if listing.whole:
         listing.beside += listing.lists
     else:
-        listing.lists = ()
+        listing.lists.clear()
 
 
 def _tell_of_unused(listing: Listing, rule: LabelRule, walked: Walked) -> None:

@@ -124,25 +124,26 @@ seconds."""
 
 @dataclass
 class Listing:
-    """The result of the walk: a table of files on disk, and facts about them as a whole.
+    """The inputs: a table of files on disk, and facts about them as a whole.
 
-    `table` has a row for each file (LISTED_SCHEMA), memory-mapped. `roots`
-    are the sources. `whole` says that every file is one record; else all have many. `side_files` are
-    the labels files, each with the folder that its names start from; `lists` may name the images of
-    splits. `side_rows` is each file's row of the
-    labels files, -1 where no row names it: (n,) int64. `beside` are the files that decide what is
-    read of others, `unused` those that may be annotations. `label_states` are as
-    `note_label_states` says. `told` are the splits that annotations or lists tell of. `inside` are the folders named as splits within files, by file, once these are
-    cut. `warnings` say what should be looked at before the work begins.
+    `table` has a row for each file (LISTED_SCHEMA), memory-mapped. `roots` are the sources. `whole`
+    says that every file is one record; else all have many. `ignored` counts the other files by
+    their endings. `side_files` are the labels files, each with the folder that its names start
+    from, and `side_rows` has the row of each input in them, -1 where no row names it: (n,) int64.
+    `lists` may name the images of splits. `beside` are the files that decide what is read of
+    others, `unused` those that may be annotations. `told` are the splits that annotations or lists
+    tell of. `inside` are the folders named as splits within files, by file, once these are cut.
+    `label_states` are as `note_label_states` says. `warnings` say what should be looked at before
+    the work begins.
     """
 
     table: pa.Table
     kind: SampleKind
     roots: Sequence[SourceRoot]
-    whole: bool
-    ignored: Counter[str]
-    side_files: Sequence[tuple[str, str]] = ()
-    lists: Sequence[FoundFile] = ()
+    whole: bool = True
+    ignored: Counter[str] = field(default_factory=Counter)
+    side_files: list[tuple[str, str]] = field(default_factory=list)
+    lists: list[FoundFile] = field(default_factory=list)
     side: LabelTable | None = None
     side_rows: Numbers | None = None
     annotations: list[Annotations] = field(default_factory=list)
@@ -238,19 +239,16 @@ class Listing:
     @cached_property
     def _grouped(self) -> tuple[list[Group], Numbers]:
         groups: dict[Group, int] = {}
-        numbers, number, last, split_of = array("i"), 0, "/", declared_splits()
+        numbers, of_folder, split_of = array("i"), Group("/", ""), declared_splits()
         for batch in self.table.select(["path", "root"]).to_batches(max_chunksize=CHUNK_ROWS):
             for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 folder, _, name = path.rpartition("/")
                 if not self.whole:
-                    group, last = (
-                        _group_of(folder, name, split_of(name, self._place(root, path))),
-                        "/",
-                    )
-                    number = groups.setdefault(group, len(groups))
-                elif folder != last:
-                    number, last = groups.setdefault(Group(folder, ""), len(groups)), folder
-                numbers.append(number)
+                    declared = split_of(name, self._place(root, path))
+                    of_folder = _group_of(folder, name, declared)
+                elif folder != of_folder.folder:
+                    of_folder = Group(folder, "")
+                numbers.append(groups.setdefault(of_folder, len(groups)))
         return list(groups), np.array(numbers, np.int32)
 
     @property
