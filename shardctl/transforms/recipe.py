@@ -38,7 +38,6 @@ from shardctl.transforms.image_steps import SampleRngs
 from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
-from shardctl.transforms.text.base import TextFilter, TextStep
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -447,13 +446,14 @@ class Recipe(RecipeKeys):
         step that changes texts."""
         if self.kind == "image" or self.duplicates.mode in ("keep", *OF_IMAGES):
             return self
+        from shardctl.transforms.text.base import TextFilter, TextStep  # few recipes have it
+        from shardctl.transforms.text.deduplicate import Deduplicate
+
         steps = self.transform
         changes = [
             isinstance(step, TextStep) and not isinstance(step, TextFilter) for step in steps
         ]
         place = max((number for number, changed in enumerate(changes, 1) if changed), default=0)
-        from shardctl.transforms.text.deduplicate import Deduplicate  # few recipes have it
-
         step = Deduplicate.of_rule(self.duplicates)
         return replace(self, duplicates=KEEP_ALL, transform=(*steps[:place], step, *steps[place:]))
 

@@ -51,7 +51,7 @@ from shardctl.errors import (
     UsageError,
 )
 from shardctl.making.commit import store_target as store
-from shardctl.making.convert import Listener, run
+from shardctl.making.convert import Listener, begin, run
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.store_lease import LeaseTiming
 from shardctl.system.stores import open_store
@@ -528,7 +528,7 @@ def test_a_job_that_gives_way_is_never_half_there(photos, url, object_server, mo
 def test_who_is_taken_over_while_it_plans_takes_no_job_away(
     photos, url, object_server, monkeypatch
 ):
-    real = run.plan_job
+    real = begin.plan_job
 
     def draft(*given: Any) -> Any:
         put_all(url, [".shardctl/lease.json"], b"{}")
@@ -536,7 +536,7 @@ def test_who_is_taken_over_while_it_plans_takes_no_job_away(
 
     break_off(photos, url, object_server)
     begun = keys(url)
-    monkeypatch.setattr(run, "plan_job", draft)
+    monkeypatch.setattr(begin, "plan_job", draft)
     with pytest.raises(BusyError, match="took over; nothing was lost"):
         convert(photos, url, recipe=other(24), overwrite=True)
     assert sorted({*keys(url)} - {".shardctl/lease.json"}) == begun
@@ -650,7 +650,7 @@ def test_a_dataset_that_has_lost_its_manifest_is_not_converted_over(photos, url,
     convert(photos, url)
     over = partial(convert, photos, url, samples_per_shard=6, overwrite=True)
     with monkeypatch.context() as patch:
-        patch.setattr(run, "commit_made", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(run, "commit_job", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             over()
     open_store(url).delete(["manifest.json"])

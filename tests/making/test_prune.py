@@ -375,7 +375,7 @@ def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
     if anew:
         write(source / "aardvark" / "1.jpg", files_of(source)[0].read_bytes())
     follow = partial(update, source, out)
-    assert stopped_at(0, "kill", running, "commit_made", follow, monkeypatch)
+    assert stopped_at(0, "kill", running, "commit_job", follow, monkeypatch)
     gone = files_of(source)[30]
     key = str(gone.relative_to(source))
     shardctl.prune(out, keys=[key])
@@ -388,7 +388,7 @@ def test_an_update_that_was_stopped_before_a_prune_does_not_bring_samples_back(
 def test_a_prune_that_was_killed_right_after_its_commit_is_completed(source, out, monkeypatch):
     convert(source, out)
     over = partial(convert, source, out, samples_per_shard=7, overwrite=True)
-    assert stopped_at(0, "kill", running, "commit_made", over, monkeypatch)
+    assert stopped_at(0, "kill", running, "commit_job", over, monkeypatch)
     gone = files_of(source)[3]
     remove = partial(shardctl.prune, out, keys=[str(gone.relative_to(source))])
     assert stopped_at(3, "kill", Target, "replace_manifest", remove, monkeypatch)

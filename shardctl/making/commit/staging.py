@@ -166,7 +166,7 @@ def begin(job: Job) -> None:
     job.save()
 
 
-def refuse_to_lose(
+def refuse_to_discard(
     staging: LocalFolder, folder: Path, parts: dict[str, str], recipe: Recipe
 ) -> None:
     """Raise DatasetError if a job that begins in `folder` would throw away finished shards of
@@ -180,7 +180,7 @@ def refuse_to_lose(
     with naming_the_path(staging.root):
         for name in sorted(staging.names()):
             if JobFolder(staging.path(name)).is_begun():
-                refuse_to_lose_job(staging.below(name), parts)
+                refuse_to_discard_job(staging.below(name), parts)
 
 
 def discard(folder: Path) -> None:
@@ -189,7 +189,7 @@ def discard(folder: Path) -> None:
     JobFolder(folder).discard(folder.parent.parent)
 
 
-def refuse_to_lose_job(folder: LocalFolder, parts: dict[str, str] | None) -> None:
+def refuse_to_discard_job(folder: LocalFolder, parts: dict[str, str] | None) -> None:
     """Raise DatasetError if the job in a folder has finished shards, and is another one than that
     of a fingerprint's `parts`.
 

@@ -8,11 +8,13 @@ it, and is copied into a folder of this machine, which has the paths of the data
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from shardctl.errors import (
@@ -40,12 +42,12 @@ from shardctl.making.commit import staging
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob
 from shardctl.making.shards.marker import (
+    SIGN,
     done_folder,
     fetch_file,
     make_folders,
     state_folder,
     trust_no_place,
-    write_sign,
 )
 from shardctl.system import store_lease
 from shardctl.system.file_lease import PARTS, Wait, Waiting, file_of_part, part_of_file
@@ -291,7 +293,7 @@ class StoreTarget(Target):
             path = job.folder / entry.name.rpartition("/")[2]
             if not path.exists():
                 fetch_file(self._store, entry, path)
-        write_sign(job.folder, held.sign)
+        write_atomically(job.folder / SIGN, json.dumps(asdict(held.sign)).encode())
 
     def fetch_done(self, job: DatasetJob, chosen: Bools) -> None:
         """Bring the markers of the chosen shards that have one, and all rejects: also of those that

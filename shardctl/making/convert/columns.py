@@ -19,8 +19,7 @@ from shardctl.making.plan.labels import LABEL, Labelling, left_out_by, side_fiel
 from shardctl.making.plan.listing import Listing
 from shardctl.making.shards.job import KEY, Job, objects_of_records
 from shardctl.sources.annotations import AnnotationRule
-from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.annotations.objects import OBJECTS, has_objects
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
 from shardctl.sources.formats import CHOSEN

@@ -162,7 +162,7 @@ class Conversion:
     held: WriteLease | None = None
     asks_cost: bool = True
     started: float = field(default_factory=time.monotonic)
-    _before: PreviousDataset | None = None
+    _previous: PreviousDataset | None = None
 
     @property
     def options(self) -> Options:
@@ -196,18 +196,18 @@ class Conversion:
 
         return self.target.lease(wait if self.options.if_running == "wait" else None)
 
-    def before(self, manifest: Manifest) -> PreviousDataset:
+    def previous(self, manifest: Manifest) -> PreviousDataset:
         """Return the dataset of a manifest with its tables, which are hashed once: they may be
         large.
 
         Raises DatasetReplacedError if another one has taken its place, DatasetError if a table is
         damaged.
         """
-        if self._before is None or self._before.manifest != manifest:
+        if self._previous is None or self._previous.manifest != manifest:
             self.target.fetch_dataset()
             with self.staying(manifest):
-                self._before = PreviousDataset(self.folder, manifest)
-        return self._before
+                self._previous = PreviousDataset(self.folder, manifest)
+        return self._previous
 
     @contextlib.contextmanager
     def staying(self, manifest: Manifest) -> Iterator[None]:
@@ -268,7 +268,7 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         # command line has started it, where it saw early that there is work
         conversion.engine.prepare()
     walked = walk_sources(request.roots, scratch / WALKED, conversion.listener.listing)
-    recipe, notices = _settled(conversion, walked)
+    recipe, notices = _complete_recipe(conversion, walked)
     rules, reading = request.rules(recipe), recipe.record_reading
     listing = list_files(walked, KINDS[recipe.kind], reading, rules.labels, scratch)
     listing.notices[:0] = notices
@@ -292,15 +292,14 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
         "labels": "",
         **parts_without_sources(recipe, settings),
     }
-    found = Inputs(conversion, manifest, recipe, rules, listing, sources, bases, parts, scratch)
-    if others and (known := _labels_before(found)):
-        parts["labels"] = known
-    else:
+    known = _labels_before(conversion, manifest, listing, sources, parts) if others else ""
+    parts["labels"] = known
+    if not known:
         read_labels(listing, rules.labels, reading, scratch)
         parts["labels"] = labels_digest(listing.label_digests)
         if rules.labels.annotations:  # only they say whether lists of splits count
             parts["inputs"] = inputs_digest(listing, settings)
-    return found
+    return Inputs(conversion, manifest, recipe, rules, listing, sources, bases, parts, scratch)
 
 
 def _appended(
@@ -310,7 +309,7 @@ def _appended(
     DatasetError, InputError."""
     request = conversion.request
     refuse_written(conversion.folder.text, manifest)
-    before, whole = conversion.before(manifest), manifest.records is None
+    before, whole = conversion.previous(manifest), manifest.records is None
     times, given = before.state.mtime_ns, request.roots
     known = Appending(before.files, times, whole, manifest.sources, given, request.labels)
     if listing.side_files:
@@ -322,19 +321,24 @@ def _appended(
     return known.joined(listing, scratch), known.sources
 
 
-def _labels_before(inputs: Inputs) -> str:
+def _labels_before(
+    conversion: Conversion,
+    manifest: Manifest | None,
+    listing: Listing,
+    sources: list[str],
+    parts: dict[str, str],
+) -> str:
     """Return the digest of labels files and annotations that the dataset records, "" if they must
     be read.
 
     They need not be read if nothing else has changed, and their files have the sizes and times of
     change that they had. Then the notices of the reading are repeated.
     """
-    conversion, manifest, listing = inputs.conversion, inputs.manifest, inputs.listing
     if (
         manifest is None
         or conversion.options.overwrite
-        or tuple(inputs.sources) != manifest.sources
-        or {*differing_parts(manifest.fingerprint_parts, inputs.parts)} - {VERSIONS, "labels"}
+        or tuple(sources) != manifest.sources
+        or {*differing_parts(manifest.fingerprint_parts, parts)} - {VERSIONS, "labels"}
     ):
         return ""
     conversion.target.fetch_files((UPDATE,))
@@ -345,7 +349,7 @@ def _labels_before(inputs: Inputs) -> str:
     return manifest.fingerprint_parts["labels"]
 
 
-def _settled(conversion: Conversion, walked: Walked) -> tuple[Recipe, list[str]]:
+def _complete_recipe(conversion: Conversion, walked: Walked) -> tuple[Recipe, list[str]]:
     """Return the recipe with what the sources decide, and notices of that."""
     request = conversion.request
     given, notices = settle_kind(request.recipe, walked, conversion.engine, request.labels)

@@ -36,7 +36,7 @@ from shardctl.making.convert.previous import (
     Matching,
     PreviousDataset,
     match_files,
-    refuse_lost,
+    refuse_lost_shards,
     write_reused,
 )
 from shardctl.making.convert.rejects import (
@@ -170,22 +170,37 @@ def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool)
     return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))
 
 
+RESUMED = "resumed"
+"""The status of a job that an earlier call has begun."""
+
+
 @dataclass(frozen=True)
 class PlannedJob:
     """A job that this call has planned, or an earlier one, and the `listing` of its inputs.
 
-    `status` is that of the result. `before` is the dataset that the job updates, None for a new
-    one. `matching` compares the inputs with that dataset; None if an earlier call has planned the
-    update. `write` writes the tables of a new job, and returns further warnings.
+    `status` is that of the result. `previous` is the dataset that the job updates, None for a new
+    one. What is planned now has the `draft` and the `parts` of its shards, and the `matching` of an
+    update.
     """
 
     job: DatasetJob
     inputs: Inputs
     listing: Listing
     status: str
-    before: PreviousDataset | None
+    previous: PreviousDataset | None
+    draft: Draft | None = None
+    parts: Sequence[ShardParts] = ()
     matching: Matching | None = None
-    write: Callable[[], list[str]] = list
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier call has begun it."""
+        return self.status == RESUMED
+
+
+def _new_files(inputs: Inputs) -> Path:
+    """Return where the files of an update are, as they are now, before its job begins."""
+    return inputs.scratch / f"now-{FILES}"
 
 
 def plan_job(
@@ -200,7 +215,7 @@ def plan_job(
     fields are found in all records; without, in some of them, and only where these do not show all,
     in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
-    options, files = inputs.conversion.options, inputs.scratch / f"now-{FILES}"
+    options, files = inputs.conversion.options, _new_files(inputs)
     draft, why = None, "new records have other types"
     if before is not None and not all_types:
         try:
@@ -224,7 +239,7 @@ def plan_job(
     if before is not None:
         matching = matching or match_files(before, draft.listing, files)
         kept = [part for part in parts if part.kept != NOT_KEPT]
-        refuse_lost(inputs.conversion.target, before, [part.kept for part in kept])
+        refuse_lost_shards(inputs.conversion.target, before, [part.kept for part in kept])
         of_splits = len(before.table) if why else int((draft.stays.split_of >= 0).sum())
         old = min(of_splits, len(parts))
         shards = old - len(kept), len(parts) - old, len(kept)
@@ -237,24 +252,19 @@ def plan_job(
     if matching is not None:
         job.warnings.extend(moved_records(job, matching))
     status = "updated" if inputs.manifest is not None else "created"
-    write = partial(_write, job, draft, files, parts, before)
-    return PlannedJob(job, inputs, draft.listing, status, before, matching, write)
+    return PlannedJob(job, inputs, draft.listing, status, before, draft, parts, matching)
 
 
-def _write(
-    job: DatasetJob,
-    draft: Draft,
-    files: Path,
-    parts: Sequence[ShardParts],
-    before: PreviousDataset | None,
-) -> list[str]:
-    """Write the tables of a job, with what is known of records of the dataset `before`, and return
-    warnings."""
+def write_plan(planned: PlannedJob) -> list[str]:
+    """Write the tables of a job that is planned now, with what is known of records of the dataset
+    that it updates. Return warnings."""
+    job, draft, parts, before = planned.job, planned.draft, planned.parts, planned.previous
+    assert draft is not None, "it is planned now"
     folder, stays = job.folder, draft.stays
     if before is None:
         write_files_table(folder / FILES, draft.listing, draft.labelling)
     else:
-        copy_file(files, folder / FILES)
+        copy_file(_new_files(planned.inputs), folder / FILES)
     draft.planner.write_parts(folder, parts, stays.rows)
     for each in draft.compared:
         copy_file(each.table, folder / each.table.name)

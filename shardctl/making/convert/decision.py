@@ -21,7 +21,7 @@ from shardctl.format.names import FILES, PLANNED, UPDATE, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.making.convert.conversion import Inputs
-from shardctl.making.convert.previous import refuse_written, rows_before
+from shardctl.making.convert.previous import PreviousDataset, refuse_written, rows_before
 from shardctl.making.notices import notice
 from shardctl.making.plan.fingerprint import (
     VERSIONS,
@@ -75,6 +75,15 @@ def decide(inputs: Inputs) -> Decision:
 def job_name(inputs: Inputs, decision: Decision) -> str:
     """Return the name of the folder of the job: one there that follows the same dataset is resumed."""
     return fingerprint(inputs.parts) + (UPDATING if decision is Decision.FOLLOW else "")
+
+
+def followed(inputs: Inputs, decision: Decision) -> PreviousDataset | None:
+    """Return the dataset that is followed, None if a new one is made. Raises DatasetError if it is
+    damaged."""
+    if decision is not Decision.FOLLOW:
+        return None
+    assert inputs.manifest is not None, "there is one"
+    return inputs.conversion.previous(inputs.manifest)
 
 
 FOLLOWED = ("inputs", "labels", VERSIONS)

@@ -43,24 +43,17 @@ from shardctl.making.commit.staging import (
     marked_shards,
 )
 from shardctl.making.commit.target import Target, WriteLease
-from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs
-from shardctl.making.convert.conversion_plan import PlannedJob
-from shardctl.making.convert.decision import Decision
+from shardctl.making.convert.begin import begin_job
+from shardctl.making.convert.build import build_shards, telling_what_is_done
+from shardctl.making.convert.commit_job import commit_job, written_before
+from shardctl.making.convert.conversion import Conversion, ConvertRequest
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
-from shardctl.making.convert.run import (
-    announce,
-    begin_job,
-    build_shards,
-    telling_what_is_done,
-    with_inputs,
-)
+from shardctl.making.convert.run import with_inputs
 from shardctl.making.convert.table_writer import (
     Provenance,
-    commit_made,
-    made_before,
     provenance_of,
     tables_of,
     write_dataset,
@@ -197,7 +190,7 @@ def _begin(
             if found is None:
                 # of another conversion, whose job gives way to the new one
                 target.await_parts(waiting)
-                found = _plan(Conversion(request, listener, engine, target, held), held)
+                found = _plan(Conversion(request, listener, engine, target, held))
             if isinstance(found, ConvertResult):
                 return found
             try:
@@ -260,30 +253,20 @@ def _digest(request: ConvertRequest) -> str:
     return hashlib.sha256(record.encode()).hexdigest()[:32]
 
 
-def _plan(conversion: Conversion, held: WriteLease) -> DatasetJob | ConvertResult:
+def _plan(conversion: Conversion) -> DatasetJob | ConvertResult:
     """Plan the conversion, or go on with a job that was begun without parts, and leave it for the
     parts: their machines may see the sources on other devices. Return the result if the dataset is
     there already."""
-
-    def begin(inputs: Inputs, decision: Decision) -> PlannedJob | ConvertResult:
-        try:
-            return begin_job(inputs, decision, held)
-        finally:
-            # no workers are kept while this process waits for the lease of its part
-            conversion.engine.close()
-
-    planned = with_inputs(conversion, begin)
+    planned = with_inputs(conversion, begin_job)
     if isinstance(planned, ConvertResult):
         return planned
     job, listing = planned.job, planned.listing
-    if planned.status == "resumed":
-        announce(planned)
     job = replace(job, bases=tuple(SourceBase.anywhere(base.path) for base in job.bases))
     job.save()
     parted = Parted(
         asked=_digest(conversion.request),
         parts=Part.parse(str(conversion.options.part)).parts,
-        closing=provenance_of(planned.inputs, planned.before, None),
+        closing=provenance_of(planned.inputs, planned.previous, None),
         labelled=has_own_labels(listing),
     )
     write_atomically(job.folder / PARTED, json.dumps(asdict(parted)).encode())
@@ -393,7 +376,7 @@ def _finish(
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    made = made_before(job, target, parted.closing.keep)
+    made = written_before(job, target, parted.closing.keep)
     if made is None:
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()
@@ -407,7 +390,7 @@ def _finish(
             )
         refuse_many_rejects(tables_of(job, target, made), made, max_rejects)
     held.check()
-    commit_made(job, made, target, held)
+    commit_job(job, made, target, held)
     seconds = time.monotonic() - began
     result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
     return replace(result, changes=job.changes)

@@ -165,7 +165,7 @@ class PreviousDataset:
                 yield line
 
 
-def refuse_lost(target: Target, before: PreviousDataset, shards: list[int]) -> None:
+def refuse_lost_shards(target: Target, before: PreviousDataset, shards: list[int]) -> None:
     """Raise DatasetError if one of these shards of the dataset before is gone, or not as large as
     it was."""
     table = before.table

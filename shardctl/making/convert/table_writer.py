@@ -3,7 +3,6 @@ are made of the markers of the shards."""
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, InputError, TooManyRejectsError
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest
@@ -26,10 +25,10 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, marked
 from shardctl.images.codecs import backend
-from shardctl.making.commit.commit import commit, kept_bytes, manifest_of, new_generation
+from shardctl.making.commit.commit import manifest_of, new_generation
 from shardctl.making.commit.staging import clear_partial_files
 from shardctl.making.commit.tables import writing_tables
-from shardctl.making.commit.target import Target, WriteLease
+from shardctl.making.commit.target import Target
 from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
@@ -41,9 +40,8 @@ from shardctl.making.shards.job import DatasetJob
 from shardctl.making.shards.marker import ShardMarker, read_marker, rows_made
 from shardctl.system.files import copy_file, write_atomically
 from shardctl.system.folders import LocalFolder
-from shardctl.system.processes.pool import Pool
 from shardctl.system.progress import Report
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, printable
 from shardctl.transforms.picture import Shape
 
 
@@ -85,59 +83,10 @@ def provenance_of(
     )
 
 
-MUCH_KEPT = 0.1
-"""How much may stay for readers of earlier generations, as a share of the dataset, without a
-notice."""
-
-
 def tables_of(job: DatasetJob, target: Target, manifest: Manifest) -> LocalFolder:
     """Return the folder that has the tables and the manifest of a job that is done."""
     url = job.working.url and f"{job.url}/{manifest.generation.path}"
     return LocalFolder(new_generation(target, job.id), url)
-
-
-def made_before(job: DatasetJob, target: Target, keep: int | None) -> Manifest | None:
-    """Return the manifest of a job whose tables an earlier call has written, which keeps as many
-    generations (None: as it says); None if none has."""
-    folder, there = LocalFolder(new_generation(target, job.id)), target.manifest()
-    known = {each.path for each in there.history} if there is not None else set[str]()
-    with contextlib.suppress(DatasetError):  # it is not there, or was torn when the power failed
-        manifest = Manifest.load(folder)
-        kept = known.issuperset(each.path for each in manifest.kept)  # none was swept since
-        if kept and keep in (None, manifest.keep):
-            return manifest
-    return None
-
-
-def commit_made(
-    job: DatasetJob,
-    manifest: Manifest,
-    target: Target,
-    held: WriteLease,
-    checks: Pool | None = None,
-) -> None:
-    """Make this the dataset that is there.
-
-    An update of the dataset of before on this machine is checked first, in the processes
-    `checks`, None for new ones: its tables, and the footers of its new shards. Raises DatasetError.
-    """
-    folder = tables_of(job, target, manifest)
-    if job.digest_before and not target.folder.url:
-        # which most conversions never need
-        from shardctl.inspection.verify.verification import verify_with
-
-        built = np.flatnonzero(job.kept == NOT_KEPT).tolist()
-        findings = verify_with(checks, folder.root, "quick", False, built).findings
-        found = next((each for each in findings if each.severity == "error"), None)
-        if found is not None:
-            folder.path(MANIFEST).unlink()  # the next try makes the tables once more
-            raise DatasetError(
-                f"{folder.shown()}: {found.message}; the dataset is as it was before"
-            )
-    commit(target, held, folder.root, job.folder, manifest.shards < job.shards)
-    kept = kept_bytes(target)
-    if kept > manifest.bytes * MUCH_KEPT:
-        job.notices.append(notice("earlier-generations", size=format_bytes(kept)))
 
 
 def write_dataset(

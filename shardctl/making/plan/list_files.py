@@ -23,9 +23,8 @@ from shardctl.making.notices import notice
 from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.sources import label_table
 from shardctl.sources.annotations import PathTable, hint_of_format, read_annotations
-from shardctl.sources.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.sources.annotations.inputs import split_of_list, told_by_lists
-from shardctl.sources.annotations.objects import OBJECTS, said_of_annotations
+from shardctl.sources.annotations.objects import OBJECTS, named_category, said_of_annotations
 from shardctl.sources.annotations.unused import (
     Images,
     refuse_nested_records,
@@ -399,6 +398,9 @@ def _read_labels_files(listing: Listing, rule: LabelRule, reading: Reading) -> N
     listing.notices += side.notices
     of_images = listing.kind.name == "image"
     if of_images and listing.whole:
+        # few inputs have a labels file
+        from shardctl.sources.annotations.huggingface import take_objects, without_category
+
         if (category := named_category(side.columns.schema)) is not None:
             column, names = side.columns[OBJECTS], side.named.pop(f"{OBJECTS}.{category}", None)
             listing.side = side.without(OBJECTS)

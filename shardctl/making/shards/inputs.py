@@ -32,7 +32,7 @@ from shardctl.errors import Rejection, SourceGoneError
 from shardctl.format.names import Json
 from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.sources import files
-from shardctl.sources.annotations.masks import MASK_FILE
+from shardctl.sources.annotations.base import MASK_FILE
 from shardctl.sources.files import REQUESTS, local_copy, read, stretch_of, version_of
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import (

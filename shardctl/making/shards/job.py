@@ -41,8 +41,7 @@ from shardctl.format.tables import UNIT_FIELDS, Reject, new_table, open_table, r
 from shardctl.making.plan.plan import NOT_KEPT, Changes, SplitPlan
 from shardctl.making.plan.splits import Draw
 from shardctl.sources.annotations.base import AnnotationRule
-from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS
+from shardctl.sources.annotations.objects import OBJECTS, has_objects
 from shardctl.sources.files import check_on_store
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import (

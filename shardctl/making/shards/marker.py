@@ -18,9 +18,8 @@ from shardctl.format.tables import PLAN_SCHEMA
 from shardctl.format.update_state import ShardCounts
 from shardctl.making.shards.job import RECIPE_FOLDER, Job
 from shardctl.system.file_lease import PARTS
-from shardctl.system.files import make_folder, replacing, write_atomically
+from shardctl.system.files import make_folder, replacing
 from shardctl.system.job_folder import DONE_FOLDER, JobFolder
-from shardctl.system.store_lease import LeaseToken
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
 
@@ -137,6 +136,8 @@ def upload_shard(job: Job, shard: int, path: str, marker: bytes) -> None:
     Raises BusyError where another process has taken over: its shards must stay, also if the sources
     have changed since.
     """
+    from shardctl.system.store_lease import LeaseToken  # few conversions write to a store
+
     rejects, done = job.rejects_path(shard), done_folder(job.folder)
     store, sign = client_of(job.url), LeaseToken(**json.loads((job.folder / SIGN).read_bytes()))
     sign.check(store)
@@ -151,11 +152,6 @@ def upload_shard(job: Job, shard: int, path: str, marker: bytes) -> None:
 SIGN = "sign.json"
 """The file in the folder of a job on this machine that tells its workers for whom they work: see
 LeaseToken."""
-
-
-def write_sign(folder: Path, sign: LeaseToken) -> None:
-    """Let the workers of the job in a folder know who has the right to write."""
-    write_atomically(folder / SIGN, json.dumps(asdict(sign)).encode())
 
 
 def fetch_job(url: str, folder: Path) -> None:

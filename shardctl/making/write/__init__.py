@@ -43,7 +43,7 @@ from shardctl.format.shard import SHARD_VERSION
 from shardctl.format.shard_copy import Run, copy_shard
 from shardctl.format.tables import MADE_BY, ShardEntry
 from shardctl.making.commit.commit import NewGeneration, making_generation, sweep, upgrade
-from shardctl.making.commit.staging import discard, id_of_job, refuse_to_lose_job
+from shardctl.making.commit.staging import discard, id_of_job, refuse_to_discard_job
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.options import IF_RUNNING
 from shardctl.making.paths import check_destination, check_writable
@@ -318,7 +318,7 @@ def _write_parts(
     others = [other for other in target.jobs() if other != folder]
     for other in others:
         if not overwrite and JobFolder(other).is_begun():
-            refuse_to_lose_job(LocalFolder(other), None)
+            refuse_to_discard_job(LocalFolder(other), None)
     sweep(target, held, [other.name for other in others])
     job_folder = JobFolder(folder)
     new = NewGeneration(target, held, folder, id_of_job(folder) or secrets.token_hex(4))

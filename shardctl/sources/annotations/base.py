@@ -17,6 +17,10 @@ from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.sources.annotations.inputs import Rows, ToldSplits
 from shardctl.system.options import Word
 
+MASK_FILE = "shardctl.mask"
+"""The column that tells the worker where the mask of an image is: its path from the source of the
+image on, and what it is."""
+
 
 @dataclass(frozen=True)
 class Source:

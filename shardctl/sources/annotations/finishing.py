@@ -25,8 +25,8 @@ from shardctl.images.codecs.image import Opened, decode_mask, mask_png, open_ima
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
-from shardctl.sources.annotations.base import BAD, Annotations
-from shardctl.sources.annotations.masks import MASK, MASK_FILE
+from shardctl.sources.annotations.base import BAD, MASK_FILE, Annotations
+from shardctl.sources.annotations.masks import MASK
 from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS, fault_of_rle
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
 from shardctl.system.locations import follow, is_stored

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import is_list, is_number, leaf_of
+from shardctl.format.arrays import leaf_of
 from shardctl.format.roles import Objects
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, fault, rows_of
 from shardctl.sources.annotations.inputs import Rows
@@ -17,6 +17,7 @@ from shardctl.sources.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
     BEYOND,
+    CATEGORIES,
     FLAGS,
     ITEMS,
     OBJECTS,
@@ -24,6 +25,8 @@ from shardctl.sources.annotations.objects import (
     annotated,
     are_shares,
     checked_objects,
+    lists_of_objects,
+    named_category,
     objects_field,
     objects_type,
     odd_boxes,
@@ -38,46 +41,15 @@ READ = [name for name in ITEMS if name != "rle"]
 """Members that are taken over, as far as they are lists of what they should be."""
 
 
-CATEGORIES = ("category", "categories", "label", "labels", "category_id")
-"""What data sets call the categories of the objects. The first of them that is there is taken."""
-
-
-def has_objects(schema: pa.Schema) -> bool:
-    """Return whether there is the column `objects` with lists of boxes and of `category`."""
-    return named_category(schema) == "category"
-
-
-def named_category(schema: pa.Schema) -> str | None:
-    """Return the member of `objects` that has the categories, by any of the usual names; None if
-    there is none, or no boxes."""
-    items = _items_in(schema)
-    types = pa.types
-    fits = (types.is_integer, types.is_string, types.is_large_string)
-    found = (name for name in CATEGORIES if name in items and any(fit(items[name]) for fit in fits))
-    return next(found, None)
-
-
 def without_category(schema: pa.Schema, shown: str) -> list[str]:
     """Say that a column `objects` has boxes and is not read, if it is so for the want of
     categories."""
-    if not _items_in(schema) or named_category(schema) is not None:
+    if not lists_of_objects(schema) or named_category(schema) is not None:
         return []
     return [
         f"{shown}: objects has bbox and no categories ({' or '.join(CATEGORIES)}): a plain "
         "column, whose boxes stay"
     ]
-
-
-def _items_in(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the types of what is in the lists of `objects`, by their names; none without boxes.
-    Hugging Face has boxes of a fixed length, and polars has large lists."""
-    type_ = schema.field(OBJECTS).type if OBJECTS in schema.names else pa.null()
-    members = list(type_) if pa.types.is_struct(type_) else []
-    items = {f.name: f.type.value_type for f in members if is_list(f.type)}
-    box = items.get("bbox", pa.null())
-    # A list without any item has no type, and stands as one of strings.
-    place = box.value_type if is_list(box) else pa.null()
-    return items if is_number(place) else {}
 
 
 def take_objects(

@@ -15,6 +15,7 @@ from shardctl.errors import UsageError
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Mask
 from shardctl.sources.annotations.base import (
+    MASK_FILE,
     AnnotationRule,
     Annotations,
     Source,
@@ -34,10 +35,6 @@ from shardctl.system.locations import name_of, relative
 from shardctl.system.permutation import evenly_spaced
 
 MASK = "mask"
-MASK_FILE = "shardctl.mask"
-"""The column that tells the worker where the mask of an image is: its path from the source of the
-image on, and what it is."""
-
 MASK_FILE_TYPE = pa.struct(
     {"path": pa.string(), "name": pa.string(), "frame": pa.string(), "bits": pa.int8()}
 )

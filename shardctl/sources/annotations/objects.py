@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.format.arrays import is_list, is_number
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
@@ -367,3 +368,36 @@ def _of_objects(annotations: Annotations, inputs: int) -> str:
     said = f"{counted(len(categories), 'object')} of {of} in {counted(there, 'image')}"
     said += f", {counted(missing, 'image')} not annotated" if missing else ""
     return said + (f", {counted(wrong, 'image')} whose annotations are wrong" if wrong else "")
+
+
+# --- the column `objects` of a table, known by its shape ---
+
+CATEGORIES = ("category", "categories", "label", "labels", "category_id")
+"""What data sets call the categories of the objects. The first of them that is there is taken."""
+
+
+def has_objects(schema: pa.Schema) -> bool:
+    """Return whether there is the column `objects` with lists of boxes and of `category`."""
+    return named_category(schema) == "category"
+
+
+def named_category(schema: pa.Schema) -> str | None:
+    """Return the member of `objects` that has the categories, by any of the usual names; None if
+    there is none, or no boxes."""
+    items = lists_of_objects(schema)
+    types = pa.types
+    fits = (types.is_integer, types.is_string, types.is_large_string)
+    found = (name for name in CATEGORIES if name in items and any(fit(items[name]) for fit in fits))
+    return next(found, None)
+
+
+def lists_of_objects(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the types of what is in the lists of `objects`, by their names; none without boxes.
+    Hugging Face has boxes of a fixed length, and polars has large lists."""
+    type_ = schema.field(OBJECTS).type if OBJECTS in schema.names else pa.null()
+    members = list(type_) if pa.types.is_struct(type_) else []
+    items = {f.name: f.type.value_type for f in members if is_list(f.type)}
+    box = items.get("bbox", pa.null())
+    # A list without any item has no type, and stands as one of strings.
+    place = box.value_type if is_list(box) else pa.null()
+    return items if is_number(place) else {}

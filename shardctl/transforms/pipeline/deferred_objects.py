@@ -40,8 +40,7 @@ from shardctl.sources.annotations.finishing import (
     turned_objects,
     upright_mask,
 )
-from shardctl.sources.annotations.huggingface import has_objects
-from shardctl.sources.annotations.objects import OBJECTS, checked_objects, size_of_runs
+from shardctl.sources.annotations.objects import OBJECTS, checked_objects, has_objects, size_of_runs
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.values import UnfitValue, describe, plain_value, python_value, value_size
 
