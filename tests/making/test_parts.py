@@ -274,6 +274,19 @@ def test_an_update_in_parts(source, out):
     expect_whole(out, "deep")
 
 
+def test_an_update_in_parts_that_would_lose_samples_is_refused(source, out):
+    given = {"split": "none", "update": True}
+    build(source, out, "1/1", **given)
+    before = shardctl.finish(out).samples
+    for file in files_of(source)[:4]:
+        write(file, "bad")
+    build(source, out, "1/1", **given)
+    with pytest.raises(TooManyRejectsError, match="4 samples of changed files would be lost"):
+        shardctl.finish(out)
+    assert len(shardctl.open(out)) == before
+    assert shardctl.finish(out, max_rejects="100%").samples == before - 4
+
+
 def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path, out):
     given = {"split": "none", "update": True}
     shardctl.convert(source, out, recipe=CROP, **{**SMALL, "split": "none"})

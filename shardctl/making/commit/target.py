@@ -12,7 +12,6 @@ from typing import Protocol
 
 from shardctl.errors import DatasetError, StorageError
 from shardctl.format.arrays import Bools
-from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.generations import generation_folders
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import DATA, GENERATIONS, MANIFEST, SHARDS, STAGING
@@ -207,12 +206,12 @@ class Target:
         update.arrows may be lost: nothing but an update needs it, and that says so. Raises
         StorageError if a folder cannot be listed.
         """
-        places, folder = manifest.places, dataset_of(manifest, self.folder)
+        places = manifest.places
         there, files = self.sizes(places.tables), manifest.files.items()
         lost = [name for name, facts in files if there.get(places.of(name)) != facts.bytes]
         if SHARDS not in lost:
-            table = ShardTable(folder)
-            shards = dict(zip(map(places.of, table.paths), table.sizes.tolist(), strict=True))
+            found = self.shards_of(places.tables).items()
+            shards = {places.of(path): size for path, size in found}
             lost += lost_shards(shards, files_beside(self, shards))
         if lost:
             shown, more = self.folder.shown(), f" ({len(lost):,} files in all)" * (len(lost) > 1)

@@ -18,17 +18,6 @@ from shardctl.making.plan.fingerprint import fingerprint
 from shardctl.system.files import naming_the_path
 
 
-def was_committed(inputs: Inputs, held: WriteLease) -> bool:
-    """Delete what nothing needs, and return whether the wanted dataset is there since a process was
-    killed right after its commit."""
-    target = inputs.conversion.target
-    committed = sweep(target, held)
-    if not {job_name(inputs, way) for way in (Decision.MAKE, Decision.FOLLOW)} & {*committed}:
-        return False
-    target.fetch_dataset()
-    return True
-
-
 def plan_only(inputs: Inputs, decision: Decision) -> ConvertResult:
     """Return what would be done. Raises the errors of the real conversion before it starts to
     write."""

@@ -8,12 +8,12 @@ import numpy as np
 
 from shardctl.errors import DatasetError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST
+from shardctl.format.names import MANIFEST
 from shardctl.making.commit.commit import commit, kept_bytes, new_generation
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion_plan import PlannedJob
-from shardctl.making.convert.previous import match_files
-from shardctl.making.convert.rejects import check_new
+from shardctl.making.convert.previous import PreviousDataset
+from shardctl.making.convert.rejects import check_new, refuse_many_rejects
 from shardctl.making.convert.table_writer import tables_of
 from shardctl.making.notices import notice
 from shardctl.making.plan.plan import NOT_KEPT
@@ -27,7 +27,7 @@ MUCH_KEPT = 0.1
 notice."""
 
 
-def written_before(job: DatasetJob, target: Target, keep: int | None) -> Manifest | None:
+def written_manifest(job: DatasetJob, target: Target, keep: int | None) -> Manifest | None:
     """Return the manifest of a job whose tables an earlier call has written, which keeps as many
     generations (None: as it says); None if none has."""
     folder, there = LocalFolder(new_generation(target, job.id)), target.manifest()
@@ -40,7 +40,7 @@ def written_before(job: DatasetJob, target: Target, keep: int | None) -> Manifes
     return None
 
 
-def checks_ahead(planned: PlannedJob) -> contextlib.AbstractContextManager[Pool | None]:
+def checking_pool(planned: PlannedJob) -> contextlib.AbstractContextManager[Pool | None]:
     """Have the process started that checks the result of an update of a folder."""
     if planned.previous is None or planned.inputs.conversion.folder.url:
         return contextlib.nullcontext()
@@ -49,38 +49,31 @@ def checks_ahead(planned: PlannedJob) -> contextlib.AbstractContextManager[Pool 
     return verification.checks_ahead(True)
 
 
-def refuse_new_rejects(planned: PlannedJob, manifest: Manifest) -> None:
-    """Raise TooManyRejectsError if an update loses samples of the dataset that it follows, unless
-    --max-rejects allows it."""
-    job, previous, listing = planned.job, planned.previous, planned.listing
-    target, options = planned.inputs.conversion.target, planned.inputs.conversion.options
-    changed = manifest.rejected or (job.changes and job.changes.changed)
-    if previous is None or not changed:
-        return
-    # `matching` is None where the job was planned by a process that was stopped.
-    matching = planned.matching or match_files(previous, listing, job.folder / FILES)
-    tables = tables_of(job, target, manifest)
-    checked, loses = check_new(job, tables, matching, previous, listing)
-    if loses and options.max_rejects is None:
-        raise TooManyRejectsError(
-            f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
-        )
-    job.warnings.extend(checked)
-
-
 def commit_job(
     job: DatasetJob,
     manifest: Manifest,
+    previous: PreviousDataset | None,
     target: Target,
     held: WriteLease,
+    max_rejects: str | int | None,
     checks: Pool | None = None,
 ) -> None:
-    """Make a job that is done the dataset.
+    """Make a job that is done the dataset, which may update the `previous` one. Raises
+    TooManyRejectsError if more is rejected than `max_rejects` allows; without a limit, if most of
+    what an update has read could not be converted and samples would be lost.
 
     An update of the dataset of before on this machine is checked first, in the processes
     `checks`, None for new ones: its tables, and the footers of its new shards. Raises DatasetError.
     """
     folder = tables_of(job, target, manifest)
+    refuse_many_rejects(folder, manifest, max_rejects)
+    if previous is not None and (manifest.rejected or (job.changes and job.changes.changed)):
+        checked, loses = check_new(job, folder, previous)
+        if loses and max_rejects is None:
+            raise TooManyRejectsError(
+                f"{loses}. The dataset is as it was before. To update it anyway: --max-rejects 100%"
+            )
+        job.warnings.extend(checked)
     if job.digest_before and not target.folder.url:
         # which most conversions never need
         from shardctl.inspection.verify.verification import verify_with

@@ -1,4 +1,4 @@
-"""The plan of a conversion, made before anything is written: which shards there are, which units they
+"""The plan of a conversion, and the tables of a job that is planned: which shards there are, which units they
 have, the columns, the cost. Where a dataset is brought up to date, its shards stay whose units have
 not changed."""
 
@@ -139,7 +139,7 @@ take a millisecond each."""
 EMPTY = Layout("", pa.schema([]))
 
 
-def with_types(make: Callable[[bool], Made]) -> Made:
+def retrying_with_all_types(make: Callable[[bool], Made]) -> Made:
     """Call `make` and return its result. Its argument says whether it finds the types of fields in
     all records. It is used for a plan, which tries records, and for the conversion around it.
 
@@ -158,7 +158,7 @@ def with_types(make: Callable[[bool], Made]) -> Made:
         raise InputError(notice("types-differ", why=error)) from error
 
 
-def shards_of(rows: int, sample_bytes: float, options: Options, of_blocks: bool) -> int:
+def shard_count(rows: int, sample_bytes: float, options: Options, of_blocks: bool) -> int:
     """Return the number of shards of a split with `rows` rows, which may be blocks of tokens; a
     small dataset has no shards of few rows."""
     if options.samples_per_shard:
@@ -179,8 +179,7 @@ class PlannedJob:
     """A job that this call has planned, or an earlier one, and the `listing` of its inputs.
 
     `status` is that of the result. `previous` is the dataset that the job updates, None for a new
-    one. What is planned now has the `draft` and the `parts` of its shards, and the `matching` of an
-    update.
+    one. What is planned now has the `draft` and the `parts` of its shards.
     """
 
     job: DatasetJob
@@ -190,7 +189,6 @@ class PlannedJob:
     previous: PreviousDataset | None
     draft: Draft | None = None
     parts: Sequence[ShardParts] = ()
-    matching: Matching | None = None
 
     @property
     def is_resumed(self) -> bool:
@@ -229,7 +227,7 @@ def plan_job(
             raise InputError(notice("append-changes-all", dataset=shown, why=why))
         make = partial(draft_anew, inputs)
         # records that are only tried may have other types; those that are converted are seen later
-        draft = make(True) if all_types else with_types(make)
+        draft = make(True) if all_types else retrying_with_all_types(make)
         if options.max_rejects is None:
             refuse_failing(draft.probe, draft.listing)
         if before is not None:
@@ -237,7 +235,7 @@ def plan_job(
     (splits, parts), matching = shards_of_plan(inputs, draft), draft.matching
     of_update: dict[str, Any] = {}
     if before is not None:
-        matching = matching or match_files(before, draft.listing, files)
+        matching = matching or match_files(before, files)
         kept = [part for part in parts if part.kept != NOT_KEPT]
         refuse_lost_shards(inputs.conversion.target, before, [part.kept for part in kept])
         of_splits = len(before.table) if why else int((draft.stays.split_of >= 0).sum())
@@ -252,7 +250,7 @@ def plan_job(
     if matching is not None:
         job.warnings.extend(moved_records(job, matching))
     status = "updated" if inputs.manifest is not None else "created"
-    return PlannedJob(job, inputs, draft.listing, status, before, draft, parts, matching)
+    return PlannedJob(job, inputs, draft.listing, status, before, draft, parts)
 
 
 def write_plan(planned: PlannedJob) -> list[str]:
@@ -273,7 +271,7 @@ def write_plan(planned: PlannedJob) -> list[str]:
     of_old = np.full(len(job.plan), -1, np.int64)
     for part, first in zip(parts, job.first_units.tolist(), strict=True):
         if part.kept == NOT_KEPT:
-            own = stays.of_old[part.begin : part.stop]
+            own = stays.of_old[part.old_from : part.old_to]
             of_old[first : first + len(own)] = own
     write_reused(job, before, of_old)
     hide_pruned(folder / FILES, before.state.pruned)
@@ -379,7 +377,7 @@ def _shards_of_split(
     total = new + int(stays.records[mine].sum())
     expected = round(total * planner.shares[split])
     rows = round(expected * probe.samples_per_record)
-    count = shards_of(rows, probe.sample_bytes, options, inputs.recipe.joins)
+    count = shard_count(rows, probe.sample_bytes, options, inputs.recipe.joins)
     parts = list[ShardParts]()
     if len(stays.split_of):
         # so many records has a shard where all of them are converted anew
@@ -638,8 +636,8 @@ def _draft_beside(inputs: Inputs, before: PreviousDataset, files: Path) -> Draft
     trial = _trial(inputs, reading.fields, reading.by_field)
     layout = layout_before_functions(trial, labelling, listing)
     _refuse_other_columns(layout, listing, before, recipe)
-    matching = match_files(before, listing, files)
-    stays, fresh, units = _stays(before, matching, splitting, discovery)
+    matching = match_files(before, files)
+    stays, is_new, units = _stays(before, matching, splitting, discovery)
     look_inside(listing, rules.split, splitting)
     if not listing.whole:
         _refuse_other_types(inputs, discovery, units, splitting, before)
@@ -654,7 +652,7 @@ def _draft_beside(inputs: Inputs, before: PreviousDataset, files: Path) -> Draft
         listing,
         labelling,
         reading.fields,
-        Planner(units, splitting, rules.shuffle, fresh),
+        Planner(units, splitting, rules.shuffle, is_new),
         probe,
         stays=stays,
         matching=matching,
@@ -773,13 +771,13 @@ def _stays(
     now, shard = now[stays], shard[stays]
     records = sums_of(numbers_of(plan["records"]), shard, shards)
     end = np.cumsum(np.bincount(shard, minlength=shards))
-    fresh = np.ones(len(listing), bool)
-    fresh[now] = False
-    units = discovery.find_units(fresh)
+    is_new = np.ones(len(listing), bool)
+    is_new[now] = False
+    units = discovery.find_units(is_new)
     columns = {name: plan[name] for name, _ in UNIT_FIELDS}
     columns["file"], faults = column_of(now.astype(np.int32)), list[Rejection | None]()
     if listing.whole:
         columns["size"] = column_of(numbers_of(listing.table["size"])[now])
         faults = [units.faults.get(file) for file in now.tolist()] if units.faults else []
     rows = pa.table([*columns.values(), *why_unread(faults, len(now))], schema=JOB_PLAN_SCHEMA)
-    return Stays(rows, of_old, split_of, number, end, records, is_touched), fresh, units
+    return Stays(rows, of_old, split_of, number, end, records, is_touched), is_new, units

@@ -77,6 +77,11 @@ def job_name(inputs: Inputs, decision: Decision) -> str:
     return fingerprint(inputs.parts) + (UPDATING if decision is Decision.FOLLOW else "")
 
 
+def job_names(inputs: Inputs) -> set[str]:
+    """Return the names of the folders of all jobs that make the wanted dataset."""
+    return {job_name(inputs, Decision.MAKE), job_name(inputs, Decision.FOLLOW)}
+
+
 def followed(inputs: Inputs, decision: Decision) -> PreviousDataset | None:
     """Return the dataset that is followed, None if a new one is made. Raises DatasetError if it is
     damaged."""
@@ -275,7 +280,7 @@ def explain(inputs: Inputs, manifest: Manifest) -> Explanation:
     if "inputs" in differ:
         inputs.conversion.target.fetch_files((FILES, UPDATE))
         table = open_checked_table(folder, FILES)
-        rows = rows_before(table, listing)
+        rows = rows_before(table, listing.table)
         known = np.flatnonzero(rows >= 0)
         sizes, times = (numbers_of(listing.table[name])[known] for name in ("size", "mtime_ns"))
         same = numbers_of(table["size"])[rows[known]] == sizes

@@ -45,17 +45,15 @@ from shardctl.making.commit.staging import (
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.begin import begin_job
 from shardctl.making.convert.build import build_shards, telling_what_is_done
-from shardctl.making.convert.commit_job import commit_job, written_before
+from shardctl.making.convert.commit_job import commit_job, written_manifest
 from shardctl.making.convert.conversion import Conversion, ConvertRequest
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.making.convert.run import with_inputs
 from shardctl.making.convert.table_writer import (
     Provenance,
     provenance_of,
-    tables_of,
     write_dataset,
 )
 from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
@@ -65,7 +63,6 @@ from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
 from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob, SourceBase
-from shardctl.sources.files import in_use
 from shardctl.system.file_lease import LOOK_SECONDS, Waiting
 from shardctl.system.files import exists, write_atomically
 from shardctl.system.folders import LocalFolder
@@ -117,56 +114,54 @@ def run_part(request: ConvertRequest, listener: Listener, target: Target) -> Con
     part, options = Part.parse(str(request.options.part)), request.options
     started = time.monotonic()
     check_sources(request.roots)
-    engine = engines.start(options.engine, options.workers, options.limits(), listener.on_line)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(in_use())
-            begun = _begin(request, part, listener, engine, target, stack)
-            if isinstance(begun, ConvertResult):
-                return begun
-            job, held = begun
-            target.entrust(job, held)
-            chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
-            chosen &= job.kept == NOT_KEPT
-            clear_partial_files(job, chosen)
-            own = np.flatnonzero(chosen).tolist()
-            records = sum(job.planned_shard(shard).records for shard in own)
-            listener.part(str(part), int(chosen.sum()), records)
-            before = before_of(job, target)
-            target.fetch_done(job, chosen)
-            try:
-                with telling_what_is_done(job, chosen):
-                    made = build_shards(job, chosen, before, engine, options.max_rejects, listener)
-            except TypesDifferError as error:
-                raise InputError(
-                    f"{error}; give the types (--schema), or convert without --part"
-                ) from error
-            held.check()
-            target.fetch_done(job, chosen)  # other parts have gone on meanwhile
-            seconds = time.monotonic() - started
-            facts = [
-                (done.facts.rows, done.facts.bytes, done.rejected)
-                for _, done in finished_shards(job, chosen)
-            ]
-            samples, size, rejected = np.sum([(0, 0, 0), *facts], axis=0).tolist()
-            reasons, examples = count_reasons(chain.from_iterable(map(job.rejects, own)))
-            return ConvertResult(
-                status="built",
-                samples=samples,
-                shards=len(own),
-                bytes=size,
-                rejected=rejected,
-                seconds=seconds,
-                samples_per_s=made / seconds,
-                fingerprint=fingerprint(job.parts),
-                reasons=reasons,
-                examples=examples,
-                part=PartDone(
-                    str(part), len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())
-                ),
-            )
-    finally:
-        engine.close()
+    with (
+        engines.started(
+            options.engine, options.workers, options.limits(), listener.on_line
+        ) as engine,
+        ExitStack() as stack,
+    ):
+        begun = _begin(request, part, listener, engine, target, stack)
+        if isinstance(begun, ConvertResult):
+            return begun
+        job, held = begun
+        target.entrust(job, held)
+        chosen = parts_of(np.arange(job.shards), job.shards, part.parts) == part.number
+        chosen &= job.kept == NOT_KEPT
+        clear_partial_files(job, chosen)
+        own = np.flatnonzero(chosen).tolist()
+        records = sum(job.planned_shard(shard).records for shard in own)
+        listener.part(str(part), int(chosen.sum()), records)
+        before = before_of(job, target)
+        target.fetch_done(job, chosen)
+        try:
+            with telling_what_is_done(job, chosen):
+                made = build_shards(job, chosen, before, engine, options.max_rejects, listener)
+        except TypesDifferError as error:
+            raise InputError(
+                f"{error}; give the types (--schema), or convert without --part"
+            ) from error
+        held.check()
+        target.fetch_done(job, chosen)  # other parts have gone on meanwhile
+        seconds = time.monotonic() - started
+        facts = [
+            (done.facts.rows, done.facts.bytes, done.rejected)
+            for _, done in finished_shards(job, chosen)
+        ]
+        samples, size, rejected = np.sum([(0, 0, 0), *facts], axis=0).tolist()
+        reasons, examples = count_reasons(chain.from_iterable(map(job.rejects, own)))
+        return ConvertResult(
+            status="built",
+            samples=samples,
+            shards=len(own),
+            bytes=size,
+            rejected=rejected,
+            seconds=seconds,
+            samples_per_s=made / seconds,
+            fingerprint=fingerprint(job.parts),
+            reasons=reasons,
+            examples=examples,
+            part=PartDone(str(part), len(marked_shards(job)), int((job.kept == NOT_KEPT).sum())),
+        )
 
 
 def _begin(
@@ -376,7 +371,7 @@ def _finish(
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    made = written_before(job, target, parted.closing.keep)
+    made = written_manifest(job, target, parted.closing.keep)
     if made is None:
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()
@@ -388,9 +383,8 @@ def _finish(
             made = write_dataset(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
-        refuse_many_rejects(tables_of(job, target, made), made, max_rejects)
     held.check()
-    commit_job(job, made, target, held)
+    commit_job(job, made, before, target, held, max_rejects)
     seconds = time.monotonic() - began
     result = result_of(folder, status, seconds, job.notices, job.warnings, parted.labelled)
     return replace(result, changes=job.changes)

@@ -30,7 +30,6 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import PrunedUnit, UpdateState
 from shardctl.making.commit.target import Target, files_beside, lost_shards
-from shardctl.making.plan.listing import Listing
 from shardctl.making.shards.job import Job, RecordReading
 from shardctl.making.shards.marker import MARKER_SCHEMA, ShardMarker
 from shardctl.sources.walked import CHUNK_ROWS
@@ -209,11 +208,11 @@ class Matching:
         return added, self.files_before - len(self.before) + added, changed
 
 
-def match_files(before: PreviousDataset, listing: Listing, files: Path) -> Matching:
-    """Compare a listing with the dataset that is there. `files` is the table that a job would have
-    of the listing."""
-    rows = rows_before(before.files, listing)
+def match_files(before: PreviousDataset, files: Path) -> Matching:
+    """Compare files with the dataset that is there. `files` is the table that a job has, or would
+    have."""
     now = open_table(LocalFolder(files.parent), files.name)
+    rows = rows_before(before.files, now)
     same = rows >= 0
     known = np.flatnonzero(same)
     of = rows[known]
@@ -269,28 +268,29 @@ def _compare_faults(before: PreviousDataset, now: pa.Table, rows: Numbers, same:
             same[row] = False
 
 
-def rows_before(files: pa.Table, listing: Listing) -> Numbers:
-    """Return the row of each listed file in a dataset's table of files, -1 for none: files are
-    known by their paths."""
-    if listing.has_paths_of(files):
-        return np.arange(len(listing))
-    rows = np.full(len(listing), -1, np.int64)
+def rows_before(files: pa.Table, now: pa.Table) -> Numbers:
+    """Return the row of each file of now in a dataset's table of files, -1 for none: files are known
+    by their paths."""
+    if now["path"].equals(files["path"]):
+        return np.arange(now.num_rows)
+    rows = np.full(now.num_rows, -1, np.int64)
     if not files.num_rows:
         return rows
     hashes = hash_column(files["path"])
     import pyarrow.compute as pc
 
     order = np.argsort(hashes, kind="stable")
-    found = np.minimum(np.searchsorted(hashes[order], listing.hashes), len(hashes) - 1)
-    alike = hashes[order][found] == listing.hashes
+    of_now = hash_column(now["path"])
+    found = np.minimum(np.searchsorted(hashes[order], of_now), len(hashes) - 1)
+    alike = hashes[order][found] == of_now
     rows[alike] = order[found[alike]]
     # Different paths may have the same hash, once in many million years; such a file counts as a
     # new one.
     paths = files["path"]
     for start in range(0, len(rows), CHUNK_ROWS):
         here = start + np.flatnonzero(rows[start : start + CHUNK_ROWS] >= 0)
-        now = listing.table["path"].take(pa.array(here))
-        differ = np.asarray(pc.not_equal(_taken(paths, rows[here]), now).combine_chunks())
+        names = now["path"].take(pa.array(here))
+        differ = np.asarray(pc.not_equal(_taken(paths, rows[here]), names).combine_chunks())
         rows[here[differ]] = -1
     return rows
 

@@ -1,4 +1,5 @@
-"""Rejected inputs: whether there are too many of them, and copies of them for inspection."""
+"""Rejected inputs: whether there are too many of them, copies of them for inspection, and what an
+update knows of them, and of records that were pruned, before it reads them."""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ from shardctl.format.tables import (
     taken,
 )
 from shardctl.format.update_state import BY_KEY, Pruned, PrunedUnit
-from shardctl.making.convert.previous import Matching, PreviousDataset, rows_of
+from shardctl.making.convert.previous import Matching, PreviousDataset, match_files, rows_of
 from shardctl.making.notices import notice
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.listing import Listing
-from shardctl.making.shards.job import ANY_UNIT, File, Job, KnownLine, Probe
+from shardctl.making.shards.job import ANY_UNIT, DatasetJob, File, Job, KnownLine, Probe
 from shardctl.sources.files import begin_of, local_copy
 from shardctl.sources.formats import Misfit, Unit, copy_to_read, ending_of, find_format
 from shardctl.sources.kinds import LINES
@@ -272,9 +273,7 @@ def _chunks(source: str, offset: int, size: int | None) -> Iterator[bytes]:
         raise InputError(source) from error
 
 
-def check_new(
-    job: Job, new: LocalFolder, matching: Matching, before: PreviousDataset, listing: Listing
-) -> tuple[list[str], str]:
+def check_new(job: DatasetJob, new: LocalFolder, before: PreviousDataset) -> tuple[list[str], str]:
     """Return warnings on what became of the files that an update has added, or that have changed;
     and why they had better not replace the others. The job is done, and its tables are in `new`.
 
@@ -282,25 +281,26 @@ def check_new(
     gave some before, or may have many records. They had better not replace the others where most
     could not be converted, and changed files give fewer samples than before for it; else "".
     """
-    is_new = ~matching.same
+    matching = match_files(before, job.folder / FILES)
+    is_new, paths = ~matching.same, job.files["path"]
     files = np.flatnonzero(is_new)
     rows, samples = matching.before[files], np.zeros(len(files), np.int64)
     samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
     plan = open_table(new, PLAN, PLAN_SCHEMA)
     rejected, made, planned = (
-        sums_of(numbers_of(plan[name]), numbers_of(plan["file"]), len(listing))[files]
+        sums_of(numbers_of(plan[name]), numbers_of(plan["file"]), len(is_new))[files]
         for name in ("rejected", "samples", "records")
     )
     if job.draw is not None:  # each split has all units
         planned //= len(job.splits)
     # Blank lines are no records, which a plan counts, unless samples are joined of several records.
     records = planned if job.recipe.joins else np.minimum(planned, made + rejected)
-    empty = (rows < 0) & (rejected > 0) & (not listing.whole)
+    empty = (rows < 0) & (rejected > 0) & (job.fields is not None)
     empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
     if not (many or empty.any()):
         return [], ""
-    failed = np.zeros(len(listing), np.int64)
+    failed = np.zeros(len(is_new), np.int64)
     for file, reject in _rejects(new, is_new):
         failed[file] += reject.records * bool(failures({f"{reject.stage}: {reject.error}": 1}))
     failed = failed[files]
@@ -324,7 +324,7 @@ def check_new(
         return [], loses
     what = f"{int(rejected.sum()):,} of {all_of_them} were rejected"
     if empty.any():
-        what += f", and no sample comes of {some(listing.paths_at(files[empty]))}"
+        what += f", and no sample comes of {some([paths[row].as_py() for row in files[empty].tolist()])}"
     return [notice("new-rejected", what=what, why=why)], loses
 
 

@@ -3,7 +3,6 @@ commit."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -15,25 +14,22 @@ from shardctl.format.manifest import Manifest
 from shardctl.making.commit.commit import sweep
 from shardctl.making.commit.staging import clear_partial_files
 from shardctl.making.commit.target import Target, WriteLease
-from shardctl.making.convert.begin import begin_job, plan_only, was_committed
+from shardctl.making.convert.begin import begin_job, plan_only
 from shardctl.making.convert.build import build_shards, telling_what_is_done
 from shardctl.making.convert.commit_job import (
-    checks_ahead,
+    checking_pool,
     commit_job,
-    refuse_new_rejects,
-    written_before,
+    written_manifest,
 )
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
-from shardctl.making.convert.conversion_plan import PlannedJob, with_types
-from shardctl.making.convert.decision import Decision, decide
+from shardctl.making.convert.conversion_plan import PlannedJob, retrying_with_all_types
+from shardctl.making.convert.decision import Decision, decide, job_names
 from shardctl.making.convert.existing import use_existing
 from shardctl.making.convert.listener import Listener, metered
 from shardctl.making.convert.previous import DatasetReplacedError
-from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, explained, finished
-from shardctl.making.convert.table_writer import provenance_of, tables_of, write_dataset
+from shardctl.making.convert.table_writer import provenance_of, write_dataset
 from shardctl.making.shards import engines
-from shardctl.sources.files import in_use
 from shardctl.system.scratch import scratch_folder
 
 Made = TypeVar("Made")
@@ -45,10 +41,12 @@ def run(
     """Convert as requested. `held` is the lease of the target where the caller has it. Raises what
     `convert` does."""
     options = request.options
-    with in_use(), metered(listener, options.metrics) as metering:
-        engine = engines.start(options.engine, options.workers, options.limits(), metering.on_line)
+    with (
+        metered(listener, options.metrics) as told,
+        engines.started(options.engine, options.workers, options.limits(), told.on_line) as engine,
+    ):
         try:
-            return with_inputs(Conversion(request, metering, engine, target, held), _convert)
+            return with_inputs(Conversion(request, told, engine, target, held), _convert)
         except TooManyRejectsError as error:
             if options.copy_rejects is None or options.dry_run:
                 raise
@@ -56,8 +54,6 @@ def run(
                 f"{error} (no rejected input was copied: --copy-rejects needs a complete "
                 "conversion)"
             ) from error
-        finally:
-            engine.close()
 
 
 def with_inputs(
@@ -67,23 +63,28 @@ def with_inputs(
     makes of them: no other process writes meanwhile. All begins again where another process has
     replaced the dataset."""
     while True:
-        with scratch_folder() as scratch, contextlib.suppress(DatasetReplacedError):
-            inputs = list_inputs(conversion, scratch)
-            if conversion.options.explain:
-                return explained(inputs)
-            decision = decide(inputs)
-            if decision is Decision.NOTHING:
-                return use_existing(inputs)
-            if conversion.options.dry_run:
-                return plan_only(inputs, decision)
-            with conversion.leased() as held:
-                try:
-                    if was_committed(inputs, held):
+        try:
+            with scratch_folder() as scratch:
+                inputs = list_inputs(conversion, scratch)
+                if conversion.options.explain:
+                    return explained(inputs)
+                decision = decide(inputs)
+                if decision is Decision.NOTHING:
+                    return use_existing(inputs)
+                if conversion.options.dry_run:
+                    return plan_only(inputs, decision)
+                with conversion.leased() as held:
+                    if job_names(inputs).intersection(sweep(conversion.target, held)):
+                        # a process was killed right after it had committed what is wanted
+                        conversion.target.fetch_dataset()
                         return finished(inputs, "resumed", 0, inputs.listing)
-                    return act(inputs, decision, held)
-                finally:
-                    # before the lease is released: workers of two must not write side by side
-                    conversion.engine.close()
+                    try:
+                        return act(inputs, decision, held)
+                    finally:
+                        # before the lease is released: workers of two must not write side by side
+                        conversion.engine.close()
+        except DatasetReplacedError:
+            continue
 
 
 def _convert(inputs: Inputs, decision: Decision, held: WriteLease) -> ConvertResult:
@@ -93,16 +94,15 @@ def _convert(inputs: Inputs, decision: Decision, held: WriteLease) -> ConvertRes
     def make(all_types: bool) -> ConvertResult:
         planned = begin_job(inputs, decision, held, all_types)
         job, samples = planned.job, 0
-        with checks_ahead(planned) as checks:
-            manifest = written_before(job, target, options.keep_generations)
+        with checking_pool(planned) as checks:
+            manifest = written_manifest(job, target, options.keep_generations)
             if manifest is None:
                 samples, manifest = _build(planned, held)
-            refuse_many_rejects(tables_of(job, target, manifest), manifest, options.max_rejects)
-            refuse_new_rejects(planned, manifest)
-            commit_job(job, manifest, target, held, checks)
+            most, previous = options.max_rejects, planned.previous
+            commit_job(job, manifest, previous, target, held, most, checks)
         return replace(finished(inputs, planned.status, samples, job), changes=job.changes)
 
-    return with_types(make)
+    return retrying_with_all_types(make)
 
 
 def _build(planned: PlannedJob, held: WriteLease) -> tuple[int, Manifest]:

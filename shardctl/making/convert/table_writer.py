@@ -257,7 +257,7 @@ def join_markers(
     objects, cut_off = 0, 0 if job.layout.roles.objects else None
     steps: list[Counts] | None = []
     class_counts = {split.name: [0] * len(classes or ()) for split in job.splits}
-    write_final_files(new / FILES, job.files)
+    write_files_of_dataset(new / FILES, job.files)
     update = None if file_states is None else (file_states, pruned)
     with writing_tables(new, job.folder, update) as tables:
         for shard in range(job.shards):
@@ -327,7 +327,7 @@ def write_manifest(new: LocalFolder, manifest: Manifest) -> None:
     write_atomically(new.path(MANIFEST), manifest.to_json().encode())
 
 
-def write_final_files(path: Path, files: pa.Table) -> None:
+def write_files_of_dataset(path: Path, files: pa.Table) -> None:
     """Write the files.arrow of a dataset: that of a job without what differs between copies of the
     same files."""
     names = [name for name in files.column_names if name not in dict(JOB_ONLY)]

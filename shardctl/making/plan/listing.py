@@ -1,4 +1,5 @@
-"""The list of files: one walk over the sources, written as a table on disk with a row per file."""
+"""The list of inputs, of whose table a walk has written the rows, and what is said of them by labels
+files, annotations and the names of folders."""
 
 from __future__ import annotations
 
@@ -126,7 +127,7 @@ seconds."""
 class Listing:
     """The inputs: a table of files on disk, and facts about them as a whole.
 
-    `table` has a row for each file (LISTED_SCHEMA), memory-mapped. `roots` are the sources. `whole`
+    `table` has a row for each file (WALKED_SCHEMA; LISTED_SCHEMA where files are appended), memory-mapped. `roots` are the sources. `whole`
     says that every file is one record; else all have many. `ignored` counts the other files by
     their endings. `side_files` are the labels files, each with the folder that its names start
     from, and `side_rows` has the row of each input in them, -1 where no row names it: (n,) int64.
@@ -216,10 +217,6 @@ class Listing:
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
-
-    def has_paths_of(self, files: pa.Table) -> bool:
-        """Return whether the files of a dataset are the same, in the same order, by their paths."""
-        return bool(self.table["path"].equals(files["path"]))
 
     @cached_property
     def hashes(self) -> Hashes:

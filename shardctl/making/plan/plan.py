@@ -142,18 +142,18 @@ NOT_KEPT = -1
 
 
 class ShardParts(NamedTuple):
-    """The parts of a planned shard, which has so many `records`. First come the rows `begin` to
-    `stop` that stay of the old plan, then the records `start` to `end` of the planner's units in
+    """The parts of a planned shard, which has so many `records`. First come the rows `old_from`
+    to `old_to` that stay of the old plan, then the records `new_from` to `new_to` of the units in
     its `split`. `kept` is the number of the old shard that it is, NOT_KEPT if it is built."""
 
     split: int
     number: int
     records: int
-    start: int
-    end: int
+    new_from: int
+    new_to: int
     kept: int = NOT_KEPT
-    begin: int = 0
-    stop: int = 0
+    old_from: int = 0
+    old_to: int = 0
 
 
 class Planner:

@@ -116,8 +116,8 @@ class PlanRules:
 class Splitting:
     """The names of the splits, and the split of every file (by number): `of_file` is (n,) uint8.
 
-    `by` is where they come from: folder, source, column, shares, none, or declared by files that
-    describe others. Where the records of a file may be in different splits, `of_file` is None, and
+    `by` is where they come from: folder, source, column, lists, shares, none, or declared by files
+    that describe others. Where the records of a file may be in different splits, `of_file` is None, and
     `draw` decides for every record.
     """
 
@@ -273,7 +273,7 @@ def has_column(listing: Listing) -> bool:
 
 
 def _found(listing: Listing) -> str:
-    """Return what names splits: column, source, folder, lists or none. Raises InputError if
+    """Return what names splits: column, source, folder, lists, declared or none. Raises InputError if
     unclear."""
     # files of TFDS are in one folder, those of an export may be in several
     if all(group.is_split for group in listing.groups) and (
@@ -444,7 +444,7 @@ def export_of(listing: Listing) -> Description | None:
 
 
 def _as_declared(listing: Listing) -> Splitting:
-    """Divide the files as other files say (declared_split): in the order of an export's splits,
+    """Divide the files as other files say (declared_splits): in the order of an export's splits,
     else in the usual one."""
     splitting = _splitting([group.stem for group in listing.groups], listing.group, "declared")
     export = export_of(listing)

@@ -36,8 +36,8 @@ from shardctl.making.convert.conversion_plan import (
     Draft,
     draft_anew,
     job_of,
+    retrying_with_all_types,
     shards_of_plan,
-    with_types,
 )
 from shardctl.making.convert.listener import ConversionProgress
 from shardctl.making.options import chosen_options
@@ -160,7 +160,7 @@ def make_preview(
             is_open = given.get("variants") is None and checked.random
             variants = VARIANTS if is_open else checked.variants
             trial = _Trial(replace(found, recipe=checked), variants, shown)
-            return with_types(lambda all_types: trial.run(inputs, keys, all_types))
+            return retrying_with_all_types(lambda all_types: trial.run(inputs, keys, all_types))
         finally:
             engine.close()
 

@@ -45,7 +45,11 @@ from shardctl.making.commit.commit import NewGeneration, now
 from shardctl.making.commit.staging import begin
 from shardctl.making.commit.target import WriteLease
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
-from shardctl.making.convert.table_writer import join_markers, write_final_files, write_manifest
+from shardctl.making.convert.table_writer import (
+    join_markers,
+    write_files_of_dataset,
+    write_manifest,
+)
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
@@ -350,7 +354,7 @@ class Repair:
         write_files_table(files, listing, labelling)
         hide_pruned(files, self.pruned)
         final = self.folder / f"final-{FILES}"
-        write_final_files(final, open_table(LocalFolder(self.folder), FILES))
+        write_files_of_dataset(final, open_table(LocalFolder(self.folder), FILES))
         if sha256_of(final) != self.manifest.files[FILES].sha256:
             found = open_table(LocalFolder(self.folder), FILES).num_rows
             what = f"{counted(found, 'file')} now, {counted(self.manifest.inputs, 'record')} then"

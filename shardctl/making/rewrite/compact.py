@@ -20,7 +20,7 @@ from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
 from shardctl.format.update_state import ShardCounts
 from shardctl.making.commit.commit import NewGeneration
-from shardctl.making.convert.conversion_plan import shards_of
+from shardctl.making.convert.conversion_plan import shard_count
 from shardctl.making.options import Options
 from shardctl.making.rewrite.commit import (
     NewShard,
@@ -150,7 +150,7 @@ def _planned(old: SourceDataset) -> list[_Shard]:
         atoms = _atoms(old, split, facts.name)
         weights = atoms[:, 3]
         size = facts.bytes / max(1, facts.samples)
-        count = shards_of(facts.samples, size, Options(**limits), of_blocks=False)
+        count = shard_count(facts.samples, size, Options(**limits), of_blocks=False)
         ends = np.cumsum(weights)
         of = (ends - weights + 1) * count - 1
         of = np.minimum(of // max(1, int(weights.sum())), count - 1)

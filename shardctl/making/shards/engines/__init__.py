@@ -3,7 +3,9 @@ imported when it starts."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
@@ -33,13 +35,20 @@ def check(text: str, workers: int | str) -> None:
         )
 
 
-def start(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Engine:
-    """Start an engine that `check` has passed. Raises UsageError for its address, InstallError if
-    its package is missing."""
+@contextlib.contextmanager
+def started(text: str, workers: int | str, limits: Limits, on_line: OnLine) -> Iterator[Engine]:
+    """Start an engine that `check` has passed, and close it in the end. Copies of objects stay as
+    long. Raises UsageError for its address, InstallError if its package is missing."""
+    from shardctl.sources.files import in_use  # --help imports this module
+
     name, _, address = text.partition(":")
     module = importlib.import_module(f"shardctl.making.shards.engines.{name}")
-    engine: Engine = module.start(address, workers, limits, on_line)
-    return engine
+    with in_use():
+        engine: Engine = module.start(address, workers, limits, on_line)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
 
 def is_here(text: str) -> bool:
