@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,12 +27,8 @@ from shardctl.errors import BusyError, StorageError
 from shardctl.system.file_locks import is_at
 from shardctl.system.files import naming_the_path, refuse_links
 from shardctl.system.machine import boot
+from shardctl.system.processes.fork import CLOSED_IN_FORKS
 from shardctl.system.text import printable
-
-try:
-    import fcntl
-except ImportError:  # Windows has no fcntl, and shardctl no lock there yet
-    fcntl = None  # type: ignore[assignment]
 
 LEASE = "lease"
 PARTS = "parts"
@@ -67,28 +65,9 @@ does the same."""
 
 RECORD_BYTES = 512
 
-_NOT_FOLLOWED = getattr(os, "O_NOFOLLOW", 0)
-"""A lease is written in place: a link in its place would have another file overwritten."""
-
 _ENDING = "one that is just ending"
 _BEGUN = "one that has just begun"
 _UNREADABLE = "one that cannot be read"
-
-_HELD: set[int] = set()
-"""Descriptors of the leases of this process."""
-
-
-def _close_in_child() -> None:
-    """Close them in a forked process, as a person's function may start: it would hold the locks
-    when this one is gone."""
-    for descriptor in _HELD:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _HELD.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 """The errors of file systems without locks: Lustre mounted without them, some NFS, some FUSE."""
@@ -179,32 +158,27 @@ Waiting = Callable[[str], None]
 """Callback of a process that waits for another writer: it gets its name."""
 
 
-@contextlib.contextmanager
 def hold(
     staging: Path, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
-) -> Iterator[Lease]:
+) -> AbstractContextManager[Lease]:
     """Be the only writer of the dataset with this `staging` folder, but for the parts of a
     conversion that are being built: none can begin meanwhile.
 
     If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise
     BusyError at once. While this process waits, `looking` is called some times in a second.
     """
-    with _holding(staging, Wait(_shown(staging), waiting, looking)) as held:
-        yield held
+    return _holding(staging, Wait(_shown(staging), waiting, looking))
 
 
-@contextlib.contextmanager
-def hold_part(job: Path, part: str) -> Iterator[Lease]:
+def hold_part(job: Path, part: str) -> AbstractContextManager[Lease]:
     """Be the only one who builds this part of a conversion, whose job is in the folder `job` of a
     staging folder.
 
     The caller holds the lease of the dataset when this begins. Raises BusyError if another process
     builds it.
     """
-    with _holding(
-        job / PARTS / file_of_part(part), Wait(f"{_shown(job.parent)}: part {part}", None)
-    ) as held:
-        yield held
+    wait = Wait(f"{_shown(job.parent)}: part {part}", None)
+    return _holding(job / PARTS / file_of_part(part), wait)
 
 
 def parts_being_built(staging: Path) -> dict[str, str]:
@@ -230,29 +204,29 @@ def await_parts(
         wait.pause(LOOK_SECONDS)
 
 
+@dataclass
 class Wait:
     """Waits for another writer of the dataset that is `shown` so, and tells `waiting` who it is.
     Meanwhile `looking` is called some times in a second."""
 
-    def __init__(
-        self, shown: str, waiting: Waiting | None, looking: Callable[[], None] = lambda: None
-    ) -> None:
-        self.shown = shown
-        self._waiting, self._looking, self._announced = waiting, looking, ""
+    shown: str
+    waiting: Waiting | None
+    looking: Callable[[], None] = lambda: None
+    announced = ""
 
     def tell(self, other: str) -> None:
         """Tell of this writer, once. Raises BusyError where nobody is told."""
-        if self._waiting is None:
+        if self.waiting is None:
             raise BusyError(f"{self.shown}: another shardctl is writing it ({other})", other)
-        if other != self._announced:
-            self._waiting(other)
-            self._announced = other
+        if other != self.announced:
+            self.waiting(other)
+            self.announced = other
 
     def pause(self, seconds: float) -> None:
         """Wait for so long."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._looking()
+            self.looking()
             time.sleep(min(left, LOOK_SECONDS))
 
 
@@ -265,7 +239,7 @@ def _holding(staging: Path, wait: Wait) -> Iterator[Lease]:
         refuse_links(staging)
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
         descriptor = _acquire(staging, me, wait)
-    _HELD.add(descriptor)
+    CLOSED_IN_FORKS.add(descriptor)
     try:
         lease = Lease(staging / LEASE, descriptor, me, wait.shown)
         try:
@@ -275,7 +249,7 @@ def _holding(staging: Path, wait: Wait) -> Iterator[Lease]:
         finally:
             lease.release()
     finally:
-        _HELD.discard(descriptor)
+        CLOSED_IN_FORKS.discard(descriptor)
         os.close(descriptor)
         for folder in dict.fromkeys([staging, *new]):
             with contextlib.suppress(OSError):  # something is in it, and stays
@@ -304,31 +278,24 @@ def _acquire(staging: Path, me: Owner, wait: Wait) -> int:
 def _try(staging: Path, me: Owner) -> tuple[int, str | None]:
     """Open the lease and try to get it. Return its descriptor, and who else has it; then the
     descriptor is closed."""
-    descriptor, other = -1, None
     # Another writer takes away no more than these two folders. What is wrong with those above, or
     # with making the first one in a folder that is there, is no sign of one.
     staging.parent.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         staging.parent.mkdir(exist_ok=True)
-    try:
-        staging.mkdir(exist_ok=True)
-        descriptor, made = _open(staging / LEASE)
-        other = _other_owner(descriptor, made, staging, me)
-    except (FileNotFoundError, FileExistsError):
-        if staging.exists() and not staging.is_dir():
-            raise
-        other = _ENDING  # it has just taken the file or the folder away
-    except BaseException:
-        _close(descriptor)
-        raise
-    if other is not None:
-        _close(descriptor)
-    return descriptor, other
-
-
-def _close(descriptor: int) -> None:
-    if descriptor >= 0:
-        os.close(descriptor)
+    with contextlib.ExitStack() as opened:
+        try:
+            staging.mkdir(exist_ok=True)
+            descriptor, made = _open(staging / LEASE)
+            opened.callback(os.close, descriptor)
+            other = _other_owner(descriptor, made, staging, me)
+        except (FileNotFoundError, FileExistsError):
+            if staging.exists() and not staging.is_dir():
+                raise
+            return -1, _ENDING  # it has just taken the file or the folder away
+        if other is None:
+            opened.pop_all()
+        return descriptor, other
 
 
 def _open(path: Path) -> tuple[int, bool]:
@@ -336,7 +303,12 @@ def _open(path: Path) -> tuple[int, bool]:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
     except FileExistsError:
-        return os.open(path, os.O_RDWR | _NOT_FOLLOWED), False
+        return _open_old(path), False
+
+
+def _open_old(path: Path) -> int:
+    # a lease is written in place: a link in its place would have another file overwritten
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
 
 
 def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str | None:
@@ -383,7 +355,7 @@ def _holder(staging: Path) -> str | None:
     """Return who holds the lease in a folder; None if nobody does: there is none, or it was left
     behind. Takes it from none."""
     try:
-        descriptor = os.open(staging / LEASE, os.O_RDWR | _NOT_FOLLOWED)
+        descriptor = _open_old(staging / LEASE)
     except FileNotFoundError:
         return None
     try:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -101,28 +102,22 @@ def keep_renewed(thing: Any) -> None:
 
 _RENEWED: weakref.WeakSet[Any] = weakref.WeakSet()
 
+CLOSED_IN_FORKS: set[int] = set()
+"""Descriptors that are closed in the processes that are forked from this one, by a user's function
+for instance. They would keep a channel open whose end is how the other process sees that this one
+is dead, or hold a lock when this one is gone."""
 
-def _renew_all() -> None:
+
+def _begin_in_child() -> None:
+    for descriptor in CLOSED_IN_FORKS:
+        with suppress(OSError):
+            os.close(descriptor)
+    CLOSED_IN_FORKS.clear()  # in a child of a child a number may be that of another file
     for thing in list(_RENEWED):
         thing.renew()
 
 
-os.register_at_fork(after_in_child=_renew_all)
-
-
-def close_in_forks(descriptor: int) -> None:
-    """Have a descriptor closed in the processes that are forked from this one, by a user's function
-    for instance.
-
-    They would keep a channel open whose end is how the other process sees that this one is dead.
-    """
-    left = [descriptor]
-
-    def close_once() -> None:
-        while left:  # in a child of a child its number may be that of another file
-            os.close(left.pop())
-
-    os.register_at_fork(after_in_child=close_once)
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 _COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main(*{!r})"

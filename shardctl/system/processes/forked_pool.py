@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardctl.system.processes.channel import Ended, packed, portable, raise_again, receive, send
-from shardctl.system.processes.fork import close_in_forks, end_with_parent
+from shardctl.system.processes.fork import CLOSED_IN_FORKS, end_with_parent
 
 Handle = Callable[[Any], Any]
 
@@ -109,7 +109,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     for other in inherited:
         other.close()
-    close_in_forks(channel.fileno())
+    CLOSED_IN_FORKS.add(channel.fileno())
     with contextlib.suppress(Ended, BrokenPipeError):
         while True:
             channel.sendall(_answer(handle, receive(channel)))

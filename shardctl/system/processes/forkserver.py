@@ -18,6 +18,7 @@ import importlib
 import os
 import pickle
 import queue
+import resource
 import signal
 import socket
 import struct
@@ -35,8 +36,8 @@ from shardctl.errors import WorkerError
 from shardctl.system.machine import one_thread_each, quick_imports, reuse_memory
 from shardctl.system.processes.channel import Ended, receive_pickle, send
 from shardctl.system.processes.fork import (
+    CLOSED_IN_FORKS,
     ForkedProcess,
-    close_in_forks,
     end_with_parent,
     environment,
     redirect,
@@ -49,11 +50,6 @@ from shardctl.system.processes.worker_state import (
     last_line_of,
 )
 from shardctl.system.stores.base import end_uploads
-
-try:
-    import resource
-except ImportError:  # Windows has none, and workers no memory limit there
-    resource = None  # type: ignore[assignment]
 
 LIKELY_VICTIM = 800
 """Where memory runs out, Linux is to end a worker, which costs little, and not its parent. -1000 to
@@ -69,7 +65,7 @@ def serve(handle: Handler, channel: socket.socket, progress: WorkerProgress, mem
     `memory` is the limit of the process in bytes, 0 for none.
     """
     _limit_memory(memory)
-    close_in_forks(channel.fileno())
+    CLOSED_IN_FORKS.add(channel.fileno())
     orders: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
     idle = threading.Event()
     idle.set()
@@ -97,7 +93,7 @@ def _answer(
 
 def _limit_memory(limit: int) -> None:
     """Limit the memory of this process, in bytes; mapped files do not count."""
-    if resource is not None and limit:
+    if limit:
         # macOS does not hold programs to RLIMIT_DATA; there the address space as a whole is the
         # nearest thing.
         kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
