@@ -86,7 +86,7 @@ def read_by_the_code() -> set[str]:
     reading = [
         it
         for it in modules()
-        if it.words & {"environ", "switched_on"}
+        if it.words & {"environ", "switched_on", "Cloud"}
         or it.path.endswith(("startup.py", "completion.py"))
     ]
     found = {text for module in reading for text in module.strings if VARIABLE.fullmatch(text)}

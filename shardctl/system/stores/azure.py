@@ -4,6 +4,7 @@ names."""
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import AzureStore
@@ -29,18 +30,17 @@ AZURE = Cloud(
     },
     "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT",
     "sign in again (az login), or set AZURE_STORAGE_ACCOUNT_KEY anew",
-    "AZURE_ALLOW_HTTP=true",
+    "AZURE_ALLOW_HTTP",
+    "AZURE_SKIP_SIGNATURE",
+    (
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_ACCESS_KEY",
+        "AZURE_STORAGE_SAS_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_TOKEN",
+        "AZURE_STORAGE_CLIENT_SECRET",
+    ),
 )
-
-_OWN = (
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_SAS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "AZURE_STORAGE_CLIENT_SECRET",
-)
-"""Variables that obstore itself takes credentials from."""
 
 
 class AzureObjects(Objects):
@@ -59,16 +59,12 @@ def connect(url: str, bucket: str, prefix: str) -> Store:
     emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
     if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         raise StoreError(f"{url}: the storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
-    allow_http = emulated or switched_on("AZURE_ALLOW_HTTP")
-    clients = Clients.of(AzureStore, bucket, allow_http, {} if emulated else _credentials(url))
+    provider = None if emulated else partial(_credentials, url)
+    clients = Clients.of(AzureStore, bucket, AZURE, provider, allow_http=emulated)
     return AzureObjects(url, clients, AZURE, prefix)
 
 
-def _credentials(url: str) -> dict[str, Any]:
+def _credentials(url: str) -> Any:
     """Return what provides credentials where obstore is given none: azure-identity, which knows all
     kinds of them."""
-    if any(os.environ.get(name) for name in _OWN) or switched_on("AZURE_SKIP_SIGNATURE"):
-        return {}
-    return {
-        "credential_provider": needed("obstore.auth.azure", "azure", url).AzureCredentialProvider()
-    }
+    return needed("obstore.auth.azure", "azure", url).AzureCredentialProvider()

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from shardctl.errors import UsageError
 from shardctl.system.text import printable
@@ -25,8 +25,9 @@ class Cloud:
     settings come from.
 
     `bucket` is its word for a bucket, `address` names the variable that says where the store is,
-    `renew` what to do about credentials that have expired or are wrong, `plain` the variable that
-    allows http.
+    `renew` what to do about credentials that have expired or are wrong. `allow_http` is the
+    variable that allows http, `skip_signature` that by which no credentials are used. obstore
+    itself takes credentials from the variables `own`.
     """
 
     name: str
@@ -34,7 +35,14 @@ class Cloud:
     permissions: dict[Action, str]
     address: str
     renew: str
-    plain: str
+    allow_http: str
+    skip_signature: str
+    own: tuple[str, ...]
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether obstore needs no more than the variables of the environment."""
+        return any(map(os.environ.get, self.own)) or switched_on(self.skip_signature)
 
 
 TIMEOUT = "SHARDCTL_STORE_TIMEOUT"
@@ -63,18 +71,10 @@ stand still."""
 MOST_RETRIES = 20
 
 
-class ClientOptions(NamedTuple):
-    """How long to wait: the client of most requests, that of what takes a store longer (uploads,
-    listings, copies), and what both do about a failure."""
-
-    quick: ClientConfig
-    patient: ClientConfig
-    retries: RetryConfig
-
-
-def client_options(allow_http: bool) -> ClientOptions:
-    """Return the options of the clients, from the environment. Raises UsageError for a value that
-    is no number of seconds."""
+def client_options(allow_http: bool) -> tuple[ClientConfig, ClientConfig, RetryConfig]:
+    """Return how long to wait, from the environment: the client of most requests, that of what
+    takes a store longer (uploads, listings, copies), and what both do about a failure. Raises
+    UsageError for a value that is no number of seconds."""
     timeout, retry = (
         _seconds(TIMEOUT, TIMEOUT_SECONDS, least=0.1),
         _seconds(RETRY, RETRY_SECONDS, least=0.0),
@@ -85,23 +85,21 @@ def client_options(allow_http: bool) -> ClientOptions:
         "connect_timeout": connect,
         "user_agent": "shardctl",
     }
-    return ClientOptions(
-        {
-            **shared,
-            "read_timeout": timedelta(seconds=timeout),
-            "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS)),
+    quick: ClientConfig = {
+        **shared,
+        "read_timeout": timedelta(seconds=timeout),
+        "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS)),
+    }
+    retries: RetryConfig = {
+        "max_retries": MOST_RETRIES if retry else 0,
+        "retry_timeout": timedelta(seconds=retry),
+        "backoff": {
+            "init_backoff": timedelta(seconds=0.1),
+            "max_backoff": timedelta(seconds=10),
+            "base": 2,
         },
-        {**shared, "timeout": timedelta(seconds=timeout * PATIENCE)},
-        {
-            "max_retries": MOST_RETRIES if retry else 0,
-            "retry_timeout": timedelta(seconds=retry),
-            "backoff": {
-                "init_backoff": timedelta(seconds=0.1),
-                "max_backoff": timedelta(seconds=10),
-                "base": 2,
-            },
-        },
-    )
+    }
+    return quick, {**shared, "timeout": timedelta(seconds=timeout * PATIENCE)}, retries
 
 
 def _seconds(name: str, usual: float, least: float) -> float:

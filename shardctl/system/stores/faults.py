@@ -142,7 +142,9 @@ def _unanswered(
             f"{RETRY} to more seconds"
         )
     if "BadScheme" in text:
-        return UnansweredError(f"{doing} failed: http:// is not allowed; set {cloud.plain}")
+        return UnansweredError(
+            f"{doing} failed: http:// is not allowed; set {cloud.allow_http}=true"
+        )
     if "TimedOut" in text or "kind: Timeout" in text:
         kind = StandstillError if _ONE_TRY.search(text) else UnansweredError
         return kind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -12,7 +12,7 @@ from obstore.store import GCSStore
 from shardctl.errors import StoreError
 from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud, switched_on
+from shardctl.system.stores.client import Cloud
 from shardctl.system.stores.objects import Clients, Objects
 
 if TYPE_CHECKING:
@@ -31,11 +31,10 @@ GOOGLE = Cloud(
     "GOOGLE_SERVICE_ACCOUNT_KEY",
     "sign in again (gcloud auth application-default login), or set GOOGLE_APPLICATION_CREDENTIALS "
     "anew",
-    "GOOGLE_ALLOW_HTTP=true",
+    "GOOGLE_ALLOW_HTTP",
+    "GOOGLE_SKIP_SIGNATURE",
+    ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY"),
 )
-
-_OWN = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
-"""Variables that obstore itself takes credentials from."""
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
@@ -57,15 +56,13 @@ class GoogleObjects(Objects):
 def connect(url: str, bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of
     gcloud."""
-    clients = Clients.of(GCSStore, bucket, switched_on("GOOGLE_ALLOW_HTTP"), _credentials(url))
+    clients = Clients.of(GCSStore, bucket, GOOGLE, partial(_credentials, url))
     return GoogleObjects(url, clients, GOOGLE, prefix)
 
 
-def _credentials(url: str) -> dict[str, Any]:
+def _credentials(url: str) -> Any:
     """Return what provides credentials where obstore is given none: google-auth, which knows all
     kinds of them."""
-    if any(os.environ.get(name) for name in _OWN) or switched_on("GOOGLE_SKIP_SIGNATURE"):
-        return {}
     google = needed("google.auth", "gcs", url)
     provider = needed("obstore.auth.google", "gcs", url).GoogleCredentialProvider
     try:
@@ -76,4 +73,4 @@ def _credentials(url: str) -> dict[str, Any]:
             "or set"
             " GOOGLE_APPLICATION_CREDENTIALS; for a public bucket set GOOGLE_SKIP_SIGNATURE=true"
         ) from error
-    return {"credential_provider": provider(found)}
+    return provider(found)

@@ -8,9 +8,11 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import methodcaller
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -85,15 +87,8 @@ class Keys:
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return 0
-        column = self._batches[number].column(0)
-        low, high = 0, len(column)
-        while low < high:
-            middle = (low + high) // 2
-            if column[middle].as_py() < key:
-                low = middle + 1
-            else:
-                high = middle
-        return self._starts[number] + low
+        keys = self._batches[number].column(0)
+        return self._starts[number] + bisect_left(keys, key, key=methodcaller("as_py"))
 
     def get(self, key: str) -> Entry | None:
         """Return what was listed of an object, None if it was not."""
@@ -147,6 +142,7 @@ def list_keys(
         return _Lister(store, prefix, folder, found).run()
 
 
+@dataclass
 class _Lister:
     """Lists one stretch of keys, and splits what is left of it for the threads that have nothing to
     do.
@@ -156,21 +152,18 @@ class _Lister:
     request.
     """
 
-    def __init__(
-        self, store: Store, prefix: str, folder: Path, found: Callable[[int], None]
-    ) -> None:
-        self._store, self._prefix, self._folder, self._found = store, prefix, folder, found
-        self._splits = store.seeks
-        self._lock = threading.Lock()
-        self._new: list[_Stretch] = []
-        self._busy = self._count = self._files = 0
-        self._stopped = False
+    _store: Store
+    _prefix: str
+    _folder: Path
+    _found: Callable[[int], None]
+    _busy = _count = _files = 0
+    _stopped = False
 
     def run(self) -> Keys:
         """Return all keys."""
         parts: list[Path] = []
-        self._new.append(_Stretch("", None))
-        running: set[Future[Path | None]] = set()
+        self._lock, self._new = threading.Lock(), [_Stretch("", None)]
+        running: set[Future[Path]] = set()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="shardctl-list") as pool:
             try:
                 while running or self._new:
@@ -179,7 +172,7 @@ class _Lister:
                         self._busy += len(new)
                     running |= {pool.submit(self._list, stretch) for stretch in new}
                     done, running = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
-                    parts += filter(None, [each.result() for each in done])
+                    parts += [each.result() for each in done]
                     with self._lock:
                         self._busy -= len(done)
                     self._found(self._count)
@@ -189,16 +182,23 @@ class _Lister:
                     each.cancel()
         return Keys(parts)
 
-    def _list(self, stretch: _Stretch) -> Path | None:
+    def _list(self, stretch: _Stretch) -> Path:
+        """Return an Arrow file of the keys of a stretch."""
         after, end = stretch
         rows: list[Entry] = []
-        with _Part(self._next_path) as part:
+        with self._lock:
+            self._files += 1
+            path = self._folder / f"{self._files:06d}.arrow"
+        with (
+            pa.OSFile(os.fspath(path), "wb") as sink,
+            pa.ipc.new_file(sink, KEYS_SCHEMA) as writer,
+        ):
             for number, page in enumerate(self._store.pages(self._prefix, after), 1):
                 past = end is not None and page[-1].name > end
                 kept = page[: bisect_right([entry.name for entry in page], end)] if past else page  # type: ignore[type-var]
                 rows += kept
                 if len(rows) >= BATCH_ROWS:
-                    part.write(rows)
+                    _write(writer, rows)
                     rows = []
                 with self._lock:
                     self._count += len(kept)
@@ -206,7 +206,7 @@ class _Lister:
                     break
                 with self._lock:
                     idle = (
-                        self._splits
+                        self._store.seeks
                         and number >= UNSPLIT_PAGES
                         and self._busy + len(self._new) < THREADS
                     )
@@ -217,47 +217,18 @@ class _Lister:
                             _Stretch(*pair) for pair in zip(bounds, [*bounds[1:], end], strict=True)
                         ]
                         end = bounds[0]
-            part.write(rows)
-        return part.path
-
-    def _next_path(self) -> Path:
-        with self._lock:
-            self._files += 1
-            return self._folder / f"{self._files:06d}.arrow"
+            _write(writer, rows)
+        return path
 
 
-class _Part:
-    """An Arrow file of keys, which is made for the first of them."""
-
-    def __init__(self, make_path: Callable[[], Path]) -> None:
-        self._make_path = make_path
-        self.path: Path | None = None
-        self._writer: Any = None
-
-    def write(self, rows: list[Entry]) -> None:
-        if not rows:
-            return
-        if self._writer is None:
-            self.path = self._make_path()
-            self._sink = pa.OSFile(os.fspath(self.path), "wb")
-            self._writer = pa.ipc.new_file(self._sink, KEYS_SCHEMA)
-        for first in range(0, len(rows), BATCH_ROWS):
-            columns = zip(
-                *(found[: len(KEYS_SCHEMA)] for found in rows[first : first + BATCH_ROWS]),
-                strict=True,
-            )
-            arrays = [
-                pa.array(values, f.type) for values, f in zip(columns, KEYS_SCHEMA, strict=True)
-            ]
-            self._writer.write_batch(pa.record_batch(arrays, schema=KEYS_SCHEMA))
-
-    def __enter__(self) -> _Part:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._sink.close()
+def _write(writer: pa.RecordBatchFileWriter, rows: list[Entry]) -> None:
+    for first in range(0, len(rows), BATCH_ROWS):
+        columns = zip(
+            *(found[: len(KEYS_SCHEMA)] for found in rows[first : first + BATCH_ROWS]),
+            strict=True,
+        )
+        arrays = [pa.array(values, f.type) for values, f in zip(columns, KEYS_SCHEMA, strict=True)]
+        writer.write_batch(pa.record_batch(arrays, schema=KEYS_SCHEMA))
 
 
 def bounds_after(first: str, last: str, end: str | None, fixed: int) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -38,7 +39,7 @@ from shardctl.system.stores.base import (
     asked_again,
     end_uploads,
 )
-from shardctl.system.stores.client import Action, Cloud, client_options
+from shardctl.system.stores.client import Action, Cloud, client_options, switched_on
 from shardctl.system.stores.faults import described, is_past_the_end
 from shardctl.system.text import printable
 
@@ -80,10 +81,19 @@ class Clients(NamedTuple):
 
     @classmethod
     def of(
-        cls, kind: Callable[..., Any], bucket: str, allow_http: bool, credentials: dict[str, Any]
+        cls,
+        kind: Callable[..., Any],
+        bucket: str,
+        cloud: Cloud,
+        provider: Callable[[], Any] | None,
+        allow_http: bool = False,
     ) -> Clients:
-        """Return the clients of a bucket in a kind of store. Raises UsageError."""
-        quick, patient, retries = client_options(allow_http)
+        """Return the clients of a bucket in a kind of store, whose credentials a `provider` gives
+        where obstore is given none (None: they need none). Raises UsageError."""
+        quick, patient, retries = client_options(allow_http or switched_on(cloud.allow_http))
+        credentials = {}
+        if provider is not None and not cloud.has_credentials:
+            credentials["credential_provider"] = provider()
         return cls(
             *(
                 kind(bucket, client_options=it, retry_config=retries, **credentials)
@@ -92,16 +102,19 @@ class Clients(NamedTuple):
         )
 
 
+@dataclass(eq=False)
 class Objects:
     """The objects below one prefix. Stores differ in what they call a version: two methods that
     siblings override."""
 
-    seeks = True
+    url: str
+    _clients: Clients
+    _cloud: Cloud
+    _prefix: str = ""
+    _known = False
+    """Whether the bucket has been seen to be there."""
 
-    def __init__(self, url: str, clients: Clients, cloud: Cloud, prefix: str = "") -> None:
-        self.url = url
-        self._clients, self._cloud, self._prefix = clients, cloud, prefix
-        self._known = False  # whether the bucket has been seen to be there
+    seeks = True
 
     def get(
         self, key: str, start: int = 0, length: int | None = None, version: str | None = None
@@ -261,55 +274,41 @@ class Objects:
         lost, and S3 refuses one of two at the same time (409) even if neither is done. What is
         there decides: these bytes, others, or still what was there.
         """
+
+        def write() -> str | None:
+            try:
+                mode = "create" if version is None else self._condition(key, version)
+                client, path = self._writer(data), self._path(key)
+                return self._version(
+                    obstore.put(client, path, data, mode=mode, use_multipart=False)
+                )
+            except (AlreadyExistsError, PreconditionError):
+                return None
+
         fault: StoreError | None = None
         for attempt in range(CONDITION_TRIES):
             try:
-                written = self._try_to_write(key, data, version)
+                written = self._ask("write", key, write)
             except UnansweredError as error:
                 fault, written = error, None
             if written is not None:
                 return written
             try:
-                found, there = self._read(key)
+                there, found = self.fetch(key, len(data) + 1)
+            except NoSuchKeyError:
+                if version is not None:
+                    return None
             except UnansweredError as error:
                 raise fault or error from None
-            if found is not None and found == data:
-                return there
-            if there != version:
-                return None
+            else:
+                if there.to_pybytes() == data:
+                    return found.version
+                if found.version != version:
+                    return None
             time.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise fault or UnansweredError(
             f"{self._where(key)}: writing was refused {CONDITION_TRIES} times; try again later"
         )
-
-    def _try_to_write(self, key: str, data: bytes, version: str | None) -> str | None:
-        """Write an object if its version is this one, and return its new one; None if the store
-        refuses."""
-
-        def write() -> str | None:
-            try:
-                mode = "create" if version is None else self._condition(key, version)
-                return self._version(
-                    obstore.put(
-                        self._writer(data), self._path(key), data, mode=mode, use_multipart=False
-                    )
-                )
-            except (AlreadyExistsError, PreconditionError):
-                return None
-
-        return self._ask("write", key, write)
-
-    def _read(self, key: str) -> tuple[bytes | None, str | None]:
-        """Return the bytes and the version of an object, None and None if there is none."""
-
-        def read() -> tuple[bytes, str]:
-            result = obstore.get(self._clients.quick, self._path(key))
-            return bytes(result.bytes()), self._version(result.meta)
-
-        try:
-            return self._ask("read", key, read)
-        except NoSuchKeyError:
-            return None, None
 
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Entry]]:
         """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in
@@ -320,7 +319,13 @@ class Objects:
             objects = [self._stored(meta) for meta in page]
             kept = []
             for entry, following in itertools.zip_longest(objects, objects[1:]):
-                if entry.size == 0 and self._is_folder(entry.name, folder, last, following):
+                # one that consoles write for a folder: its name ends with /, which obstore drops
+                if entry.size == 0 and (
+                    entry.name == folder
+                    or entry.name <= last
+                    or (following is not None and following.name.startswith(f"{entry.name}/"))
+                    or self.stat(entry.name) is None
+                ):
                     continue
                 if entry.name <= last:
                     raise StoreError(
@@ -364,17 +369,6 @@ class Objects:
                 broken += 1
                 if broken == BROKEN_TRIES:
                     raise
-
-    def _is_folder(self, key: str, folder: str, last: str, following: Entry | None) -> bool:
-        """Return whether an empty object is one that consoles write for a folder: its name ends
-        with /, which obstore drops."""
-        if (
-            key == folder
-            or key <= last
-            or (following is not None and following.name.startswith(f"{key}/"))
-        ):
-            return True
-        return self.stat(key) is None
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """Return what is directly in a folder: the names of folders, relative to it, and the
