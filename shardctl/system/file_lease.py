@@ -7,7 +7,6 @@ below that of the dataset: whoever wants to be the only writer waits for them to
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import fcntl
@@ -19,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -102,11 +101,16 @@ def overtaken(shown: str, owner: object) -> BusyError:
     )
 
 
+@dataclass(eq=False)
 class Lease:
     """The right to write one dataset, as long as its heartbeat continues."""
 
-    def __init__(self, path: Path, descriptor: int, owner: Owner, shown: str) -> None:
-        self._path, self._descriptor, self._owner, self._shown = path, descriptor, owner, shown
+    _path: Path
+    _descriptor: int
+    _owner: Owner
+    _shown: str
+
+    def __post_init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -128,7 +132,7 @@ class Lease:
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
-        with contextlib.suppress(OSError):  # out of reach; then it grows old there
+        with suppress(OSError):  # out of reach; then it grows old there
             # No owner: the disk was too full to write one.
             if is_at(self._descriptor, self._path) and _owner(self._descriptor) in (
                 None,
@@ -140,7 +144,7 @@ class Lease:
         while not self._ended.wait(HEARTBEAT_SECONDS):
             # Out of space or out of reach for a while: the lease grows older, which is what it
             # should do then.
-            with contextlib.suppress(OSError, StorageError, BusyError):
+            with suppress(OSError, StorageError, BusyError):
                 self.check()
                 _write(self._descriptor, self._owner)
 
@@ -148,7 +152,7 @@ class Lease:
 def is_leased(staging: Path) -> bool:
     """Return whether a process holds the lease, or one that was killed has left it, or the empty
     folder that it was in."""
-    with contextlib.suppress(OSError):  # it is not there
+    with suppress(OSError):  # it is not there
         names = os.listdir(staging)
         return not names or LEASE in names
     return False
@@ -230,7 +234,7 @@ class Wait:
             time.sleep(min(left, LOOK_SECONDS))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _holding(staging: Path, wait: Wait) -> Iterator[Lease]:
     """Hold the lease in a folder, which is made for it, and taken away with it if nothing else is
     in it."""
@@ -252,7 +256,7 @@ def _holding(staging: Path, wait: Wait) -> Iterator[Lease]:
         CLOSED_IN_FORKS.discard(descriptor)
         os.close(descriptor)
         for folder in dict.fromkeys([staging, *new]):
-            with contextlib.suppress(OSError):  # something is in it, and stays
+            with suppress(OSError):  # something is in it, and stays
                 folder.rmdir()
 
 
@@ -281,9 +285,9 @@ def _try(staging: Path, me: Owner) -> tuple[int, str | None]:
     # Another writer takes away no more than these two folders. What is wrong with those above, or
     # with making the first one in a folder that is there, is no sign of one.
     staging.parent.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
+    with suppress(FileExistsError):
         staging.parent.mkdir(exist_ok=True)
-    with contextlib.ExitStack() as opened:
+    with ExitStack() as opened:
         try:
             staging.mkdir(exist_ok=True)
             descriptor, made = _open(staging / LEASE)
@@ -317,7 +321,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
         locked = _lock(descriptor)
     except (BlockingIOError, PermissionError):
         # the latter on SMB, which does not let others read what is locked either
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             return str(_owner(descriptor) or _BEGUN)
         return _UNREADABLE
     owner = _owner(descriptor)
@@ -365,7 +369,7 @@ def _holder(staging: Path) -> str | None:
             return None
         return str(owner or _BEGUN) if _age(descriptor, staging) <= STALE_SECONDS else None
     except (BlockingIOError, PermissionError):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             return str(_owner(descriptor) or _BEGUN)
         return _UNREADABLE
     finally:

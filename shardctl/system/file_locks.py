@@ -4,6 +4,7 @@ bytes."""
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import struct
@@ -13,10 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shardctl.errors import StorageError
+from shardctl.system.files import gone, naming_the_path
 from shardctl.system.text import printable
-
-if os.name == "posix":
-    import fcntl
 
 _FLOCK = "hhqqi4x"
 """struct flock of Linux, of 64 bits: type, whence, start, length, process."""
@@ -102,21 +101,14 @@ def locked(path: Path, patience: float | None = None) -> Iterator[int]:
         ) from None
     try:
         try:
-            mine = _wait_for(descriptor, patience)
+            if patience is None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            mine = patience is None or _retry(lambda: lock_at_once(descriptor), patience)
         except OSError as error:
             raise _refusal(path, error) from error
         yield descriptor if mine else -1
     finally:
         os.close(descriptor)
-
-
-def _wait_for(descriptor: int, patience: float | None) -> bool:
-    """Lock a file, and return whether that was possible within so many seconds (None: wait as long
-    as it takes)."""
-    if patience is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
-    return _retry(lambda: lock_at_once(descriptor), patience)
 
 
 def lock_at_once(descriptor: int) -> bool:
@@ -161,7 +153,7 @@ class Use:
             raise _refusal(path, error) from error
         if not is_at(self._descriptor, path):  # it was removed while this waited
             self.close()
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            raise gone(path)
 
     def close(self) -> None:
         """End the use."""
@@ -211,7 +203,6 @@ def _opened(path: Path) -> int:
         return open_own(path, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise StorageError(
-            f"{printable(path)}: cannot write here ({error.strerror or error})"
-        ) from error
+    except OSError:
+        with naming_the_path(path):
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import mmap
@@ -19,9 +20,6 @@ from typing import Any
 
 from shardctl.errors import DiskFullError, StorageError
 from shardctl.system.text import format_bytes, printable, similar
-
-if os.name == "posix":
-    import fcntl
 
 READ_CHUNK = 1 << 20
 """Bytes read at a time when a whole file is hashed."""
@@ -242,6 +240,11 @@ def near_path(path: Path) -> str:
     return ""
 
 
+def gone(path: Path | str) -> FileNotFoundError:
+    """Return the error for what is no longer there."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
 def exists(path: Path) -> bool:
     """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the
     system does not tell."""
@@ -305,18 +308,13 @@ def remove_tree(path: Path, below: Path) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=here)
             for name in folders:
-                _remove_folder(name, here)
+                try:
+                    os.rmdir(name, dir_fd=here)
+                except NotADirectoryError:  # a link to a folder
+                    os.unlink(name, dir_fd=here)
         os.rmdir(path.name, dir_fd=descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove_folder(name: str, above: int) -> None:
-    """Delete an empty folder, or a link to a folder."""
-    try:
-        os.rmdir(name, dir_fd=above)
-    except NotADirectoryError:
-        os.unlink(name, dir_fd=above)
 
 
 def write_atomically(path: Path, data: bytes) -> str:
@@ -331,7 +329,7 @@ def ordinary(path: str, flags: int) -> int:
 
     To open a pipe would wait for a writer, perhaps for ever, and some devices have no end.
     """
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _refuse_special(os.fstat(descriptor), path)
     except OSError:
@@ -484,19 +482,8 @@ class OutputFileType:
             if path.exists() and not is_file(path):
                 path.write_bytes(content)  # a pipe, a terminal
             else:
-                _replace(path.resolve(), content)
+                write_atomically(path.resolve(), content)
         except OSError as error:
             raise StorageError(
                 f"{printable(path)}: cannot be written ({error.strerror})"
             ) from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the fault above is the one to tell of
-            partial.unlink(missing_ok=True)
-        raise

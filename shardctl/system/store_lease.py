@@ -30,6 +30,7 @@ from shardctl.system.file_lease import (
     STALE_SECONDS,
     Owner,
     Wait,
+    Waiting,
     overtaken,
 )
 from shardctl.system.stores.base import Store
@@ -71,21 +72,19 @@ class LeaseToken:
             raise overtaken(printable(store.url), owner)
 
 
+@dataclass(eq=False)
 class Lease:
     """The right to write one dataset, as long as its heartbeat continues. Threads may share it."""
 
-    def __init__(
-        self, store: Store, key: str, owner: Owner, version: str, pace: LeaseTiming
-    ) -> None:
-        self._store, self._key, self._owner, self._version, self._pace = (
-            store,
-            key,
-            owner,
-            version,
-            pace,
-        )
-        self._beats = 0
-        self._lost: BusyError | None = None
+    _store: Store
+    _key: str
+    _owner: Owner
+    _version: str
+    _pace: LeaseTiming
+    _beats = 0
+    _lost: BusyError | None = None
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -163,7 +162,7 @@ class Lease:
 def hold(
     store: Store,
     key: str,
-    waiting: Callable[[str], None] | None,
+    waiting: Waiting | None,
     looking: Callable[[], None] = lambda: None,
     pace: LeaseTiming = LeaseTiming(),
 ) -> Iterator[Lease]:
@@ -173,8 +172,13 @@ def hold(
     BusyError as soon as a heartbeat shows that it is there: one that was killed would else be in
     the way for ever. While this process waits, `looking` is called some times in a second.
     """
-    me = Owner.me()
-    version = _acquire(store, key, me, waiting, looking, pace)
+    me, watch, wait = Owner.me(), Watch(pace), Wait(printable(store.url), waiting, looking)
+    mine = _record(me, 0)
+    while (version := _try(store, key, mine, watch)) is None:
+        owner = owner_of(store, key)
+        if owner and (waiting is not None or watch.beats(key)):
+            wait.tell(owner)
+        wait.pause(pace.ask)
     with contextlib.closing(Lease(store, key, me, version, pace)) as lease:
         yield lease
 
@@ -223,25 +227,6 @@ class Watch:
         """Return whether the lease at a key has changed since it was seen first: its owner is
         there."""
         return key in self._beating
-
-
-def _acquire(
-    store: Store,
-    key: str,
-    me: Owner,
-    waiting: Callable[[str], None] | None,
-    looking: Callable[[], None],
-    pace: LeaseTiming,
-) -> str:
-    """Return the version of the lease, once it belongs to `me`."""
-    mine, watch = _record(me, 0), Watch(pace)
-    wait = Wait(printable(store.url), waiting, looking)
-    while (version := _try(store, key, mine, watch)) is None:
-        owner = owner_of(store, key)
-        if owner and (waiting is not None or watch.beats(key)):
-            wait.tell(owner)
-        wait.pause(pace.ask)
-    return version
 
 
 def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:

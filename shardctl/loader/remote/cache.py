@@ -46,6 +46,7 @@ from shardctl.system import file_locks
 from shardctl.system.file_locks import ByteLocks, Use, locked, open_own, unused
 from shardctl.system.files import (
     PARTIAL,
+    gone,
     is_folder,
     naming_the_path,
     read_bytes,
@@ -353,7 +354,7 @@ class CachedDataset:
         # another process is removing it, and a moment ago what says so was gone
         if not _has_dataset(folder):
             self._use.close()
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+            raise gone(folder)
         os.utime(folder / IN_USE)
         self._close_locks: Callable[[], object] = int
 
@@ -446,33 +447,30 @@ class CachedDataset:
         if is_new and not self.cache.reserve(self.folder, needed):
             return False
         try:
-            with open(path, "r+b", buffering=0, opener=_opened) as file:
-                if os.fstat(file.fileno()).st_size != size:
-                    file.truncate(size)
+            descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
+            try:
+                if os.fstat(descriptor).st_size != size:
+                    os.ftruncate(descriptor, size)
                 if is_new:
-                    os.posix_fallocate(file.fileno(), start, data.size)
+                    os.posix_fallocate(descriptor, start, data.size)
                     self._state[place] = RESERVED
                 done, view = 0, memoryview(data)
                 while done < len(view):
-                    done += os.pwrite(file.fileno(), view[done : done + (1 << 30)], start + done)
+                    done += os.pwrite(descriptor, view[done : done + (1 << 30)], start + done)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             if self._state[place] == ABSENT:
                 self.cache.give_back(self.folder, needed)
             if error.errno not in _FULL:
-                raise StorageError(
-                    f"{printable(path)}: cannot write here ({error.strerror or error})"
-                ) from error
+                with naming_the_path(path):
+                    raise
             self.cache.note_full()
             return False
         if place < len(self._digests):
             self._digests[place] = xxhash.xxh3_64_intdigest(data)
         self._state[place] = THERE
         return True
-
-
-def _opened(path: str, flags: int) -> int:
-    """Open a file of a shard, which is made where it is not there."""
-    return open_own(Path(path), flags | os.O_CREAT)
 
 
 def _table_of(folder: Path) -> ShardTable:
