@@ -39,7 +39,7 @@ def read_shard(path: Path) -> None:
     reader = ShardReader(*file_at(path))
     for number, block in enumerate(reader.blocks()):
         block.slice(0, 2).to_pylist()
-        reader.block_is_intact(number)
+        reader.checked_block(number)
     assert reader.layout.columns.names
 
 

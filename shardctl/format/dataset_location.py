@@ -31,13 +31,14 @@ from shardctl.format.names import (
     is_shard_of_format_2,
     job_of_generation,
 )
-from shardctl.format.on_store import DatasetOnStore, Form, write_listing
+from shardctl.format.on_store import LISTED, DatasetOnStore, Form
 from shardctl.format.stretches import MAGIC
 from shardctl.system.files import is_file, naming_the_path, ordinary, write_atomically
 from shardctl.system.locations import is_url
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Store
+from shardctl.system.stores.listing import list_keys
 from shardctl.system.text import printable, size_of
 
 SCRATCH_LIMIT = "SHARDCTL_SCRATCH_LIMIT"
@@ -204,13 +205,16 @@ def open_on_store(
     if data is not None:
         write_atomically(dataset.work / MANIFEST, data)
     elif generation or store.stat(f"{places.tables}{MANIFEST}") is None:
-        _refuse_unfinished(store)
+        if STAGING in store.children()[0]:
+            shown = printable(store.url)
+            raise DatasetError(f"{shown}: an unfinished conversion; run the same command again")
         if places.tables and not generation:
             lost = f"{printable(store.url)}: lacks {MANIFEST}"
             raise DatasetError(f"{lost}; {instead_of_manifest(places.tables)}")
         raise missing_dataset(store.url)
     if listed:
-        write_listing(folder, store)
+        (folder / LISTED).mkdir()
+        list_keys(store, "", folder / LISTED)
     with contextlib.ExitStack() as stack:
         stack.callback(dataset.close)
         for each in own if form != "ends" else ():
@@ -278,13 +282,6 @@ def _places_of(store: Store, record: Json) -> Places:
         base = next((each for each in folders if store.stat(f"{each}{CHECKSUMS}")), "")
     is_folder = isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1])
     return Places(base, base) if is_folder else Places()
-
-
-def _refuse_unfinished(store: Store) -> None:
-    """Raise DatasetError if a dataset is being made."""
-    if STAGING in store.children()[0]:
-        shown = printable(store.url)
-        raise DatasetError(f"{shown}: an unfinished conversion; run the same command again")
 
 
 def read_manifest(store: Store, generation: str = "") -> tuple[bytes, str] | None:

@@ -105,7 +105,7 @@ class ShardUnits:
             self.rejected,
         ) = (_numbers(part, name, shown) for name in _PLAN_NUMBERS)
         digest = one_chunk(part["digest"])
-        self.digest: Hashes = _values(digest, 0).astype(np.uint64, copy=False)
+        self.digest: Hashes = _values(digest, 0)
         self.has_digest: Bools = np.asarray(digest.is_valid())
         self.number: Numbers = entry.first_unit + np.arange(len(self), dtype=np.int64)
         wrong = self._contradiction(shard, files)
@@ -194,8 +194,7 @@ class ShardUnits:
     def places_in_order(self, rows: Numbers) -> Numbers:
         """Return the units, by their places, that some rows are made from: (n,) each. Only where
         they are `apart`."""
-        places: Numbers = self._making[np.searchsorted(self._starts, rows, side="right") - 1]
-        return places
+        return self._making[np.searchsorted(self._starts, rows, side="right") - 1]
 
     def of_row(self, row: int) -> Numbers:
         """Return the units, by their places (n,), that a row may belong to: one, or those that were
@@ -276,8 +275,24 @@ class DatasetTables:
         )
 
     def file(self, number: int) -> RawFile:
-        """Return a row of files.arrow. Raises DatasetError."""
-        return raw_file(self.files, number, self.folder.shown(FILES))
+        """Return a row of files.arrow, checked. Raises DatasetError."""
+        files, shown = self.files, self.folder.shown(FILES)
+        wrong = DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")
+        if not 0 <= number < files.num_rows:
+            raise wrong
+        try:
+            names = ("path", "root", "size", "label", "columns")
+            part = files.slice(number, 1).select([n for n in names if n in files.column_names])
+            part.validate(full=True)
+            (row,) = part.to_pylist()
+            numbers = row["root"], row["size"]
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise wrong from error
+        if not is_path_below(row["path"]) or not all(
+            type(value) is int and 0 <= value < MOST for value in numbers
+        ):
+            raise wrong
+        return RawFile(number, **row)
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:
@@ -433,27 +448,6 @@ def open_files(folder: Folder) -> pa.Table:
     return table
 
 
-def raw_file(files: pa.Table, number: int, shown: str) -> RawFile:
-    """Return a row of files.arrow, checked. `shown` is the path of the table, for messages. Raises
-    DatasetError."""
-    wrong = DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}")
-    if not 0 <= number < files.num_rows:
-        raise wrong
-    try:
-        names = ("path", "root", "size", "label", "columns")
-        part = files.slice(number, 1).select([n for n in names if n in files.column_names])
-        part.validate(full=True)
-        (row,) = part.to_pylist()
-        numbers = row["root"], row["size"]
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise wrong from error
-    if not is_path_below(row["path"]) or not all(
-        type(value) is int and 0 <= value < MOST for value in numbers
-    ):
-        raise wrong
-    return RawFile(number, **row)
-
-
 def take(column: pa.ChunkedArray, places: Numbers) -> pa.Array:
     """Return the values at some places of a long column, (n,)."""
     distinct, back = np.unique(places, return_inverse=True)
@@ -495,8 +489,7 @@ def checked_column(file: BlockFile, block: int) -> pa.Array:
 def _values(column: pa.Array, missing: int) -> Array:
     """Return the values of a column of numbers, (n,), and `missing` where there is none."""
     # Not to_numpy, which imports pandas where that is installed: 0.3 s.
-    values: Array = np.from_dlpack(column.fill_null(missing) if column.null_count else column)
-    return values
+    return np.from_dlpack(column.fill_null(missing) if column.null_count else column)
 
 
 def _numbers(part: pa.Table, name: str, shown: str) -> Numbers:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,13 +27,13 @@ from shardctl.format.names import (
 )
 from shardctl.format.stretches import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.system.fetching import AT_ONCE, Fetcher
-from shardctl.system.files import naming_the_path, sha256_of
-from shardctl.system.folders import LocalFolder, Note
+from shardctl.system.files import gone, naming_the_path, sha256_of
+from shardctl.system.folders import Folder, LocalFolder, Note
 from shardctl.system.machine import usable_cores
 from shardctl.system.object_cache import Limits, NewFile, ObjectCache
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry, Store
-from shardctl.system.stores.listing import Keys, list_keys
+from shardctl.system.stores.listing import Keys
 from shardctl.system.text import printable
 
 Form = Literal["whole", "ends", "blocks"]
@@ -69,7 +67,7 @@ _ENTIRE = frozenset((SHARDS, CHECKSUMS))
 
 
 @dataclass(frozen=True)
-class DatasetOnStore:
+class DatasetOnStore(Folder):
     """The dataset at a URL, while a command reads it. Files of the dataset come into `folder`, a
     scratch folder of the command.
 
@@ -127,24 +125,13 @@ class DatasetOnStore:
         here = (path.relative_to(self.work) for path in self.work.rglob("*") if path.is_file())
         return sorted({*(path.as_posix() for path in here), *_state_of(self).names()})
 
-    def read(self, name: str, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return the bytes of a file, or some of them; the file is fetched whole."""
-        folder, name = self._here(name)
-        return folder.read(name, start, length)
-
-    def chunks(self, name: str) -> Iterator[pa.Buffer]:
-        """Yield the bytes of a file, which is fetched first."""
-        folder, name = self._here(name)
-        return folder.chunks(name)
-
     def open(self, name: str) -> pa.NativeFile:
         """Open a file: where blocks are read when they are needed, each is one request; else it is
         fetched, and mapped."""
         beside = name == MANIFEST or name in self.kept or (self.work / name).exists()
         if self.form == "blocks" and not beside:
             return pa.PythonFile(OpenFile(_state_of(self).opened(name)), mode="r")
-        folder, name = self._here(name)
-        return folder.open(name)
+        return super().open(name)
 
     def path(self, name: str) -> Path:
         """Return the path of a file that has been fetched; of a shard, it stays until some more of
@@ -157,19 +144,14 @@ class DatasetOnStore:
             if self._digest_of(name) not in ("", sha256_of(path)):  # perhaps a proxy's answer
                 self.forget(name)
                 path = _state_of(self).fetch(name)
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 own.hardlink_to(path)
             return own
         return path
 
-    def _here(self, name: str) -> tuple[LocalFolder, str]:
-        """Return the folder of this machine that a file has been fetched to, and its name there."""
-        path = self.path(name)
-        return LocalFolder(path.parent), path.name
-
     def _digest_of(self, name: str) -> str:
         """Return the SHA-256 of a file beside the shards, "" if the manifest cannot be read."""
-        with contextlib.suppress(DatasetError):
+        with suppress(DatasetError):
             manifest = Manifest.load(LocalFolder(self.work))
             return manifest.files[name].sha256 if name in manifest.files else ""
         return ""
@@ -184,7 +166,7 @@ class DatasetOnStore:
         """While the block runs, fetch files before they are read, for all processes that read some
         of them in a row."""
         if self.form == "blocks" or not names:
-            return contextlib.nullcontext(lambda number: None)
+            return super().prefetch(names)
         return _state_of(self).prefetch(names, self.path)
 
     def check_unchanged(self) -> None:
@@ -196,37 +178,20 @@ class DatasetOnStore:
 
     def close(self) -> None:
         """Let go of what was fetched."""
-        with _opening:
-            state = _states.pop(self, None)
-        if state is not None:
+        if (state := _states.pop(self, None)) is not None:
             state.cache.close()
 
 
 def _state_of(dataset: DatasetOnStore) -> _State:
     """Return what this process has of a dataset: from the first use on, until it is closed."""
-    if (state := _states.get(dataset)) is not None:
-        return state
-    with _opening:
-        if dataset not in _states:
-            _states[dataset] = _State(dataset)
-        return _states[dataset]
+    # of several threads at once, all get the one that is there first
+    return _states.get(dataset) or _states.setdefault(dataset, _State(dataset))
 
 
 _states: dict[DatasetOnStore, _State] = {}
 
-_opening = threading.Lock()
-"""Held while a state is made or taken away."""
-
-
-def _after_fork() -> None:
-    """Begin anew in a forked child: what the parent has of a dataset is for the threads of the
-    parent."""
-    global _opening
-    _opening = threading.Lock()
-    _states.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# a forked child begins anew: what the parent has of a dataset is for the threads of the parent
+os.register_at_fork(after_in_child=_states.clear)
 
 
 class _State:
@@ -241,7 +206,7 @@ class _State:
         folder = Path(dataset.folder) / _CACHE
         folder.mkdir(exist_ok=True)
         limits = Limits(dataset.limit, HELD, 0, HELD)
-        self.cache = ObjectCache(str(folder), limits, lambda size: contextlib.nullcontext())
+        self.cache = ObjectCache(str(folder), limits, lambda size: nullcontext())
 
     @property
     def store(self) -> Store:
@@ -274,20 +239,17 @@ class _State:
         key = self._dataset.key_of(name)
         return self.listing.get(key) if self._dataset.listed else self.store.stat(key)
 
-    @contextlib.contextmanager
+    @contextmanager
     def there(self, name: str) -> Iterator[Entry]:
         """Yield what the store has under a name, as `find` does. Raises FileNotFoundError where
         nothing is there, or no longer."""
-        key, found = self._dataset.key_of(name), self.find(name)
-        gone = FileNotFoundError(
-            errno.ENOENT, os.strerror(errno.ENOENT), f"{self._dataset.url}/{key}"
-        )
+        found, url = self.find(name), f"{self._dataset.url}/{self._dataset.key_of(name)}"
         if found is None:
-            raise gone
+            raise gone(url)
         try:
             yield found
         except NoSuchKeyError as error:
-            raise gone from error
+            raise gone(url) from error
 
     def fetch(self, name: str) -> Path:
         """Return the path of a file in the cache. Of several that want it one fetches it.
@@ -325,7 +287,7 @@ class _State:
                 self._open.pop(next(iter(self._open)))
         return file
 
-    @contextlib.contextmanager
+    @contextmanager
     def prefetch(self, names: Sequence[str], fetch: Callable[[str], Path]) -> Iterator[Note]:
         """Fetch files with `fetch` before they are read."""
         room = AT_ONCE
@@ -373,7 +335,7 @@ def _copy_of(name: str) -> str:
     return f"files/{name}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def _on_disk(folder: Path) -> Iterator[None]:
     """Raise StorageError for what the system refuses in the folder for temporary files; where it is
     full, say what to do."""
@@ -393,9 +355,3 @@ LEAVE_SECONDS = 2.0
 
 LISTED = "listed"
 """The folder of the list of all objects."""
-
-
-def write_listing(files: Path, store: Store) -> None:
-    """List the objects of a dataset into a folder in `files`. Raises StoreError."""
-    (files / LISTED).mkdir()
-    list_keys(store, "", files / LISTED)

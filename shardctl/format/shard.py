@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.system.files import HashingFile, check_ordinary
 from shardctl.system.folders import Folder
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
-from shardctl.system.mmap import map_whole
+from shardctl.system.mmap import map_file
 from shardctl.system.text import printable
 from shardctl.version import __version__
 
@@ -194,7 +194,8 @@ class ShardWriter:
         self._writer = pa.ipc.new_file(self._buffered, schema, options=options)
         self._pending: list[pa.RecordBatch | list[tuple[Any, ...]]] = []
         self._pending_bytes = 0
-        self._raw_bytes = 0
+        self.raw_bytes = 0
+        """The bytes of all blocks so far before compression."""
         self._block_rows: list[int] = []
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
@@ -255,11 +256,6 @@ class ShardWriter:
         self._buffered.detach()
         return tuple(self._block_rows)
 
-    @property
-    def raw_bytes(self) -> int:
-        """The bytes of all blocks so far before compression."""
-        return self._raw_bytes
-
     def _write_block(self) -> None:
         alone = len(self._pending) == 1 and isinstance(self._pending[0], list)
         together = self._taken()
@@ -291,7 +287,7 @@ class ShardWriter:
         self._writer.write_batch(batch, custom_metadata={CHECKSUM_KEY: block_checksum(batch)})
         self._buffered.flush()  # `tell` of the file counts the block
         self._block_rows.append(batch.num_rows)
-        self._raw_bytes += batch.nbytes
+        self.raw_bytes += batch.nbytes
 
 
 def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:
@@ -347,17 +343,9 @@ Opener = Callable[[Path], pa.NativeFile]
 """A way to open a file of this machine."""
 
 
-def map_file(path: Path) -> pa.NativeFile:
-    """Map a file into memory: uncompressed values are read in place. One that shrinks reads as
-    zeros."""
-    # Arrow's own memory_map costs five times as much to open: it reads the footer in a thread of
-    # its own.
-    return pa.BufferReader(map_whole(path, large_pages=False))
-
-
 def map_resident_file(path: Path) -> pa.NativeFile:
     """As `map_file`, for a file of a dataset that fits in memory: the system reads ahead."""
-    return pa.BufferReader(map_whole(path, large_pages=True))
+    return map_file(path, large_pages=True)
 
 
 def read_file(path: Path) -> pa.NativeFile:
@@ -501,27 +489,17 @@ class ShardReader(BlockFile):
             raise DatasetError(f"{shown}: an Arrow file, but not one of shardctl's") from None
         refuse_other_version(version, None, shown)
         try:
-            Layout.from_json(info["kind"], info["fields"], self.schema)
+            columns = self.schema.remove_metadata()
+            self.layout = Layout.from_json(info["kind"], info["fields"], columns)
             number = info["shard"]
-            if (
-                "key" not in names
-                or type(number) is not int
-                or number < 0
-                or type(info["split"]) is not str
-            ):
+            fits = "key" in names and type(number) is int and type(info["split"]) is str
+            if not fits or number < 0:
                 raise ValueError("it has a key, a split and a number")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(
                 f"{shown}: not as `shardctl help format` describes a shard ({error!r})"
             ) from error
         return info
-
-    @cached_property
-    def layout(self) -> Layout:
-        """What the fields are."""
-        return Layout.from_json(
-            self.info["kind"], self.info["fields"], self.schema.remove_metadata()
-        )
 
     def block(self, index: int) -> pa.RecordBatch:
         """Return block `index`. Raises DatasetError if it cannot be read."""
@@ -549,11 +527,6 @@ class ShardReader(BlockFile):
             self._open()
         batch, metadata = self.checked(index)
         return batch, is_intact(batch, metadata)
-
-    def block_is_intact(self, index: int) -> bool:
-        """Return whether the bytes of block `index` are those that were written. Raises
-        DatasetError as `block` does."""
-        return self.checked_block(index)[1]
 
 
 def field_names(schema: pa.Schema) -> list[str]:

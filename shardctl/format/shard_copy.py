@@ -74,16 +74,15 @@ def copy_shard(
 
     unfinished = root / DATA / f"{shard_name(split, number)}.{job}"
     with replacing(unfinished, StreamedFile, lambda sha256: root / path_of(sha256)) as sink:
-        writer = _Blocks(
-            ShardWriter(sink, shard_schema(layout, split, number), compression), compression, layout
-        )
+        writer = ShardWriter(sink, shard_schema(layout, split, number), compression)
+        copied = _Blocks(writer, compression, layout)
         reader = RunReader()
         for run in runs:
             for rows, whole in reader.pieces(run):
-                writer.add(rows, whole)
-        blocks = writer.finish()
+                copied.add(rows, whole)
+        blocks = copied.finish()
     facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
-    return Copied(path_of(facts.sha256), facts, writer.labels, writer.objects)
+    return Copied(path_of(facts.sha256), facts, copied.labels, copied.objects)
 
 
 class _Blocks:
@@ -95,10 +94,6 @@ class _Blocks:
         self._bytes = 0
         self.labels: Counter[int] = Counter()
         self.objects = 0
-
-    @property
-    def raw_bytes(self) -> int:
-        return self._writer.raw_bytes
 
     def add(self, rest: pa.RecordBatch, whole: bool) -> None:
         """Add rows of a block, perhaps all of it."""

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import io
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -198,11 +199,8 @@ def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:
     return room.slice(start % _ALIGNMENT)
 
 
-class OpenFile:
-    """A RemoteFile with a place in it, and the methods that pyarrow.PythonFile needs. Arrow locks
-    it."""
-
-    closed = False
+class OpenFile(io.RawIOBase):
+    """A RemoteFile with a place in it, for pyarrow.PythonFile, which locks it."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self._at = file, 0
@@ -211,17 +209,9 @@ class OpenFile:
         """Return True."""
         return True
 
-    def writable(self) -> bool:
-        """Return False."""
-        return False
-
     def seekable(self) -> bool:
         """Return True."""
         return True
-
-    def tell(self) -> int:
-        """Return the place that is read next."""
-        return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place, and return it."""
@@ -239,6 +229,3 @@ class OpenFile:
         left = self._file.size - self._at
         data: bytes = self.read_buffer(left if count < 0 else count).to_pybytes()
         return data
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -157,19 +157,12 @@ class Fetcher(Generic[Result]):
                 if ahead.state[block] == _EXPECTED:
                     ahead.state[block] = _DONE
 
-    def take(self, block: int) -> Result:
-        """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised."""
+    def take(self, block: int, stays: bool = False) -> Result:
+        """Return what `fetch` returned for a block, or fetch it now. Raises what `fetch` raised. If
+        it `stays`, what is not None can be taken again, until it is dropped."""
         coming = self._arrived(block)
         with self.lock:
-            self._forget(block, coming)
-            self.skip(block)
-        return coming.result()  # type: ignore[no-any-return]  # of `fetch`
-
-    def look(self, block: int) -> Result:
-        """As `take`; what is not None stays until it is taken or dropped."""
-        coming = self._arrived(block)
-        with self.lock:
-            if coming.exception() or coming.result() is None:
+            if not stays or coming.exception() or coming.result() is None:
                 self._forget(block, coming)
             self.skip(block)
         return coming.result()  # type: ignore[no-any-return]  # of `fetch`

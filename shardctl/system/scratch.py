@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -16,9 +17,6 @@ from shardctl.errors import StorageError
 from shardctl.system.file_locks import is_at, lock_at_once, open_own
 from shardctl.system.files import READ_CHUNK, naming_the_path
 from shardctl.system.machine import boot
-
-if os.name == "posix":
-    import fcntl
 
 SCRATCH = "shardctl-scratch-"
 """How the names of scratch folders begin."""

@@ -269,9 +269,9 @@ def test_what_is_looked_at_is_fetched_once_until_it_is_dropped():
         return block
 
     fetcher = Fetcher(fetch, lambda block: 1, blocks=2)
-    assert (fetcher.look(1), fetcher.look(1), fetcher.take(1)) == (1, 1, 1)
+    assert (fetcher.take(1, True), fetcher.take(1, True), fetcher.take(1)) == (1, 1, 1)
     assert calls == [1]
-    fetcher.look(1)
+    fetcher.take(1, stays=True)
     fetcher.drop(1)
     assert fetcher.take(1) == 1
     assert calls == [1, 1, 1]

@@ -31,8 +31,9 @@ from programs import run_python
 import shardctl
 from shardctl.errors import DatasetError, UsageError
 from shardctl.format.layout import ENCODED_IMAGE
-from shardctl.format.shard import BlockFile, map_file
+from shardctl.format.shard import BlockFile
 from shardctl.loader.prefetch import Prefetcher
+from shardctl.system.mmap import map_file
 
 ROWS = pa.schema(
     {"key": pa.string(), "text": pa.string(), "x": pa.fixed_shape_tensor(pa.uint8(), [64])}

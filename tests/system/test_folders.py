@@ -14,7 +14,7 @@ from shardctl.errors import UsageError
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import from_json, to_json
 from shardctl.format.names import Places
-from shardctl.format.on_store import DatasetOnStore, Form, write_listing
+from shardctl.format.on_store import LISTED, DatasetOnStore, Form
 from shardctl.system.folders import (
     Folder,
     LocalFolder,
@@ -24,6 +24,7 @@ from shardctl.system.folders import (
 from shardctl.system.locations import here_only
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import PIECE
+from shardctl.system.stores.listing import list_keys
 
 LARGE = os.urandom(PIECE + 1)
 FILES = {"a.bin": b"0123456789", "empty": b"", "large": LARGE, "ä ö.txt": b"text", "in/b": b"below"}
@@ -58,7 +59,8 @@ def on_store(url: str, scratch: Path, form: Form) -> DatasetOnStore:
     files.mkdir(parents=True)
     dataset = DatasetOnStore(url, Places(), form, str(files), 1 << 30, "", (), listed=True)
     dataset.work.mkdir()
-    write_listing(files, client_of(url))
+    (files / LISTED).mkdir()
+    list_keys(client_of(url), "", files / LISTED)
     return dataset
 
 

@@ -92,7 +92,7 @@ def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverv
     reader = ShardReader(folder, name)
     blocks, column_bytes, samples, raw = [], Counter[str](), 0, 0
     for number, block in enumerate(reader.blocks()):
-        intact = reader.block_is_intact(number) if check else None
+        intact = reader.checked_block(number)[1] if check else None
         blocks.append(
             BlockFacts(number, block.num_rows, block.nbytes, reader.stored_checksum(number), intact)
         )

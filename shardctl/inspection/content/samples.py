@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.errors import DatasetError, InputError, UsageError, first_line
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, RecordUnit, possible_names
 from shardctl.format.layout import Layout
@@ -33,7 +33,7 @@ from shardctl.inspection.content.images import is_encoded_image, is_objects, pla
 from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.pictures import askable_headers, facts_of, headers_of
-from shardctl.loader.condition import Condition, first_line, kept_rows, parse_condition, quoted
+from shardctl.loader.condition import Condition, kept_rows, parse_condition, quoted
 from shardctl.system.files import exists
 from shardctl.system.folders import Folder
 from shardctl.system.text import counted, printable, similar
@@ -74,7 +74,7 @@ def _sample_at(
             f"{name}: no row {place:,} in block {number:,}; it has "
             f"{counted(placed.data.num_rows, 'row')}"
         )
-    found = placed.record(place, reader.block_is_intact(number))
+    found = placed.record(place, reader.checked_block(number)[1])
     return replace(found, checksum=reader.stored_checksum(number))
 
 

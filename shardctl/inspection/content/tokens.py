@@ -348,7 +348,7 @@ class _Tally:
         add_numbers(self.lengths, found.lengths(rows, self.role.eos))
         padding = rows.lengths - found.filled
         self.counts.update(
-            documents=int(found.begins.sum()),
+            documents=int((found.start == 0).sum()),
             cut=int(found.seconds(rows).sum()),
             padding=int(padding.sum()),
         )

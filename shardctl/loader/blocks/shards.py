@@ -33,7 +33,6 @@ from shardctl.format.shard import (
     Opener,
     StoredBlock,
     load_file,
-    map_file,
     map_resident_file,
     read_file,
 )
@@ -41,6 +40,7 @@ from shardctl.format.tables import ShardTable
 from shardctl.loader.blocks.stages import NETWORK_COUNTS, Stages
 from shardctl.system.folders import LocalFolder
 from shardctl.system.machine import allow_open_files, memory_bytes
+from shardctl.system.mmap import map_file
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.text import printable
 

@@ -35,7 +35,7 @@ from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import generation_of, missing_dataset, read_manifest
 from shardctl.format.manifest import Manifest, places_of
 from shardctl.format.names import MANIFEST, SHARDS, Places
-from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock, map_file
+from shardctl.format.shard import BlockFile, Fields, Opener, StoredBlock
 from shardctl.loader.blocks.shards import OpenShard, Shards, identity
 from shardctl.loader.blocks.stages import CACHE, NETWORK, Stages
 from shardctl.loader.remote.cache import About, Cache, CachedDataset
@@ -51,6 +51,7 @@ from shardctl.system.files import (
     write_atomically,
 )
 from shardctl.system.folders import LocalFolder
+from shardctl.system.mmap import map_file
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.stores import client_of, forget_clients
 from shardctl.system.stores.base import Entry, Store, asked_again

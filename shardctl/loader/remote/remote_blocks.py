@@ -25,7 +25,6 @@ from shardctl.format.shard import (
     Fields,
     StoredBlock,
     check_intact,
-    map_file,
     once_more,
 )
 from shardctl.format.stretches import (
@@ -43,6 +42,7 @@ from shardctl.loader.blocks.stages import NETWORK_COUNTS
 from shardctl.loader.remote.cache import About, CachedDataset
 from shardctl.system.fetching import Fetcher
 from shardctl.system.files import ordinary
+from shardctl.system.mmap import map_file
 from shardctl.system.processes.fork import keep_renewed
 from shardctl.system.stores import client_of
 from shardctl.system.stores.base import Entry
@@ -186,7 +186,7 @@ class RemoteDataset:
         # one that was damaged is fetched once more
         if self.fetcher.is_coming(block) or not (self._is_here(block) or self.keeps_no_more):
             with waiting:
-                if self.fetcher.look(block) is not None:
+                if self.fetcher.take(block, stays=True) is not None:
                     return False
         self.fetcher.skip(block)
         if not self._is_here(block):
