@@ -119,6 +119,11 @@ def owners_of(counts: Array) -> Numbers:
     return np.repeat(np.arange(len(counts)), counts)
 
 
+def begin_runs(values: Array) -> Bools:
+    """Return which of some values (n,) begin a run of equal ones."""
+    return np.concatenate([[True], values[1:] != values[:-1]])
+
+
 def is_number(type_: pa.DataType) -> bool:
     """Return whether a type is one of whole numbers or of floats."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
@@ -172,7 +177,8 @@ class TextBytes(NamedTuple):
 
 
 def bytes_of(texts: pa.Array) -> TextBytes:
-    """Return the bytes of texts, (n,) string. They are not copied. A missing text has none.
+    """Return the bytes of texts, (n,) string or binary. They are not copied. A missing text has
+    none.
 
     Raises TypeError for anything else: `encode` of a tokenizer gets what a person gives.
     """

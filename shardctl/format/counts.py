@@ -40,13 +40,11 @@ def _sum(one: Any, other: Any) -> Any:
 def are_step_counts(steps: Any) -> bool:
     """Return whether this has the counts of steps."""
     return isinstance(steps, list) and all(
-        isinstance(step, dict) and _is_step(step) for step in steps
+        isinstance(step, dict)
+        and isinstance(step.get("name"), str)
+        and all(_is_count(value) for name, value in step.items() if name != "name")
+        for step in steps
     )
-
-
-def _is_step(step: Counts) -> bool:
-    numbers = [value for name, value in step.items() if name != "name"]
-    return isinstance(step.get("name"), str) and all(map(_is_count, numbers))
 
 
 def _is_count(value: Any) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, owners_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def windows(lengths: Numbers, size: int, overlap: int = 0) -> Pieces:
     """
     step = size - overlap
     counts = np.where(lengths > 0, 1 + np.maximum(0, -(-(lengths - size) // step)), 0)
-    document = np.repeat(np.arange(len(lengths)), counts)
+    document = owners_of(counts)
     start = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * step
     return Pieces(
         document, start, np.minimum(size, lengths[document] - start), np.arange(len(document))

@@ -211,11 +211,10 @@ def _facts(role: Role) -> Json:
     from its default."""
     if isinstance(role, Plain):
         return {}
-    known = {each.name: (getattr(role, each.name), each.default) for each in fields(role)}
     return {
-        name: _listed(value)
-        for name, (value, default) in known.items()
-        if name in role.always or value != default
+        each.name: _listed(value)
+        for each in fields(role)
+        if (value := getattr(role, each.name)) != each.default or each.name in role.always
     }
 
 

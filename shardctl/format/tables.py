@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Array, Numbers, numbers_of
+from shardctl.format.arrays import Array, Numbers, edges_of, numbers_of
 from shardctl.format.counts import JpegRecord
 from shardctl.format.names import (
     CHECKSUMS,
@@ -294,18 +294,14 @@ class ShardTable:
         self.first_unit: Numbers = np.cumsum(self.units) - self.units
 
     def _is_consistent(self) -> bool:
-        numbers = (self.rows, self.inputs, self.units, self.sizes, self.raw_sizes)
-        for column in (
-            *numbers,
-            numbers_of(self._table["rejected"]),
-            numbers_of(self._table["number"]),
-        ):
-            if column.min() < 0 or column.max() > 2**62:
-                return False
+        others = (numbers_of(self._table[name]) for name in ("rejected", "number"))
+        numbers = (self.rows, self.inputs, self.units, self.sizes, self.raw_sizes, *others)
+        if any(column.min() < 0 or column.max() > 2**62 for column in numbers):
+            return False
         if self.block_rows.min(initial=1) <= 0:
             return False
-        ends = np.append(0, np.cumsum(self.block_rows, dtype=np.int64))
-        return np.array_equal(np.diff(ends[np.append(0, np.cumsum(self.block_counts))]), self.rows)
+        ends = edges_of(self.block_rows)
+        return np.array_equal(np.diff(ends[edges_of(self.block_counts)]), self.rows)
 
     def __len__(self) -> int:
         """Return the number of shards."""

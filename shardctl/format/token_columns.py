@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bools, Numbers, is_list
+from shardctl.format.arrays import Array, Bools, Numbers, edges_of, is_list, owners_of, sums_of
 from shardctl.format.roles import Roles, Tokens
 
 TOKENS, LOSS_MASK = "tokens", "loss_mask"
@@ -68,12 +68,6 @@ class Documents:
         full = last + 1 == tokens.offsets[self.row + 1]
         return np.asarray(~full if eos is None else ~full | (tokens.values[last] == eos))
 
-    @property
-    def begins(self) -> Bools:
-        """Which pieces begin their document, (pieces,)."""
-        first: Bools = self.start == 0
-        return first
-
     def lengths(self, tokens: Rows, eos: int | None) -> Numbers:
         """Return how many tokens each document has that ends here, (documents,)."""
         return (self.start + self.length)[self.ends(tokens, eos)]
@@ -85,8 +79,7 @@ class Documents:
         The first piece has as many tokens as a row at most; the third begins behind the second,
         which is a full row.
         """
-        second: Bools = (self.start > 0) & (self.start <= tokens.lengths[self.row])
-        return second
+        return (self.start > 0) & (self.start <= tokens.lengths[self.row])
 
 
 def is_list_of_whole_numbers(type_: pa.DataType) -> bool:
@@ -108,7 +101,7 @@ def token_rows(column: pa.Array) -> Rows:
 def list_offsets(column: pa.Array) -> Numbers:
     """Return where the items of each list begin among those of all, (rows + 1,) int64; a missing
     list has none."""
-    return np.append(0, np.cumsum(list_lengths(column)))
+    return edges_of(list_lengths(column))
 
 
 def list_lengths(column: pa.Array) -> Numbers:
@@ -128,18 +121,18 @@ def documents_in(tokens: Rows, columns: Mapping[str, pa.Array]) -> Documents:
     """
     lengths, starts = (token_rows(columns[name]) for name in (DOCUMENT_LENGTHS, DOCUMENT_STARTS))
     length, start = lengths.values.astype(np.int64), starts.values.astype(np.int64)
-    row = np.repeat(np.arange(len(lengths.lengths)), lengths.lengths)
+    row = owners_of(lengths.lengths)
     if (
         not np.array_equal(lengths.offsets, starts.offsets)
         or (length <= 0).any()
         or (start < 0).any()
     ):
         raise ValueError("lengths and places of documents do not go together")
-    filled = np.bincount(row, length, minlength=len(lengths.lengths)).astype(np.int64)
+    filled = sums_of(length, row, len(lengths.lengths))
     if (filled > tokens.lengths).any():
         raise ValueError("documents are longer than their block")
     within = np.cumsum(length) - length
-    before = np.append(0, np.cumsum(filled))[row]
+    before = edges_of(filled)[row]
     return Documents(row, tokens.offsets[row] + within - before, length, start, filled)
 
 

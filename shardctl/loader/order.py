@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Numbers, edges_of
+from shardctl.format.arrays import Numbers, begin_runs, edges_of
 from shardctl.system.arguments import whole_number
 from shardctl.system.permutation import Orders, key_of, mix64, permute
 
@@ -156,12 +156,10 @@ class Lanes:
         blocks = len(starts) - 1
         order = _scattered(np.zeros(blocks, np.int64), key_of(seed, _LANES))
         ends = np.cumsum(np.diff(starts)[order])
-        self.bounds: Numbers = np.concatenate(
-            [[0], np.cumsum((size - np.arange(lanes) + lanes - 1) // lanes)]
-        )
+        self.bounds: Numbers = edges_of((size - np.arange(lanes) + lanes - 1) // lanes)
         # three sorted runs: merged, not sorted
         cuts = np.sort(np.concatenate([[0], ends, self.bounds]), kind="stable")
-        cuts = cuts[np.concatenate([[True], cuts[1:] != cuts[:-1]])]
+        cuts = cuts[begin_runs(cuts)]
         block = np.searchsorted(ends, cuts[:-1], side="right")
         self.sizes: Numbers = np.diff(cuts)
         """Samples of every piece, lane after lane."""
@@ -198,8 +196,7 @@ class WindowOrder(EpochOrder):
         begin = self._windows[window]
         drawn = begin + self._orders.at(window).elements(place - begin)
         piece = np.searchsorted(self._begins, drawn, side="right") - 1
-        found: Numbers = self._first[piece] + drawn - self._begins[piece]
-        return found
+        return self._first[piece] + drawn - self._begins[piece]
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Numbers:
         """Return positions of as few lanes as can be: with a world size that divides the lanes, the

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shardctl.errors import UsageError
-from shardctl.format.arrays import Bools, Floats, Numbers, hash_names, owners_of
+from shardctl.format.arrays import Bools, Floats, Numbers, begin_runs, hash_names, owners_of
 from shardctl.loader.blocks.batch import VARIANT, BatchReader, columns_of
 from shardctl.loader.blocks.column import Column, Spec
 from shardctl.loader.blocks.locate import GatherOptions
@@ -65,7 +65,7 @@ class Selection:
         if (self.chosen[1:] > self.chosen[:-1]).all():
             return np.unique(np.searchsorted(self.chosen, self.shards.starts))
         block = np.searchsorted(self.shards.starts, self.chosen, side="right")
-        return np.concatenate([[0], np.flatnonzero(block[1:] != block[:-1]) + 1, [len(block)]])
+        return np.append(np.flatnonzero(begin_runs(block)), len(block))
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of this selection."""
@@ -309,7 +309,7 @@ def _inputs(selection: Selection) -> tuple[Numbers | None, Numbers, Numbers]:
     hashes = np.concatenate([hash_names(part.to_pylist()) for part in keys])
     rows = np.lexsort((variants, hashes))
     ordered = hashes[rows]
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    first = np.flatnonzero(begin_runs(ordered))
     return rows, first, np.diff(np.append(first, len(rows)))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DamageError, DatasetError, first_line
-from shardctl.format.arrays import Array, DType, Numbers, column_of, edges_of
+from shardctl.format.arrays import Array, DType, Numbers, begin_runs, column_of, edges_of
 from shardctl.format.shard import VERIFY_ADVICE, Opener, load_file
 from shardctl.loader.blocks.block_cache import (
     BlockCache,
@@ -261,7 +261,7 @@ def _distinct(numbers: Numbers) -> tuple[Numbers, Numbers]:
         return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
     order = np.argsort(numbers)
     ordered = numbers[order]
-    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    new = begin_runs(ordered)
     which = np.empty(len(numbers), np.int64)
     which[order] = np.cumsum(new) - 1
     return ordered[new], which
