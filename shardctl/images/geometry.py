@@ -47,8 +47,7 @@ def moving(x: float, y: float) -> Matrix:
 
 def inverted(matrix: Matrix) -> Matrix:
     """Return the map back."""
-    inverse: Matrix = np.linalg.inv(matrix).astype(np.float64, copy=False)
-    return inverse
+    return np.linalg.inv(matrix).astype(np.float64, copy=False)
 
 
 def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> Floats:
@@ -65,8 +64,12 @@ def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> Floats:
 
 def corners(boxes: Box | Floats) -> Floats:
     """Return the four corners of boxes (…, 4), in turn: (…, 4, 2)."""
-    places: Floats = np.asarray(boxes, np.float64)[..., [[0, 1], [2, 1], [2, 3], [0, 3]]]
-    return places
+    return np.asarray(boxes, np.float64)[..., [[0, 1], [2, 1], [2, 3], [0, 3]]]
+
+
+def box_edges(boxes: Floats) -> Floats:
+    """Return boxes (n, 4) of x, y, width and height as left, top, right and bottom."""
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from shardctl.images.geometry import (
     Warp,
     apply,
     bounds,
+    box_edges,
     corners,
     inverted,
     moving,
@@ -130,11 +131,11 @@ class Motion:
         return np.array(self.seen[:2]), np.array(self.seen[2:])
 
     @property
-    def mirrors(self) -> Bools:
-        """Whether left and right change places, ()."""
-        return np.array(np.linalg.det(self.matrix[:2, :2]) < 0)
+    def mirrors(self) -> bool:
+        """Whether left and right change places."""
+        return bool(np.linalg.det(self.matrix[:2, :2]) < 0)
 
-    def points(self, points: Floats, of: Counts | None = None) -> Floats:
+    def points(self, points: Floats, _: Counts | None = None) -> Floats:
         """Return where points (..., 2) go."""
         return apply(self.matrix, points)
 
@@ -180,33 +181,20 @@ class Moves:
     keeps_boxes = True
 
     @classmethod
-    def of(cls, motions: Sequence[Motion]) -> Moves:
-        """Return what these motions do, one thing in each image: each moves the image and
-        keeps boxes, with no motion before."""
-        matrices = np.array([motion.matrix for motion in motions]).reshape(-1, 3, 3)
-        seen = np.array([motion.seen for motion in motions])
-        low, high = seen.reshape(-1, 2, 2).transpose(1, 0, 2)
-        return cls(matrices[:, (0, 1), (0, 1)], matrices[:, :2, 2], low, high)
-
-    def at(self, places: Counts) -> Moves:
-        """Return those at these places, of which any may come several times."""
-        return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
+    def of(cls, motions: Sequence[Motion], which: Counts) -> Moves:
+        """Return what these motions do to things (n,) that each say `which` is theirs. Each keeps
+        boxes, with no motion before."""
+        matrices = np.array([motion.matrix for motion in motions])[which]
+        seen = np.array([motion.seen for motion in motions])[which]
+        return cls(matrices[:, (0, 1), (0, 1)], matrices[:, :2, 2], seen[:, :2], seen[:, 2:])
 
     @property
     def limits(self) -> tuple[Floats, Floats]:
         """The corners of the part that is seen, (n, 2) each."""
         return self.low, self.high
 
-    @property
-    def mirrors(self) -> Bools:
-        """Of which things left and right change places, (n,)."""
-        return np.asarray(self.scale.prod(axis=1) < 0)
-
-    def points(self, points: Floats, of: Counts | None = None) -> Floats:
-        """Return where points go: `of` says which thing each of (m, 2) is of; else they are (n, k,
-        2)."""
-        if of is None:
-            return points * self.scale[:, None] + self.shift[:, None]
+    def points(self, points: Floats, of: Counts) -> Floats:
+        """Return where points (m, 2) go; `of` (m,) says which thing each is of."""
         return points * self.scale[of] + self.shift[of]
 
     def boxes(self, boxes: Floats) -> Floats:
@@ -393,7 +381,7 @@ def moved_places(
     object has polygons, or `masks` of pixels, and these are cut or `turned`, it becomes the
     smallest box around what is left of them. Polygons are cut at the edge too.
     """
-    whole = boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+    whole = boxes = box_edges(xywh)
     visible: Floats = np.ones(len(boxes))
     growth: Floats = np.ones(len(boxes))
     kept = np.ones(len(boxes), bool)
@@ -468,7 +456,7 @@ def moved_together(given: Sequence[Moving], role: Objects, rule: Keep) -> list[d
     made: Iterator[dict[str, Any]] = iter(())
     if several:
         of_objects = owners_of(np.array([len(objects["bbox"]) for objects, _ in several]))
-        moves = Moves.of([motion for _, motion in several]).at(of_objects)
+        moves = Moves.of([motion for _, motion in several], of_objects)
         boxes = list(chain.from_iterable(objects["bbox"] for objects, _ in several))
         polygons = _all_polygons([objects for objects, _ in several])
         moved = moved_places(np.array(boxes, np.float64), polygons, [moves], rule)
@@ -528,27 +516,23 @@ def _all_polygons(given: Sequence[Mapping[str, Any]]) -> Polygons:
 
 
 def moved_keypoints(
-    points: Values, legs: Sequence[Motion | Moves], role: Objects
+    points: Values, legs: Sequence[Motion], role: Objects
 ) -> npt.NDArray[np.float32]:
-    """Return keypoints, x, y and v each, after a motion: (0, 0, 0) for those that are not seen.
+    """Return the keypoints of an object (k, 3), x, y and v each, after a motion: (0, 0, 0) for those
+    that are not seen.
 
-    They are (k, 3), of one object, or (n, k, 3), with Moves of all. Where an object is mirrored,
-    the keypoints of its left and of its right side change their names.
+    Where it is mirrored, the keypoints of its left and of its right side change their names.
     """
-    places, seen = points[..., :2], points[..., 2] > 0
-    mirrored = np.zeros(points.shape[:-2], bool)
+    places, seen, mirrored = points[:, :2], points[:, 2] > 0, False
     for leg in legs:
-        low, high = (limit[..., None, :] for limit in leg.limits)
+        low, high = leg.limits
         places = leg.points(places)
-        seen = seen & ((places >= low) & (places <= high)).all(axis=-1)
-        mirrored = mirrored ^ leg.mirrors
-    exact = np.concatenate([places, points[..., 2:]], axis=-1)
+        seen = seen & ((places >= low) & (places <= high)).all(axis=1)
+        mirrored = mirrored != leg.mirrors
+    exact = np.concatenate([places, points[:, 2:]], axis=1)
     exact[~seen] = 0.0
     made = exact.astype(np.float32)
-    # an object may have no keypoints at all
-    if role.flip is not None and seen.shape[-1] and mirrored.any():
-        made[mirrored] = made[mirrored][:, list(role.flip)]
-    return made
+    return made[list(role.flip)] if role.flip is not None and mirrored else made
 
 
 _FAR = 1e7

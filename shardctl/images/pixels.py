@@ -289,7 +289,7 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None) -> 
         across += np.float32(0.5)  # rounds, as the cast cuts the fraction off
         made[start + 3 * radius : start + len(down) - 3 * radius] = across
     inner = made.reshape(rows - 2 * radius, row // 3, 3)[:, radius:-radius]
-    return Image.fromarray(np.ascontiguousarray(inner))
+    return Image.fromarray(inner)
 
 
 def gaussian_weights(sigma: float, kernel_size: int | None) -> list[float]:

@@ -52,8 +52,7 @@ class GrayRange:
         its own range."""
         low, high = extent(values) if math.isnan(self.low) else (self.low, self.high)
         shares = (np.nan_to_num(values.astype(np.float64), nan=low) - low) / ((high - low) or 1.0)
-        scaled: Gray = (np.clip(shares, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
-        return scaled
+        return (np.clip(shares, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
 
 
 def extent(values: Values) -> tuple[float, float]:

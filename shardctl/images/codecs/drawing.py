@@ -26,7 +26,7 @@ from shardctl.format.roles import Mask, Objects
 from shardctl.images.codecs import rle
 from shardctl.images.codecs.image import Pixels, encoded, nearest, open_image, render
 from shardctl.images.defaults import MAX_PIXELS
-from shardctl.images.geometry import Colour, Size, Values, View, corners, fit
+from shardctl.images.geometry import Colour, Size, Values, View, box_edges, corners, fit
 from shardctl.system.files import OutputFileType
 
 SHEET = OutputFileType(
@@ -54,7 +54,7 @@ def shrink(image: bytes | Values, side: int) -> Pixels:
     ):  # a raw mask of any integer type: its smallest number black, its largest white
         least, most = int(image.min()), int(image.max())
         image = ((image - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
-    picture = Image.fromarray(np.ascontiguousarray(image))
+    picture = Image.fromarray(image)
     return np.asarray(picture.resize(within(picture.size, side), Image.Resampling.BILINEAR))
 
 
@@ -83,7 +83,7 @@ def within(size: Size, side: int) -> Size:
 def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:
     """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it
     larger."""
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    picture = Image.fromarray(pixels)
     return encoded(picture, "JPEG", quality=quality, subsampling=0 if fine_colours else 2)
 
 
@@ -94,7 +94,7 @@ def small_file(pixels: Pixels, quality: int, exact: bool = False) -> tuple[str, 
     Of four channels the last says how much they hide. `exact` keeps every pixel as it is, and so do
     four channels.
     """
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    picture = Image.fromarray(pixels)
     exact = exact or picture.mode != "RGB"
     if features.check("webp"):
         return "webp", encoded(picture, "WEBP", lossless=exact, quality=quality, method=4)
@@ -120,9 +120,9 @@ def contact_sheet(
             draw.line((left, top, left + side, top + side), fill=_MISSING)
             draw.line((left, top + side, left + side, top), fill=_MISSING)
         else:
-            (high, wide), picture = pixels.shape[:2], np.ascontiguousarray(pixels)
+            high, wide = pixels.shape[:2]
             place = left + (side - wide) // 2, top + (side - high) // 2
-            sheet.paste(Image.fromarray(picture), place)
+            sheet.paste(Image.fromarray(pixels), place)
         for line, text in enumerate(caption):
             shown = text.encode("latin-1", "replace").decode("latin-1")  # all that the font knows
             while shown and font.getlength(shown) > side:
@@ -218,8 +218,7 @@ def overlay(size: Size, annotations: Annotations) -> Pixels | None:
     if not hides.any():
         return None
     colours = on_black * 255 / np.maximum(hides, 1)[:, :, None]
-    layer: Pixels = np.dstack([colours.round(), hides]).clip(0, 255).astype(np.uint8)
-    return layer
+    return np.dstack([colours.round(), hides]).clip(0, 255).astype(np.uint8)
 
 
 @cache
@@ -324,8 +323,7 @@ def _hatched(numbers: Values, role: Mask) -> Bools:
     """Return which pixels of a mask are lines of the hatching of what is of no class."""
     rows, columns = np.ogrid[: numbers.shape[0], : numbers.shape[1]]
     void = [] if role.ignore is None else [role.ignore]
-    hatched: Bools = np.isin(numbers, void) & ((rows + columns) % _HATCH < 2)
-    return hatched
+    return np.isin(numbers, void) & ((rows + columns) % _HATCH < 2)
 
 
 def _edges(numbers: Values) -> Bools:
@@ -354,7 +352,7 @@ def draw_objects(pixels: Pixels, objects: Marked, role: Objects, size: Size) -> 
     if not shown:
         return pixels
     factor = 3 if width * height <= 300_000 else 2 if width * height <= 1_200_000 else 1
-    canvas = Image.fromarray(np.ascontiguousarray(pixels)).resize(
+    canvas = Image.fromarray(pixels).resize(
         (width * factor, height * factor), Image.Resampling.NEAREST
     )
     pen = _Pen(canvas, size, max(1.0, max(width, height) / 200) * factor)
@@ -370,8 +368,7 @@ def draw_objects(pixels: Pixels, objects: Marked, role: Objects, size: Size) -> 
         pen.points(points, role.skeleton or (), colour_of(categories[number]))
     smooth = canvas.reduce(factor) if factor > 1 else canvas
     _write_names(smooth, boxes[shown], [categories[number] for number in shown], role, size)
-    drawn: Pixels = np.asarray(smooth)
-    return drawn
+    return np.asarray(smooth)
 
 
 def _shown(boxes: Floats, size: Size) -> list[int]:
@@ -489,8 +486,7 @@ def _write_names(
     font = _font(min(_MOST_FONT, max(_LEAST_FONT, max(picture.size) // _FONT_SIDE)))
     high = math.ceil(font.getbbox("Ag")[3]) + 4
     pen, whole = ImageDraw.Draw(picture), np.array(picture.size * 2)
-    boxes = np.concatenate([given[:, :2], given[:, :2] + given[:, 2:]], axis=1)
-    boxes = np.clip(boxes * (whole / (size * 2)), 0, whole)
+    boxes = np.clip(box_edges(given) * (whole / (size * 2)), 0, whole)
     free = _LABEL_COVERS * (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     written = np.zeros((0, 4))
     for (left, top, right, bottom), category in zip(boxes.tolist(), categories, strict=True):

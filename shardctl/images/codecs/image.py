@@ -330,8 +330,7 @@ def look_at_gray(opened: Opened, found: list[tuple[float, float] | None]) -> Non
 
 def render(opened: Opened, look: Look) -> Pixels:
     """Decode, turn upright, make RGB and resample. Raises Rejection (stage `decode`)."""
-    pixels: Pixels = np.asarray(resampled(decoded(opened, look), look, opened.size))
-    return pixels
+    return np.asarray(resampled(decoded(opened, look), look, opened.size))
 
 
 def check(opened: Opened) -> None:
@@ -459,7 +458,7 @@ def mask_png(values: Values, like: bytes) -> bytes:
     Pillow gives a pixel as many bits as the palette's length asks for, and cuts numbers beyond
     them: so it has all of them.
     """
-    image = Image.fromarray(np.ascontiguousarray(values))
+    image = Image.fromarray(values)
     with _open(like) as before:
         palette = before.getpalette() if before.mode == "P" and values.dtype == np.uint8 else None
     if palette:

@@ -158,8 +158,9 @@ class JpegDecoder:
             return None
 
         def memory(shape: Shape) -> Pixels:
-            fits = out is not None and out.shape == shape and out.flags.c_contiguous
-            return out if fits and out is not None else self.memory(shape)
+            if out is not None and out.shape == shape and out.flags.c_contiguous:
+                return out
+            return self.memory(shape)
 
         pixels = decode_plain_alone(data, most, memory)
         if pixels is None:

@@ -67,8 +67,7 @@ def pixels_of(image: Image.Image) -> Pixels:
         if state == _COMPLETE:
             packed: Pixels = np.ndarray((height, width, 3), np.uint8, data)
             return packed
-    pixels: Pixels = np.asarray(image)
-    return pixels
+    return np.asarray(image)
 
 
 _COMPLETE = 1
@@ -166,11 +165,10 @@ def _displaced(image: Image.Image, stage: Displacement) -> Image.Image:
     """Take every pixel from where its displacement says, interpolated between four pixels; beyond
     the edge is the fill."""
     pixels = np.asarray(image)
-    height, width = pixels.shape[:2]
-    rows, columns = np.indices((height, width), np.float32)
-    x, y = columns + stage.x, rows + stage.y
     if stage.nearest:
-        return Image.fromarray(_taken(pixels, np.floor(y + 0.5), np.floor(x + 0.5), stage.fill))
+        return Image.fromarray(_taken(pixels, *_nearest_anywhere(stage), stage.fill))
+    rows, columns = np.indices(pixels.shape[:2], np.float32)
+    x, y = columns + stage.x, rows + stage.y
     left, top = np.floor(x), np.floor(y)
     across, down = (x - left)[..., None], (y - top)[..., None]
     upper, lower = (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.format.arrays import Bools
+from shardctl.format.arrays import Bools, owners_of
 from shardctl.images.geometry import Counts, Patch, Values
 
 MOST_GROUPS = 8
@@ -174,7 +174,7 @@ def inside(polygons: Iterable[Any], size: tuple[int, int]) -> Bools:
             for end in (np.minimum(y, next_y), np.maximum(y, next_y))
         )
         crossed = last - first
-        edges = np.repeat(np.arange(len(x)), crossed)
+        edges = owners_of(crossed)
         before = np.repeat(np.cumsum(crossed) - crossed - first, crossed)
         rows = np.arange(int(crossed.sum())) - before
         share = (rows + 0.5 - y[edges]) / (next_y - y)[edges]
