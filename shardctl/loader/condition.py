@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, first_line
 from shardctl.format.arrays import is_list, is_number, is_text
 from shardctl.system.text import did_you_mean, lacks, printable, similar
 
@@ -91,7 +91,8 @@ def parse_condition(
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         deep = isinstance(error, RecursionError | MemoryError)
-        reason = "it is nested too deep" if deep else first_line(error)
+        said = error.msg if isinstance(error, SyntaxError) else first_line(error)
+        reason = "it is nested too deep" if deep else said
         if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
         raise UsageError(
@@ -156,12 +157,6 @@ def kind_of(type_: pa.DataType) -> type | None:
     if is_text(type_):
         return str
     return bool if pa.types.is_boolean(type_) else None
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    return (said.splitlines() or [type(error).__name__])[0]
 
 
 def quoted(text: str) -> str:

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import UsageError
+from shardctl.errors import UsageError, first_line
 from shardctl.format.arrays import Numbers
-from shardctl.format.roles import Roles
 from shardctl.loader.blocks.batch import BatchReader, columns_of
 from shardctl.loader.blocks.pictures import HEADER_FIELDS, askable_headers, headers_of
-from shardctl.loader.condition import first_line, kept_rows, parse_condition, quoted
+from shardctl.loader.condition import kept_rows, parse_condition, quoted
 from shardctl.loader.stream import Selection
 
 _PLACE = "__place__"
@@ -59,7 +58,11 @@ def _matching(
     selection: Selection, predicate: pc.Expression, columns: list[str], derived: list[str]
 ) -> Iterator[int]:
     shards = selection.shards
-    images = _images_for(derived, shards.layout.roles)
+    roles = shards.layout.roles
+    # by name that the condition uses, the column of images whose headers it is taken from
+    images = {name: name for name in derived if name in roles.images}
+    if roles.main_image is not None:
+        images |= {name: roles.main_image for name in derived if name in HEADER_FIELDS}
     read = columns_of(shards, [*columns, *dict.fromkeys(images.values())] or ["key"])
     by_name = {column.name: column for column in read}
     samples = BatchReader(shards, read)
@@ -80,12 +83,3 @@ def _matching(
             found["split"] = pa.array([split] * len(places), pa.string())
         found[_PLACE] = pa.array(places)
         yield from kept_rows(pa.table(found), predicate).column(_PLACE).to_pylist()
-
-
-def _images_for(derived: list[str], roles: Roles) -> dict[str, str]:
-    """Return, by name that a condition uses, the column of images whose headers it is taken
-    from."""
-    found = {name: name for name in derived if name in roles.images}
-    if roles.main_image is not None:
-        found |= {name: roles.main_image for name in derived if name in HEADER_FIELDS}
-    return found

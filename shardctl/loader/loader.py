@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -500,11 +500,8 @@ class Loader:
     def _tasks(self, begin: _Position) -> Iterator[_Task]:
         """Yield the tasks, epoch after epoch. The first tasks are small, so that the first batch
         comes early."""
-        epoch, consumed = begin.epoch, begin.samples
-        together = planned = 1
-        for left in count(self.options.repeat or 0, -1):
-            if left == 0 and self.options.repeat:
-                return
+        consumed, together, planned = begin.samples, 1, 1
+        for epoch in islice(count(begin.epoch), self.options.repeat):
             order = self._order(epoch)
             while not self._is_over(consumed):
                 task = self._next_batches(order, epoch, consumed, planned)
@@ -515,7 +512,7 @@ class Loader:
                 )
             if self._is_over(0):
                 return  # epochs without a batch would repeat without end
-            epoch, consumed = epoch + 1, 0
+            consumed = 0
 
     def _order(self, epoch: int) -> EpochOrder:
         stream, given = self.stream, self.options

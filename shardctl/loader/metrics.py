@@ -104,7 +104,6 @@ def _json_lines(path: Path) -> Sink:
     StorageError, also for one that has anything but figures."""
     _FIGURES_OF_A_LINE.check(path)
     with naming_the_path(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "ab", buffering=0)  # noqa: SIM115 - the sink closes it
 
     def write(family: Family, values: Figures, step: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -28,19 +29,16 @@ class Counting(Protocol):
         """Return its figures since the last iteration began, None before the first batch."""
 
 
+@dataclass(eq=False, repr=False)
 class Watched(Generic[Item]):
     """Batches, and what is told of them. One iteration is one of the batches; it has the same
     length."""
 
-    def __init__(
-        self,
-        batches: Iterable[Item],
-        targets: tuple[str | Path | Sink, ...],
-        every: float,
-        loader: Counting,
-    ) -> None:
-        self._batches, self._targets, self._every, self._loader = batches, targets, every, loader
-        self._samples = self._seen = 0
+    _batches: Iterable[Item]
+    _targets: tuple[str | Path | Sink, ...]
+    _every: float
+    _loader: Counting
+    _samples = _seen = 0
 
     def __len__(self) -> int:
         """Return the number of batches."""

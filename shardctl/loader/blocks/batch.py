@@ -359,7 +359,12 @@ class BatchReader:
             if found is None and memory.views and column.width < LEAST_ALONE:
                 # Arrow's own memory: what is small needs no other copy
                 found = gather_fixed(located, column.width)
-            return _copied(located, column, memory) if found is None else _shaped(found, column)
+            if found is not None:
+                return _shaped(found, column)
+            result = memory.array(column.name, (len(located), *column.shape), column.dtype)
+            rows = result.reshape(-1).view(np.uint8).reshape(len(located), column.width)
+            gather_into(located, column.width, rows)
+            return result
         if not column.shape:
             values = _shaped(gather_fixed(located, column.width), column)
             return self._numbers(column, values, wanted)
@@ -420,15 +425,6 @@ def _shaped(values: Bytes, column: Column) -> Array:
     if not values.flags.c_contiguous:
         values = np.ascontiguousarray(values)
     return values.view(column.dtype).reshape(len(values), *column.shape)
-
-
-def _copied(located: Located, column: Column, memory: BatchMemory) -> Array:
-    """Return the values of a fixed column as they are, copied into this memory."""
-    assert column.dtype is not None
-    result = memory.array(column.name, (len(located), *column.shape), column.dtype)
-    rows = result.reshape(-1).view(np.uint8).reshape(len(located), column.width)
-    gather_into(located, column.width, rows)
-    return result
 
 
 def _ragged(column: Column, lists: Lists, transforms: Transforms, memory: BatchMemory) -> Batch:

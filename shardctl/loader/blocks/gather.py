@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Array, Bytes, Numbers, edges_of
+from shardctl.format.arrays import Array, Bytes, Numbers, bytes_of, edges_of
 
 _VIEW = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("start", "<i4")])
 """A view of more than _INLINE bytes.
@@ -202,7 +202,7 @@ def _stretches(buffer: pa.Buffer) -> list[pa.Buffer]:
 
 def _one_by_one(located: Located) -> pa.Array:
     """Do as `gather` for values of any length."""
-    offsets = edges_of(located.length).astype(np.int64)
+    offsets = edges_of(located.length)
     data = np.concatenate([np.empty(0, np.uint8), *located.rows()])
     return pa.Array.from_buffers(
         pa.large_binary(), len(located), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -240,9 +240,6 @@ def adjoining(located: Located, width: int) -> Bytes | None:
 
 def in_array(values: pa.Array) -> Located:
     """Return where the values of an Arrow array of bytes lie; none of them is missing."""
-    _, offsets, data = values.buffers()
-    edges = np.frombuffer(offsets, np.int32, len(values) + 1 + values.offset)[
-        values.offset :
-    ].astype(np.int64)
-    buffer = data if data is not None else pa.py_buffer(b"")
-    return Located([buffer], np.zeros(len(values), np.int64), edges[:-1], np.diff(edges))
+    data, edges = bytes_of(values)
+    which = np.zeros(len(values), np.int64)
+    return Located([pa.py_buffer(data)], which, edges[:-1], np.diff(edges))

@@ -198,10 +198,9 @@ class Marked:
             else:
                 each = values.lists() if isinstance(values, Polygons) else values
                 fields[field] = [each[part] for part in stretches(self.counts)]
-        lengths = self.counts.astype(np.int64)
         return {
             **fields,
-            f"{name}_length": lengths,
+            f"{name}_length": self.counts,
             f"{name}_mask": there,
             f"{name}_annotated": self.annotated,
         }

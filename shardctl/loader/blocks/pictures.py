@@ -209,22 +209,18 @@ class PictureReader:
                 pixels = decode_plain_alone(data, self._most)
             else:
                 pixels = decode_plain(data, found[place])
-            if pixels is None or (shape is not None and pixels.shape != shape):
-                failed.append(place)
-                continue
-            if in_list and not changes:
-                found[place] = pixels
-            if not changes:
-                continue
-            if cuts is not None:
-                pixels = cuts.of(pixels, place)
-            try:
-                if in_list:
-                    found[place] = converter.converted(pixels, place)
-                else:
-                    converter.write(pixels, found[place])
-            except (Misfit, ValueError):
-                failed.append(place)
+            if pixels is not None and shape in (None, pixels.shape):
+                try:
+                    if cuts is not None:
+                        pixels = cuts.of(pixels, place)
+                    if in_list:
+                        found[place] = converter.converted(pixels, place) if changes else pixels
+                    elif changes:
+                        converter.write(pixels, found[place])
+                    continue
+                except (Misfit, ValueError):
+                    pass  # the slow way has words for it
+            failed.append(place)
         return failed
 
     def _made(
@@ -303,8 +299,7 @@ class PictureReader:
         """Return all pixels of an image or a mask. Raises Rejection, and whatever a decoder
         raises."""
         if not column.is_encoded_picture:
-            pixels: Array = data.view(column.pixel_dtype).reshape(column.shape)
-            return pixels
+            return data.view(column.pixel_dtype).reshape(column.shape)
         limit = limit_of(column, data, self._most)
         if isinstance(column.picture, Mask):
             return image.decode_mask(data.tobytes(), limit, self._keep_truncated)
