@@ -111,7 +111,7 @@ def bench(
     steps: Sequence[str] = (),
     transforms: Sequence[str] = (),
     sweep: bool = False,
-    cache: str | Path | None = None,
+    cache: str | Path | bool | None = None,
     cache_limit: int | str | None = None,
 ) -> _bench_BenchResult: ...
 

@@ -16,14 +16,19 @@ def contradiction(*ways: str) -> UsageError:
     return UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
 
 
+def index_of(value: Any) -> int | None:
+    """Return a whole number (of Python or numpy), None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """Return a whole number (of Python or numpy). Raises UsageError for anything else, and for one
     below `least`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
+    number = index_of(value)
+    if number is None:
         raise UsageError(f"{name} must be a whole number; it is {value!r}")
     if least is not None and number < least:
         raise UsageError(f"{name} must be at least {least}; it is {number}")

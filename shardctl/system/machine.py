@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+"""Where the groups are mounted."""
+
 MEMBERSHIP = Path("/proc/self/cgroup")
 """Says in which group this process is: a line `0::/group` (version 2), or `5:cpu,cpuacct:/group`
 (version 1)."""
@@ -37,7 +39,7 @@ MORE_FILES = "raise the limit of open files (ulimit -n), or keep fewer open"
 
 def usable_cores() -> int:
     """Return how many cores this process may use. A share of 2.5 cores counts as 3."""
-    share = cpu_share(CGROUPS, MEMBERSHIP)
+    share = cpu_share()
     cores = len(usable_core_numbers())
     return cores if share is None else max(1, min(cores, math.ceil(share)))
 
@@ -45,7 +47,7 @@ def usable_cores() -> int:
 def memory_bytes() -> int:
     """Return how much memory this process may use, together with the others of its container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = memory_limit(CGROUPS, MEMBERSHIP)
+    limit = memory_limit()
     return physical if limit is None else min(physical, limit)
 
 
@@ -97,14 +99,11 @@ def usable_core_numbers() -> list[int]:
     )
 
 
-def cpu_share(cgroups: Path, membership: Path) -> float | None:
-    """Return how many cores' time the control groups grant, 0.5 for half a core; None for no limit.
-
-    `cgroups` is where the groups are mounted, `membership` the file that names the one of a
-    process.
-    """
+def cpu_share() -> float | None:
+    """Return how many cores' time the control groups grant, 0.5 for half a core; None for no
+    limit."""
     shares = []
-    for group in _groups(cgroups, membership, "cpu"):
+    for group in _groups("cpu"):
         quota, _, period = _read(group / "cpu.max").partition(" ")
         if not quota:
             quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
@@ -114,14 +113,13 @@ def cpu_share(cgroups: Path, membership: Path) -> float | None:
     return min(shares, default=None)
 
 
-def memory_limit(cgroups: Path, membership: Path) -> int | None:
+def memory_limit() -> int | None:
     """Return how many bytes of memory the control groups grant, None for no limit."""
-    limits = []
-    for group in _groups(cgroups, membership, "memory"):
-        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
-        if limit.isdecimal():
-            limits.append(int(limit))
-    return min(limits, default=None)
+    limits = (
+        _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        for group in _groups("memory")
+    )
+    return min(map(int, filter(str.isdecimal, limits)), default=None)
 
 
 @cache
@@ -131,19 +129,19 @@ def boot() -> str:
     return _read(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
 
 
-def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
+def _groups(controller: str) -> Iterator[Path]:
     """Yield the groups of a process that could limit it, and their parents.
 
     In a container the path of its group may be that of the machine outside, and not be there: its
     own is the topmost then.
     """
-    for line in _read(membership).splitlines():
+    for line in _read(MEMBERSHIP).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":
-            tops = [cgroups, cgroups / "unified"]
+            tops = [CGROUPS, CGROUPS / "unified"]
         elif controller in controllers.split(","):
-            tops = [cgroups / controllers, cgroups / controller]
+            tops = [CGROUPS / controllers, CGROUPS / controller]
         else:
             continue
         inner = Path(path.lstrip("/"))

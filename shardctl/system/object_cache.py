@@ -9,7 +9,7 @@ NAME        an object, or a part of it; a reader of the file holds a shared lock
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -19,7 +19,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +30,6 @@ from shardctl.system.file_locks import is_at, lock_at_once, locked
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-if os.name == "posix":
-    import fcntl
 
 LOCKS = 1024
 """Lock files. Two objects that share one are fetched one after the other."""
@@ -139,7 +136,7 @@ class ObjectCache:
         ):
             os.close(held.popitem(last=False)[1][0])
 
-    @contextlib.contextmanager
+    @contextmanager
     def locked(self, path: str) -> Iterator[int]:
         """Yield the lock file of an object. It is locked, unless the process that holds it stands
         still: who fetches an object writes a file of its own, so that two may do so."""
@@ -161,7 +158,7 @@ class ObjectCache:
             if not stamp or not _is_there(path, stamp):
                 os.replace(place, path)  # noqa: PTH105 - see pyproject.toml
         finally:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.unlink(place)  # noqa: PTH108 - see pyproject.toml
 
     def make_room(self, size: int) -> None:
@@ -187,7 +184,7 @@ class ObjectCache:
         for _, size, name in found:
             if taken <= most * 9 // 10:
                 break
-            with contextlib.suppress(OSError):  # held, or removed by another process
+            with suppress(OSError):  # held, or removed by another process
                 path = f"{self.folder}/{name}"
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
@@ -206,7 +203,7 @@ class ObjectCache:
                 folders[:] = [name for name in folders if not name.startswith(".")]
                 names = [name for name in names if not name.startswith(".")]
             for name in names:
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     status = os.lstat(f"{place}/{name}")
                     yield (
                         status.st_atime_ns,
@@ -215,19 +212,23 @@ class ObjectCache:
                     )
 
 
+@dataclass
 class NewFile:
     """A file that this process fetches, while others may wait for it."""
 
-    def __init__(self, cache: ObjectCache, place: str, lock: int) -> None:
-        self._cache, self._place, self._lock = cache, place, lock
-        self._expected = self.size = 0
-        self._stack = contextlib.ExitStack()
+    _cache: ObjectCache
+    _place: str
+    _lock: int
+    _expected = size = 0
+
+    def __post_init__(self) -> None:
+        self._stack = ExitStack()
 
     def __enter__(self) -> NewFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # `finish` has told it, or something else is to be told
+        with suppress(OSError):  # `finish` has told it, or something else is to be told
             self._stack.close()
 
     def expect(self, size: int) -> None:

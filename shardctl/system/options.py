@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import truth
+from shardctl.system.arguments import index_of, truth
 from shardctl.system.text import did_you_mean, parse_size
 
 
@@ -111,8 +110,7 @@ class Written(Text):
 class FilePath(ValueType):
     """The path of a file or a folder."""
 
-    def __init__(self) -> None:
-        super().__init__("str | Path")
+    python = "str | Path"
 
     def read(self, value: Any) -> str | Path:
         """Return it."""
@@ -132,10 +130,7 @@ class Whole(ValueType):
 
     def read(self, value: Any) -> int:
         """Return it as an int."""
-        try:
-            number = None if isinstance(value, bool) else operator.index(value)
-        except TypeError:
-            number = None
+        number = index_of(value)
         low = -math.inf if self.low is None else self.low
         if number is None or not low <= number <= (math.inf if self.high is None else self.high):
             high = "on" if self.high is None else f"to {self.high}"
@@ -255,8 +250,9 @@ class ByteSize(Whole):
 class AutoOrNumber(ValueType):
     """`auto`, or a whole number from `least` to `most`."""
 
+    python = "int | str"
+
     def __init__(self, least: int, most: int) -> None:
-        super().__init__("int | str")
         self.least, self.most = least, most
 
     def of_text(self, given: str) -> int | str:
@@ -385,22 +381,21 @@ class Option(NamedTuple):
         return None if self.default is dataclasses.MISSING else self.write(self.default)
 
 
-def option(type: ValueType, default: Any, help: str, **more: Any) -> Any:
-    """Return a field of a dataclass of options. The arguments are those of Option."""
+def setting(
+    type: ValueType, default: Any = dataclasses.MISSING, help: str = "", **more: Any
+) -> Any:
+    """Return a field of a dataclass of options, of a step, or of a recipe. The arguments are those
+    of Option; `default` is what `type.read` would return."""
     return _field(Option(type, default, help, **more))
+
+
+option = setting
 
 
 def option_as(declared: Option, default: Any, **more: Any) -> Any:
     """Return a field for an option that others have too, with the default that it has here, and
     what else differs."""
     return _field(declared._replace(default=default, **more))
-
-
-def setting(
-    type: ValueType, default: Any = dataclasses.MISSING, help: str = "", **more: Any
-) -> Any:
-    """Return a field of a step, or of a recipe. `default` is what `type.read` would return."""
-    return _field(Option(type, default, help, **more))
 
 
 def _field(declared: Option) -> Any:

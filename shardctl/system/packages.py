@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -103,16 +104,24 @@ def _applies(marker: str) -> bool:
         "python_version": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "sys_platform": sys.platform,
     }
-    return all(_holds(here[name], sign, value) for name, sign, value in _CONDITION.findall(marker))
+    return all(
+        _COMPARE[sign](_comparable(here[name]), _comparable(value))
+        for name, sign, value in _CONDITION.findall(marker)
+    )
 
 
-def _holds(here: str, sign: str, value: str) -> bool:
-    if sign in ("==", "!="):
-        return (here == value) == (sign == "==")
-    ours, theirs = (tuple(map(int, version.split("."))) for version in (here, value))
-    return {"<": ours < theirs, "<=": ours <= theirs, ">": ours > theirs, ">=": ours >= theirs}[
-        sign
-    ]
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _comparable(version: str) -> list[int | str]:
+    return [int(part) if part.isdecimal() else part for part in version.split(".")]
 
 
 def _by_name(extra: str) -> str:

@@ -38,11 +38,11 @@ def composed(text: str) -> str:
 
 def format_bytes(count: float) -> str:
     """Return a number of bytes for display, in binary units: 77.5 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(count) < 1024 or unit == "TiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
-    raise AssertionError("unreachable")
+    return f"{count:.1f} TiB"
 
 
 def format_duration(seconds: float) -> str:

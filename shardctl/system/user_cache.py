@@ -35,8 +35,8 @@ class Remembered:
     """
 
     def __init__(self, name: str, most: int = 256) -> None:
-        folder = user_cache()
-        self._path, self._most = None if folder is None else folder / name, most
+        nowhere = Path(os.devnull)  # no folder, and so nothing is found or kept
+        self._path, self._most = (user_cache() or nowhere) / name, most
 
     def find(self, digest: str) -> Any:
         """Return a fact as plain data, None if it is not known."""
@@ -45,8 +45,6 @@ class Remembered:
     def add(self, digest: str, fact: Any) -> None:
         """Note a fact. Where the file cannot be written, nothing happens. Of two processes at once,
         one may be forgotten."""
-        if self._path is None:
-            return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = {name: each for name, each in self._facts().items() if name != digest}
@@ -57,20 +55,17 @@ class Remembered:
                 write_atomically(self._path, _sum_of(data) + b"\n" + data)
 
     def _facts(self) -> dict[str, Any]:
-        if self._path is not None and self._is_own():
+        if self._is_own():
             with contextlib.suppress(OSError):
                 recorded, _, data = read_bytes(self._path).partition(b"\n")
-                facts: dict[str, Any] = json.loads(data) if recorded == _sum_of(data) else {}
-                return facts
+                return json.loads(data) if recorded == _sum_of(data) else {}
         return {}
 
     def _is_own(self) -> bool:
         """Return whether nobody but this user can put something into the folder."""
         with contextlib.suppress(OSError):
-            folder = self._path.parent.stat() if self._path is not None else None
-            return (
-                folder is not None and folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
-            )
+            folder = self._path.parent.stat()
+            return folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
         return False
 
 

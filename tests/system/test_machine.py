@@ -18,13 +18,16 @@ NO_LIMIT = 9223372036854771712
 """What version 1 says where memory has no limit."""
 
 
-def tree(root: Path, files: dict[str, object], membership: str) -> tuple[Path, Path]:
+def tree(
+    root: Path, files: dict[str, object], membership: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, content in files.items():
         path = root / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{content}\n")
     (root / "membership").write_text(membership)
-    return root / "cgroup", root / "membership"
+    monkeypatch.setattr(machine, "CGROUPS", root / "cgroup")
+    monkeypatch.setattr(machine, "MEMBERSHIP", root / "membership")
 
 
 FIRST = {
@@ -58,10 +61,10 @@ FIRST = {
     ],
 )
 def test_the_tightest_limit_of_the_control_groups_counts(
-    tmp_path, files, membership, cores, memory
+    tmp_path, monkeypatch, files, membership, cores, memory
 ):
-    where = tree(tmp_path, files, f"{membership}\n")
-    assert (cpu_share(*where), memory_limit(*where)) == (cores, memory)
+    tree(tmp_path, files, f"{membership}\n", monkeypatch)
+    assert (cpu_share(), memory_limit()) == (cores, memory)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +73,7 @@ def test_the_tightest_limit_of_the_control_groups_counts(
 def test_workers_and_threads_are_counted_by_the_share_of_the_container(
     tmp_path, monkeypatch, quota, cores
 ):
-    cgroups, membership = tree(tmp_path, {"cpu.max": quota, "memory.max": GIB}, "0::/\n")
-    monkeypatch.setattr(machine, "CGROUPS", cgroups)
-    monkeypatch.setattr(machine, "MEMBERSHIP", membership)
+    tree(tmp_path, {"cpu.max": quota, "memory.max": GIB}, "0::/\n", monkeypatch)
     monkeypatch.setattr(machine, "usable_core_numbers", lambda: [0, 1, 5])
     assert machine.usable_cores() == cores
     assert machine.memory_bytes() == GIB

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from shardctl.errors import WorkerError
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
@@ -33,7 +33,14 @@ class ForkedProcess:
         sys.stderr.flush()
         self._number = os.fork()
         if not self._number:
-            _run_and_end(run)
+            code = 1
+            try:
+                run()
+                code = 0
+            except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(code)
 
     def poll(self) -> int | None:
         """Return the exit code, None while it runs."""
@@ -60,17 +67,6 @@ class ForkedProcess:
             if process:
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code
-
-
-def _run_and_end(run: Callable[[], None]) -> NoReturn:
-    code = 1
-    try:
-        run()
-        code = 0
-    except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(code)
 
 
 def end_with_parent(parent: int) -> None:

@@ -268,13 +268,13 @@ class ForkServer:
 def start_server(module: str, memory: int) -> ForkServer:
     """Start a process that workers can be forked from, whatever this process has loaded and
     started."""
-
-    def begin(control: Sockets, log: IO[bytes]) -> _Child:
-        return start_python(
-            __name__, (module, memory), _environment(memory), control[1].fileno(), log
-        )
-
-    return ForkServer((module, memory), begin)
+    serves = module, memory
+    return ForkServer(
+        serves,
+        lambda control, log: start_python(
+            __name__, serves, _environment(memory), control[1].fileno(), log
+        ),
+    )
 
 
 _early: list[ForkServer] = []

@@ -146,7 +146,9 @@ class Pool:
                 self._refuse_too_few_workers()
                 waiting.put_first(task)  # for a worker that is busy now
                 return
-            self._workers[place] = self._new_worker(place)
+            self._workers[place] = _Worker(
+                self.prepare(), place, lambda line: self._on_line(f"worker {place + 1}: {line}")
+            )
         worker = self._workers[place]
         worker.order(task)
         for stream in (worker.channel, worker.output):
@@ -165,11 +167,6 @@ class Pool:
                 f"but for {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn "
                 "shows it)"
             )
-
-    def _new_worker(self, place: int) -> _Worker:
-        return _Worker(
-            self._prepared(), place, lambda line: self._on_line(f"worker {place + 1}: {line}")
-        )
 
     def _attend(
         self,
@@ -201,13 +198,9 @@ class Pool:
             selector.unregister(worker.channel)
             self._start_next(worker.place, waiting, selector)
 
-    def prepare(self) -> None:
-        """Have the modules of the workers imported, in a process beside this one. No worker starts
-        yet."""
-        self._prepared()
-
-    def _prepared(self) -> ForkServer:
-        """Return the process that workers are forked from."""
+    def prepare(self) -> ForkServer:
+        """Have the modules of the workers imported, in a process beside this one, and return it:
+        workers are forked from it. None starts yet."""
         if self._server is None or self._server.gone:
             if self._server is not None:
                 self._server.close()
