@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -110,7 +110,17 @@ class FolderFiles:
         return [below + name for name in self.names]
 
     def __iter__(self) -> Iterator[FoundFile]:
-        return map(self.file, range(len(self.names)))
+        numbers = (self.sizes.tolist(), self.mtimes_ns.tolist())
+        return map(
+            FoundFile,
+            repeat(self.root),
+            self.paths,
+            [self.opened + name for name in self.names],
+            repeat(self.folder),
+            self.suffixes,
+            *numbers,
+            map(self.faults.get, range(len(self.names))),
+        )
 
     def file(self, place: int) -> FoundFile:
         """Return one of the files."""

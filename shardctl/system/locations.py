@@ -40,7 +40,7 @@ def is_url(text: str | Path) -> bool:
 def is_stored(text: str) -> bool:
     """Return whether this is the URL of a bucket of an object store, or of what is in it. No path
     that Path writes is one."""
-    return _STORED.match(text) is not None
+    return "://" in text and _STORED.match(text) is not None
 
 
 def split_bucket(text: str) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ from shardctl.sources.annotations.inputs import NAMES, PathTable
 from shardctl.sources.files import begin_of, exists, is_folder
 from shardctl.system.files import near_path
 from shardctl.system.locations import is_stored, join, normal, parent_of
+from shardctl.system.machine import collector_waits
 from shardctl.system.text import printable, similar
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
@@ -116,7 +117,8 @@ def read_annotations(
                 f"give --labels {name}:PATH once, with the folder that has all of them"
             )
         module: Any = import_module(f"shardctl.sources.annotations.{name}")
-        read: Annotations = module.read(of_format, inputs, rule, scratch)
+        with collector_waits():
+            read: Annotations = module.read(of_format, inputs, rule, scratch)
         for field in read.fields:
             if field.name in given:
                 raise UsageError(

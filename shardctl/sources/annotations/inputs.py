@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import compress, islice, starmap
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -151,7 +151,6 @@ class Finder:
             for root in inputs.roots
         ]
         self._bases = [within(base) for base in dict.fromkeys((*inputs.bases, *given))]
-        self._resolved: dict[str, str] = {}
 
     def find(
         self,
@@ -188,7 +187,7 @@ class Finder:
             start, texts, is_told = None, names, False
             rows = np.full(len(names), -1, np.int64)
         is_exact, place, differ = rows >= 0, 0, self._other_splits(names, files)
-        for placed in self._placed(texts, start):
+        for placed in self._placed(texts, start) if (rows < 0).any() else ():
             left = place + np.flatnonzero(rows[place : place + len(placed)] < 0)
             unplaced = [placed[number - place] for number in left.tolist()]
             rows[left] = self._loose(unplaced, left, start is not None, differ)
@@ -244,13 +243,17 @@ class Finder:
             if "\\" in together and not self._inputs.have_backslashes:
                 found = [name.replace("\\", "/") for name in found]
                 together = together.replace("\\", "/")
-            is_odd = any(mark in together for mark in ("./", "//", ":", "\0/"))
+            is_odd = any(mark in together for mark in ("./", "//", ":"))
             if is_odd:
                 found = [name if is_stored(name) else posixpath.normpath(name) for name in found]
+            is_odd |= "\0/" in together
             if start is None or (heads == [("", "")] and not is_odd):
                 yield found
             elif is_odd:
-                yield [self._below(name, start) for name in found]
+                begin_of = lru_cache(AT_ONCE)(partial(self._begin_of, start))
+                cut = ((name, name.rfind("/") + 1) for name in found)
+                begun = ((begin_of(name[:at]), name[at:]) for name, at in cut)
+                yield ["" if begin is None else begin + last for begin, last in begun]
             elif not any(f"\0{cut}" in together for cut, _ in heads):
                 yield [""] * len(found)
             else:
@@ -259,19 +262,19 @@ class Finder:
                     for name in found
                 ]
 
-    def _below(self, name: str, start: str) -> str:
-        """Return a name from a folder on as one from a source on, "" if it leads to none."""
-        is_from_root = name[:1] == "/" or is_stored(name)
-        if not is_from_root:
-            name = follow(start, name) if name.startswith("../") else f"{within(start)}{name}"
-        below = next((name[len(base) :] for base in self._bases if name.startswith(base)), "")
-        if below or not is_from_root:
-            return below
-        folder, _, last = name.rpartition("/")
-        if folder not in self._resolved:
-            self._resolved[folder] = "" if "\0" in folder else within(resolved(folder or "/"))
-        name = f"{self._resolved[folder]}{last}"
-        return next((name[len(base) :] for base in self._bases if name.startswith(base)), "")
+    def _begin_of(self, start: str, folder: str) -> str | None:
+        """Return how names that begin with `folder`, from `start` on, begin from a source on; None
+        if they lead to none."""
+        is_from_root = folder[:1] == "/" or is_stored(folder)
+        if folder.startswith("../"):
+            folder = within(follow(start, folder))
+        elif not is_from_root:
+            folder = f"{within(start)}{folder}"
+        bases = [base for base in self._bases if folder.startswith(base)]
+        if not bases and is_from_root and "\0" not in folder:
+            folder = within(resolved(folder))
+            bases = [base for base in self._bases if folder.startswith(base)]
+        return folder[len(bases[0]) :] if bases else None
 
     def _exact(self, names: list[str]) -> Rows:
         """Return the input of each name that is the whole name of one."""
