@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 from xml.parsers import expat
 
 import numpy as np
@@ -57,8 +59,8 @@ SAID = {"0": False, "1": True}
 """What flags say; anything else has no place."""
 KNOWN = ("name", "bndbox", "robndbox", *FLAGS)
 PLACES = frozenset(("name", "bndbox", *CORNERS, *TURNED))
-UNSAID = "Unspecified"
-"""What tools write as `pose` where nobody said it."""
+NOTHING = ("", "Unspecified")
+"""Texts that say nothing: tools write the second as `pose` where nobody said it."""
 
 _SETS = "ImageSets/Main"
 """Where lists of the images of each split are, beside the folder of the files."""
@@ -95,13 +97,11 @@ def read(
             texts = {
                 path.partition("/")[0]: text
                 for path, text in record.items()
-                if path not in PLACES and text not in ("", UNSAID)
+                if path not in PLACES and text not in NOTHING
             }
-            left_out.update(
-                (name, "object")
-                for name, text in texts.items()
-                if name not in KNOWN or (name in FLAGS and text not in SAID)
-            )
+            for name, text in texts.items():
+                if name not in KNOWN or (name in FLAGS and text not in SAID):
+                    left_out[name, "object"] += 1
         try:
             width, height = (int(float(said[name])) for name in SIZE)
         except (KeyError, ValueError, OverflowError):
@@ -110,7 +110,7 @@ def read(
         return objects, (width, height) if fits else None
 
     def parsed(row: int, data: bytes) -> tuple[Marked, Any]:
-        with suppress(ValueError, LookupError, SyntaxError):
+        with suppress(ValueError):
             return made(row, *_parse_quickly(data))
         return made(row, *parse(data))  # it says what is wrong, and where
 
@@ -166,38 +166,59 @@ Record = tuple[int, dict[str, str]]
 """The line where an object begins, and the text of its elements by their paths in it."""
 
 
-QUICK = 1 << 20
-"""The largest file of which a tree is made: it takes 20 times the memory."""
+QUICK = 1 << 16
+"""The largest file that is parsed quickly: what is kept of its tags takes ten times the memory."""
+
+_PLAIN = bytes({*b"\t\r\n", *range(32, 256)} - {*b"&"})
+"""What the text of such a file has, beside all that begins with FFC0 in UTF-8."""
 
 
 def _parse_quickly(data: bytes) -> tuple[dict[str, str], list[Record]]:
-    """Return what `parse` does, but for the lines. Raises ValueError, LookupError, SyntaxError for
-    a file that may be wrong, or takes more care."""
-    if len(data) > QUICK or b"<!D" in data or b"\0" in data:
+    """Return what `parse` does, but for the lines. Raises ValueError for a file that may be wrong,
+    or takes more care.
+
+    Files that have the same tags have their texts at the same places, and where < and > are around
+    tags alone, these are quickly told from the texts.
+    """
+    data = data.removeprefix(BOM_UTF8).rstrip(b" \t\r\n")
+    if (
+        len(data) > QUICK
+        or data[:1] + data[-1:] != b"<>"
+        or data.count(b"<") != data.count(b">")
+        or data.translate(None, _PLAIN)
+        or b"\xef\xbf" in data
+    ):
         raise ValueError
-    root = ElementTree.XML(data)
-    if root.tag != ROOT:
-        raise ValueError
-    objects = root.findall("object")
-    for each in objects:
-        root.remove(each)
-    return _texts(root, f"{ROOT}/", {}), [(0, _texts(each, "", {})) for each in objects]
+    text = data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    parts = text.replace(">", "<").split("<")
+    texts = [*parts[2::2], ""]
+    said, *objects = [
+        {path: texts[place].strip() for path, place in each} for each in _places(*parts[1::2])
+    ]
+    if data[1:2] == b"?" and texts[0].strip(" \t\n"):
+        raise ValueError  # it is outside of the root
+    return said, [(0, each) for each in objects]
 
 
-def _texts(element: ElementTree.Element, above: str, into: dict[str, str]) -> dict[str, str]:
-    """Return the text of each element below one, by its path."""
-    for child in element:
-        path, text = f"{above}{child.tag}", child.text
-        if len(child):
-            if path.count("/") > 20:
-                raise ValueError
-            _texts(child, f"{path}/", into)
-            text = child[-1].tail
-        if path not in into:
-            into[path] = text.strip() if text else ""
-        elif path.partition("/")[0] in KNOWN:
-            raise ValueError
-    return into
+@lru_cache(256)
+def _places(*tags: str) -> list[list[tuple[str, int]]]:
+    """Return the paths of the elements outside of objects, and of those in each object, each with
+    the place of its text among those that follow the tags; -1 for one without.
+
+    Raises ValueError as `parse` does, and for what is no element, or another encoding.
+    """
+    begin = tags[0].lower().replace("'", '"')
+    if any(tag[:1] in ("?", "!") for tag in tags[begin[:1] == "?" :]) or (
+        "encoding" in begin and 'encoding="utf-8"' not in begin
+    ):
+        raise ValueError
+    numbers = ("", *range(1, len(tags) - 1), "")
+    marked = "".join(f"<{tag}>{number}" for tag, number in zip(tags, numbers, strict=True))
+    said, records = parse(marked.encode())
+    return [
+        [(path, int(number or -1)) for path, number in each.items()]
+        for each in (said, *(record for _, record in records))
+    ]
 
 
 def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
@@ -252,11 +273,9 @@ def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
 def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tuple[Marked, int]:
     """Return the objects of one image, and how many begin at 0. Raises ValueError for one that is
     wrong."""
-    objects: Marked = {"category": [], "bbox": [], "segmentation": []}
-    flags: dict[str, list[bool | None]] = {name: [] for name in FLAGS}
-    at_zero = 0
+    categories, boxes, polygons, at_zero = list[int](), list[list[float]](), list[Any](), 0
     for line, record in records:
-        name, polygon = record.get("name"), list[float]()
+        name, polygon = record.get("name"), None
         if not name:
             raise ValueError(f"line {line}: an object has no name")
         try:
@@ -265,7 +284,7 @@ def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tup
                 x, y = polygon[::2], polygon[1::2]
                 edges = [min(x), min(y), max(x), max(y)]
             else:
-                edges = [float(record[corner]) for corner in CORNERS]
+                edges = list(map(float, _corners_of(record)))
         except (KeyError, ValueError):
             raise ValueError(
                 f"line {line}: the object {name!r:.60} has no bndbox of four numbers"
@@ -277,17 +296,20 @@ def _objects(records: list[Record], classes: dict[str, int], offset: int) -> tup
             raise ValueError(f"line {line}: the bndbox of the object {name!r:.60} {wrong}")
         first = 0 if polygon else offset  # the places of a turned box are no pixels
         at_zero += first and (left == 0 or top == 0)
-        objects["category"].append(classes.setdefault(composed(name), len(classes)))
-        objects["bbox"].append(
-            [left - first, top - first, right - left + first, bottom - top + first]
-        )
-        objects["segmentation"].append([polygon] if polygon else [])
-        for flag, values in flags.items():
-            values.append(SAID.get(record.get(flag, "")))
-    if not any(objects["segmentation"]):
-        del objects["segmentation"]
-    known = {flag: values for flag, values in flags.items() if any(v is not None for v in values)}
-    return objects | {flag: list(map(bool, values)) for flag, values in known.items()}, at_zero
+        categories.append(classes.setdefault(composed(name), len(classes)))
+        boxes.append([left - first, top - first, right - left + first, bottom - top + first])
+        polygons.append([polygon] if polygon else [])
+    objects: Marked = {"category": categories, "bbox": boxes}
+    if any(polygons):
+        objects["segmentation"] = polygons
+    for flag in FLAGS:
+        said = [SAID.get(record.get(flag, "")) for _, record in records]
+        if {*said} - {None}:
+            objects[flag] = list(map(bool, said))
+    return objects, at_zero
+
+
+_corners_of = itemgetter(*CORNERS)
 
 
 def _turned_box(x: float, y: float, width: float, height: float, angle: float) -> list[float]:

@@ -8,6 +8,7 @@ from making import converted, photos, rejects, samples
 
 import shardctl
 from shardctl.errors import InputError
+from shardctl.sources.annotations.voc import _parse_quickly, parse
 
 OBJECT = """<object><name>{name}</name><pose>Left</pose><truncated>1</truncated><difficult>0</difficult>
 <bndbox><xmin>{0}</xmin><ymin>{1}</ymin><xmax>{2}</xmax><ymax>{3}</ymax></bndbox>
@@ -148,3 +149,28 @@ def test_a_turned_box_is_a_polygon_and_the_box_around_it(out, source):
         "to the right: the corner on the right is lower"
     )
     assert found["JPEGImages/a.png"]["segmentation"] == [[], []]
+
+
+PIECES = (
+    "&amp;|<!-- <a> -->|<![CDATA[<object>]]>|<?p q?>|<name/>|<a b='>'/>|<a b='/'>t</a>|<object|"
+    "</object>|<object>|>|\r\n|\x0b|\uffff|\xa0|x"
+).split("|")
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_what_is_read_quickly_of_a_file_is_what_the_parser_says(piece):
+    whole, found = voc(marked("cät", 1, 1, 8, 6)), 0
+    for begin in ("", "\ufeff", " ", "<?xml version='1.0' encoding='latin-1'?>"):
+        text = begin + (whole.partition("?>")[2] if "latin" in begin else whole)
+        for place in (
+            at + after for at, mark in enumerate(text) if mark in "<>" for after in (0, 1)
+        ):
+            data = f"{text[:place]}{piece}{text[place:]}".encode()
+            try:
+                quick = _parse_quickly(data)
+            except ValueError:
+                continue
+            said, records = parse(data)
+            assert quick == (said, [(0, record) for _, record in records])
+            found += 1
+    assert found or piece != "x"
