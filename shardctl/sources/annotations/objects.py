@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +134,20 @@ class ObjectsWriter:
         self._members: set[str] = set()
         self._outside = self._degenerate = 0
 
-    def add(self, objects: Marked, size: tuple[int, int] | None) -> None:
-        """Add the objects of an image, whose size (width, height) the annotations say to be
-        this."""
+    def add(
+        self, objects: Marked, size: tuple[int, int] | None, counts: Sequence[int] | None = None
+    ) -> None:
+        """Add the objects of an image, whose size (width, height) the annotations say to be this;
+        those of several, if `counts` says how many each has."""
         end = self._ends[-1]
         for name, items in objects.items():
             if items:
                 _fill(name, self._items[name], end)
                 self._items[name] += items
                 self._members.add(name)
-        self._ends.append(end + len(objects["bbox"]))
-        self._sizes.append(size)
+        counts = counts or [len(objects["bbox"])]
+        self._ends += accumulate(counts, initial=self._ends.pop())
+        self._sizes += [size] * len(counts)
         if len(self._sizes) >= ROWS_AT_ONCE:
             self._flush()
 

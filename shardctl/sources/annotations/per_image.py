@@ -24,6 +24,10 @@ from shardctl.system.text import composed, counted, printable, some
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
 
+TOGETHER, MOST_BYTES = 64, 1 << 20
+"""Files, and about how many bytes of them, that are parsed together. One that takes more care slows
+down the others."""
+
 
 Matched = dict[int, str]
 """The files of annotations by the inputs that they are about, which are in order."""
@@ -209,12 +213,34 @@ def read_objects(
     files: Matched,
     digest: Digest,
     parse: Callable[[int, bytes], tuple[Marked, tuple[int, int] | None]],
+    parse_all: Callable[[list[bytes]], tuple[Marked, None, list[int]] | None] = lambda _: None,
 ) -> Faults:
     """Write the objects of some inputs, none for one without a file; return what is wrong with
-    files. `parse` returns the objects of an image and its size, if the file says it."""
+    files. `parse` returns the objects of an image and its size, if the file says it; `parse_all`
+    what the writer takes for some files together, which is quicker, None if it cannot."""
     faults = Faults()
-    read = read_each(files, digest, faults, parse)
-    for row in rows:
-        made = next(read)[1] if row in files else None
-        writer.add(*(made or ({"category": [], "bbox": []}, None)))
-    return faults
+    read = read_each(files, digest, faults, lambda _, data: data)
+    for part in _parts((row, next(read)[1] if row in files else None) for row in rows):
+        if all_made := parse_all([data or b"" for _, data in part]):
+            writer.add(*all_made)
+            continue
+        for row, data in part:
+            made = None
+            try:
+                made = None if data is None else parse(row, data)
+            except ValueError as error:
+                faults[row] = fault(f"{printable(files[row])}: {error}")
+            writer.add(*(made or ({"category": [], "bbox": []}, None)))
+    return dict(sorted(faults.items()))
+
+
+def _parts(files: Iterable[tuple[int, bytes | None]]) -> Iterator[list[tuple[int, bytes | None]]]:
+    """Yield files some at a time, few large ones."""
+    part, size = list[tuple[int, bytes | None]](), 0
+    for row, data in files:
+        part.append((row, data))
+        size += len(data or b"")
+        if len(part) >= TOGETHER or size >= MOST_BYTES:
+            yield part
+            part, size = [], 0
+    yield part

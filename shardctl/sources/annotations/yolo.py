@@ -4,9 +4,10 @@ turned boxes."""
 from __future__ import annotations
 
 import math
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,15 @@ def read(
         for folder, files in found.items()
     }
 
+    @cache
+    def begin_of(folder: str) -> str:
+        is_split = name_of(parent_of(folder)) == "labels"
+        return f"{name_of(folder)}/" if is_split else ""
+
     def called(labels: FoundFile) -> str:
         # their path from their folder on, with its name if it is of a split, labels/val
         folder = labels.opened.removesuffix(labels.path).rstrip("/")
-        is_split = name_of(parent_of(folder)) == "labels"
-        return f"{name_of(folder)}/{labels.path}" if is_split else labels.path
+        return f"{begin_of(folder)}{labels.path}"
 
     files = list(chain(*labelled.values()))
     match = partial(match_files, called=called)
@@ -120,7 +125,8 @@ def read(
 
     rows = np.arange(len(inputs))
     writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
-    faults = read_objects(writer, rows.tolist(), matched, digest, parsed)
+    all_plain = partial(_all_plain, setup=setup)
+    faults = read_objects(writer, rows.tolist(), matched, digest, parsed, all_plain)
     without = len(inputs) - len(matched)
     notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
     empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
@@ -182,11 +188,11 @@ def parse(data: bytes, setup: Setup, file: str = "") -> Marked:
     """
     objects: Marked = {name: [] for name in ("category", "bbox", "segmentation", "keypoints")}
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        lines = _lines_of(data)
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start}: not UTF-8; recode the file") from None
-    if setup.task in (None, "detect") and (boxes := _plain_boxes(lines, setup)):
-        return boxes
+    if boxes := _all_plain([data], setup):
+        return boxes[0]
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
@@ -201,26 +207,38 @@ def parse(data: bytes, setup: Setup, file: str = "") -> Marked:
     }
 
 
-def _plain_boxes(lines: Sequence[str], setup: Setup) -> Marked | None:
-    """Return the objects of lines that are all boxes, and right, as most files have them; None for
-    others."""
-    categories, boxes = list[int](), list[list[float]]()
-    most, low, high = len(setup.names or ()) or BEYOND, -OVERSHOOT, 1 + OVERSHOOT
+def _lines_of(data: bytes) -> list[str]:
+    return data.removeprefix(BOM_UTF8).decode().splitlines()
+
+
+def _all_plain(files: Sequence[bytes], setup: Setup) -> tuple[Marked, None, list[int]] | None:
+    """Return the objects of some images, no size, and the number of objects of each, if all lines
+    are boxes, and right, as in most files; None for others."""
+    if setup.task not in (None, "detect"):
+        return None
     try:
-        for line in lines:
-            category, x, y, width, height = map(float, line.split())
-            left, top = x - width / 2, y - height / 2
-            if not (
-                (category.is_integer() and 0 <= category < most)
-                and (low <= left + width / 2 <= high and low <= top + height / 2 <= high)
-                and (0 <= width <= high and 0 <= height <= high)
-            ):
-                return None
-            categories.append(int(category))
-            boxes.append([left, top, width, height])
+        lines = [list(filter(str.strip, _lines_of(data))) for data in files]
+        words, counts = " ; ".join(chain.from_iterable(lines)).split(), list(map(len, lines))
+        if words[5::6] != [";"] * (sum(counts) - 1) or len(words) != sum(counts) * 6 - 1:
+            return None
+        del words[5::6]
+        values = np.fromiter(map(float, words), np.float64).reshape(-1, 5)
     except ValueError:
         return None
-    return {"category": categories, "bbox": boxes}
+    if not np.abs(values).max() < BEYOND:  # or one is no number
+        return None
+    category, sides, most = values[:, 0], values[:, 3:], len(setup.names or ()) or BEYOND
+    low = values[:, 1:3] - sides / 2
+    places, high = low + sides / 2, 1 + OVERSHOOT
+    if (
+        (category != np.floor(category)).any()
+        or not 0 <= category.min() <= category.max() < most
+        or not -OVERSHOOT <= places.min() <= places.max() <= high
+        or not 0 <= sides.min() <= sides.max() <= high
+    ):
+        return None
+    boxes = np.hstack([low, sides]).tolist()
+    return {"category": category.astype(int).tolist(), "bbox": boxes}, None, counts
 
 
 def _numbers_in(line: str, setup: Setup) -> list[float]:
