@@ -169,6 +169,9 @@ Record = tuple[int, dict[str, str]]
 QUICK = 1 << 16
 """The largest file that is parsed quickly: what is kept of its tags takes ten times the memory."""
 
+TRIED = 1000
+"""Where so many more files have tags of their own than tags that are known, none is parsed quickly."""
+
 _PLAIN = bytes({*b"\t\r\n", *range(32, 256)} - {*b"&"})
 """What the text of such a file has, beside all that begins with FFC0 in UTF-8."""
 
@@ -189,6 +192,9 @@ def _parse_quickly(data: bytes) -> tuple[dict[str, str], list[Record]]:
         or b"\xef\xbf" in data
     ):
         raise ValueError
+    of_tags = _places.cache_info()
+    if of_tags.misses > TRIED + of_tags.hits:
+        raise ValueError  # to learn the places takes longer than to parse
     text = data.decode().replace("\r\n", "\n").replace("\r", "\n")
     parts = text.replace(">", "<").split("<")
     texts = [*parts[2::2], ""]
