@@ -60,7 +60,7 @@ def read_units(path: Path) -> None:
     for number, entry in enumerate(stored.shards):
         units = stored.units(number)
         for place in range(len(units)):
-            first, end = units.rows_of(place)
+            first, end = (edge[place] for edge in units.bounds)
             assert 0 <= first <= end <= entry.rows
             assert stored.file(units[place].file)
 

@@ -177,12 +177,6 @@ class ShardUnits:
         """Whether the rows have the order of the units, and of the records in them."""
         return self.apart and not (self._mixed and self.first.any())
 
-    def rows_of(self, place: int) -> tuple[int, int]:
-        """Return the rows among which the samples of a unit are: the first, and the one behind the
-        last."""
-        firsts, stops = self.bounds
-        return int(firsts[place]), int(stops[place])
-
     @property
     def bounds(self) -> tuple[Numbers, Numbers]:
         """For every unit, the rows among which its samples are: the first, and the one behind the
@@ -401,7 +395,8 @@ class DatasetTables:
                 if units is None or units[0] != shard:
                     units = shard, self.units(shard)
                 place = row - units[1].entry.first_unit
-                yield RecordUnit(file, units[1][place], record, shard, *units[1].rows_of(place))
+                rows = (int(edge[place]) for edge in units[1].bounds)
+                yield RecordUnit(file, units[1][place], record, shard, *rows)
             start += batch.num_rows
 
     def blocks_of_keys(self) -> Iterator[tuple[int, int, pa.Array]]:

@@ -7,7 +7,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,7 +21,8 @@ import xxhash
 from shardctl.errors import DamageError, DatasetError, UsageError, first_line, is_of_bytes
 from shardctl.format.arrays import column_of, dtype_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout
-from shardctl.system.files import HashingFile, check_ordinary
+from shardctl.format.names import DATA, path_of_shard, shard_name
+from shardctl.system.files import HashingFile, StreamedFile, check_ordinary, replacing
 from shardctl.system.folders import Folder
 from shardctl.system.machine import MORE_FILES, NO_DESCRIPTORS
 from shardctl.system.mmap import map_file
@@ -174,7 +175,7 @@ class ShardWriter:
 
     `columns` of the schema are filled from the values of each sample in the schema's order. A block
     is written when it has the bytes of one; or, where `blocks` are given, when it has as many rows
-    as the next of these.
+    as the next of these. `raw_bytes` are those of all blocks so far before compression.
     """
 
     def __init__(
@@ -189,13 +190,13 @@ class ShardWriter:
         self._block_bytes = compression.block_bytes
         # Workers are the parallelism; threads inside each would only fight for the same cores.
         options = pa.ipc.IpcWriteOptions(compression=compression.codec(), use_threads=False)
+        self.sink = sink
         file = sink if isinstance(sink, pa.NativeFile) else pa.PythonFile(sink, mode="w")
         self._buffered = pa.BufferedOutputStream(file, _WRITTEN_BYTES)
         self._writer = pa.ipc.new_file(self._buffered, schema, options=options)
         self._pending: list[pa.RecordBatch | list[tuple[Any, ...]]] = []
         self._pending_bytes = 0
         self.raw_bytes = 0
-        """The bytes of all blocks so far before compression."""
         self._block_rows: list[int] = []
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
@@ -210,11 +211,7 @@ class ShardWriter:
             self._pending.append([])
         self._pending[-1].append(values)
         self._pending_bytes += size
-        if self._blocks is not None:
-            if self._blocks and len(self._pending[-1]) == self._blocks[0]:
-                self._blocks.popleft()
-                self._write_block()
-        elif self.fills_a_block(size):
+        if self.fills_a_block(size) if self._blocks is None else self._rows_of_block():
             self._write_block()
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
@@ -248,13 +245,18 @@ class ShardWriter:
         """Return whether a sample of this size gets its own block, which `add` writes at once."""
         return size >= self._block_bytes
 
-    def finish(self) -> tuple[int, ...]:
-        """Write the last block and the footer, and return the number of rows of every block."""
+    def finish(self) -> None:
+        """Write the last block and the footer."""
         if self._pending:
             self._write_block()
         self._writer.close()
         self._buffered.detach()
-        return tuple(self._block_rows)
+
+    @property
+    def facts(self) -> ShardFacts:
+        """What is known of the file so far: complete once it is closed."""
+        rows, written = tuple(self._block_rows), self.sink.facts
+        return ShardFacts(sum(rows), written.bytes, self.raw_bytes, written.sha256, rows)
 
     def _write_block(self) -> None:
         alone = len(self._pending) == 1 and isinstance(self._pending[0], list)
@@ -288,6 +290,27 @@ class ShardWriter:
         self._buffered.flush()  # `tell` of the file counts the block
         self._block_rows.append(batch.num_rows)
         self.raw_bytes += batch.nbytes
+
+
+@contextmanager
+def new_shard(
+    root: Path,
+    job: str,
+    layout: Layout,
+    split: str,
+    number: int,
+    compression: Compression,
+    blocks: Sequence[int] | None = None,
+) -> Iterator[ShardWriter]:
+    """Yield what writes a shard of the dataset at `root`, which is there when the block ends without
+    an error, by its `facts`. `job` is the id of what writes it."""
+    unfinished, path = f"{shard_name(split, number)}.{job}", partial(path_of_shard, split, number)
+    with replacing(
+        root / DATA / unfinished, StreamedFile, lambda sha256: root / path(sha256)
+    ) as sink:
+        writer = ShardWriter(sink, shard_schema(layout, split, number), compression, blocks)
+        yield writer
+        writer.finish()
 
 
 def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:

@@ -13,16 +13,15 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.format.layout import Layout
-from shardctl.format.names import DATA, path_of_shard, shard_name
+from shardctl.format.names import path_of_shard
 from shardctl.format.shard import (
     Compression,
     ShardFacts,
     ShardReader,
     ShardWriter,
+    new_shard,
     normalized,
-    shard_schema,
 )
-from shardctl.system.files import StreamedFile, replacing
 from shardctl.system.folders import Folder
 
 LEFT_ALONE = 0.5
@@ -68,21 +67,14 @@ def copy_shard(
 ) -> Copied:
     """Write a shard of these rows, in this order, into the dataset at `root`. `job` is the id of what
     does so. Raises DatasetError if a block of them is damaged."""
-
-    def path_of(sha256: str) -> str:
-        return path_of_shard(split, number, sha256)
-
-    unfinished = root / DATA / f"{shard_name(split, number)}.{job}"
-    with replacing(unfinished, StreamedFile, lambda sha256: root / path_of(sha256)) as sink:
-        writer = ShardWriter(sink, shard_schema(layout, split, number), compression)
-        copied = _Blocks(writer, compression, layout)
-        reader = RunReader()
+    with new_shard(root, job, layout, split, number, compression) as shard:
+        blocks, reader = _Blocks(shard, compression, layout), RunReader()
         for run in runs:
             for rows, whole in reader.pieces(run):
-                copied.add(rows, whole)
-        blocks = copied.finish()
-    facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
-    return Copied(path_of(facts.sha256), facts, copied.labels, copied.objects)
+                blocks.add(rows, whole)
+        blocks.flush()
+    path = path_of_shard(split, number, shard.facts.sha256)
+    return Copied(path, shard.facts, blocks.labels, blocks.objects)
 
 
 class _Blocks:
@@ -98,7 +90,7 @@ class _Blocks:
     def add(self, rest: pa.RecordBatch, whole: bool) -> None:
         """Add rows of a block, perhaps all of it."""
         if whole and not 0 < self._bytes < LEFT_ALONE * self._full:
-            self._flush()
+            self.flush()
             self._write(normalized(rest))
             return
         while rest.num_rows:
@@ -108,14 +100,10 @@ class _Blocks:
             self._bytes += self._held[-1].nbytes
             rest = rest.slice(rows)
             if self._bytes >= self._full:
-                self._flush()
+                self.flush()
 
-    def finish(self) -> tuple[int, ...]:
-        """Write what is held, and the end; return the rows of all blocks."""
-        self._flush()
-        return self._writer.finish()
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held."""
         if self._held:
             self._write(normalized(*self._held))
             self._held, self._bytes = [], 0

@@ -3,8 +3,9 @@ for the sake of others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -48,23 +49,23 @@ there are none. Rows are in the order of `first_unit`; none has units of two sha
 
 @dataclass(frozen=True)
 class PreviousUnits:
-    """Units of a job that are made already, from `first_unit` on.
+    """Units of a job that are made already, from that with the `number` on.
 
     `samples` has the number of samples of each, and `digests` stand for what was read: (units,).
-    `run` are the rows that the samples are, and `shape` is that of their images where it is known
-    that it is the same.
+    `shape` is that of their images where it is known that it is the same. `batches` yields the samples, block by block, given the columns that they
+    must have; it raises DatasetError if they are damaged, or have others.
     """
 
-    first_unit: int
+    number: int
     samples: Numbers
     digests: list[int | None]
-    run: Run
     shape: Shape | None
+    batches: Callable[[pa.Schema], Iterator[pa.RecordBatch]]
 
     @property
     def end(self) -> int:
         """The unit behind the last one."""
-        return self.first_unit + len(self.samples)
+        return self.number + len(self.samples)
 
 
 class PreviousSamples:
@@ -99,18 +100,13 @@ class PreviousSamples:
                     row["rows"],
                 )
                 shape = (row["height"], row["width"], 3) if row["height"] else None
-                yield PreviousUnits(row["first_unit"], samples[places], digests[places], run, shape)
+                number, batches = row["first_unit"], partial(self._batches, run)
+                yield PreviousUnits(number, samples[places], digests[places], shape, batches)
 
-    def samples(self, units: PreviousUnits, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of such units, block by block.
-
-        Raises DatasetError if they are damaged, or have other columns than these.
-        """
-        if not self._reader.shard(units.run).layout.columns.equals(columns):
-            raise DatasetError(
-                f"{units.run.folder.shown(units.run.name)}: has other columns than the dataset"
-            )
-        for rows, whole in self._reader.pieces(units.run):
+    def _batches(self, run: Run, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if not self._reader.shard(run).layout.columns.equals(columns):
+            raise DatasetError(f"{run.folder.shown(run.name)}: has other columns than the dataset")
+        for rows, whole in self._reader.pieces(run):
             # A few rows would keep all of a decompressed block in memory, with as many blocks as
             # there are runs of units.
             yield rows if whole or self._in_place else exactly(rows)

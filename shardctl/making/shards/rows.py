@@ -15,15 +15,14 @@ import xxhash
 
 from shardctl.errors import DatasetError, Rejection
 from shardctl.format.counts import JpegRecord
-from shardctl.format.shard import ShardWriter, shard_schema
+from shardctl.format.shard import ShardWriter
 from shardctl.format.shard_copy import objects_of
 from shardctl.format.tables import PRUNED, Reject, of_several
 from shardctl.images.codecs.image import Opened, open_image
 from shardctl.images.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.making.shards.job import BuildAgain, Job, PlannedShard, PlannedUnit, RetryHints
-from shardctl.making.shards.previous_samples import PreviousSamples, PreviousUnits
+from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.records import Ahead, RecordChoice, TableImages
-from shardctl.system.files import HashingFile
 from shardctl.system.permutation import Permutation
 from shardctl.system.processes.worker_state import KEYS, NOWHERE, WorkerProgress
 from shardctl.transforms.picture import Shape
@@ -232,8 +231,8 @@ class UnitOutcome:
 
 
 class ShardInMaking:
-    """A shard that is being built, and the unit that is worked on, with its outcome. A ShardBuilder
-    adds the units.
+    """A shard that is being built, and the unit that is worked on, with its outcome. `shard` writes
+    it.
 
     `reject` is given each reject, `look` each image before it is decoded. `images` finds those of
     the records of tables, where they have some.
@@ -257,14 +256,12 @@ class ShardInMaking:
         planned_shard: PlannedShard,
         progress: WorkerProgress,
         hints: RetryHints,
-        sink: HashingFile | pa.NativeFile,
+        shard: ShardWriter,
         reject: Callable[[Reject], object],
         look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
         self.job, self.planned_shard = job, planned_shard
-        self.progress, self.hints = progress, hints
-        schema = shard_schema(job.layout, planned_shard.split_name, planned_shard.number)
-        self.shard = ShardWriter(sink, schema, job.recipe.compression, planned_shard.blocks)
+        self.progress, self.hints, self.shard = progress, hints, shard
         self.pipeline = SamplePipeline(
             job.recipe,
             job.layout,
@@ -273,7 +270,7 @@ class ShardInMaking:
             look=look,
             recorded=job.recorded,
         )
-        rows = self.shard, self.pipeline.settle, progress
+        rows = shard, self.pipeline.settle, progress
         self.rows = (
             Rows(*rows)
             if job.fields is None or job.shuffle is None
@@ -282,7 +279,7 @@ class ShardInMaking:
         self.choice = RecordChoice(job, planned_shard.split, progress, hints)
         self.images = TableImages(job, progress) if job.has_image_columns else None
         self.ahead: dict[int, Ahead] = {}
-        self._write = reject
+        self._on_reject = reject
         self.inputs = self.samples = self.rejected = 0
         self.outcomes: list[UnitOutcome] = []
         self.labels: Counter[int] = Counter()
@@ -331,7 +328,7 @@ class ShardInMaking:
         counts = np.bincount(column.to_numpy())
         self.labels.update({int(label): int(counts[label]) for label in np.flatnonzero(counts)})
 
-    def add_previous(self, previous: PreviousSamples, units: PreviousUnits) -> None:
+    def add_previous(self, units: PreviousUnits) -> None:
         """Add units that the dataset before has made: of files that are one record each.
 
         Raises BuildAgain if its shard is damaged: this one is made from the sources alone.
@@ -345,7 +342,7 @@ class ShardInMaking:
         self.inputs += len(units.samples)
         image = layout.roles.main_image if store is not None and store.name != "none" else None
         try:
-            for batch in previous.samples(units, layout.columns):
+            for batch in units.batches(layout.columns):
                 self._count(batch)
                 # `flatten` gives the bytes of the rows of a slice, `field` would give all
                 wanted = image is not None and (self.job.keeps_sources or units.shape is None)
@@ -370,19 +367,19 @@ class ShardInMaking:
         """Take a reject that has waited, to be told of when those before it are."""
         self._late.append((record, rejection))
 
-    def tell(
-        self, rejects: Sequence[RejectedRecord], last: int | None, waiting: int | None
-    ) -> None:
-        """Reject some records of the unit, and those up to `last` (None: to the end of the unit)
-        that are lost.
+    @property
+    def waiting(self) -> int | None:
+        """The first record of the current unit that waits for others, None if none does."""
+        return None
 
-        What comes after the record that is `waiting`, the first one that is, is told later; None:
-        no record waits.
-        """
+    def tell(self, rejects: Sequence[RejectedRecord], last: int | None) -> None:
+        """Reject some records of the unit, and those up to `last` (None: to the end of the unit)
+        that are lost. What comes after the record that is `waiting` is told later."""
         ahead = [record for record in self._lost if last is None or record <= last]
         self._lost = self._lost[len(ahead) :]
         known = [(record, self.hints.lost[self.planned.number, record]) for record in ahead]
         ordered = sorted([*self._late, *rejects, *known], key=itemgetter(0))
+        waiting = self.waiting
         self._late = [] if waiting is None else [each for each in ordered if each[0] > waiting]
         for record, rejection in ordered[: len(ordered) - len(self._late)]:
             self.reject(record, rejection)
@@ -393,7 +390,7 @@ class ShardInMaking:
         message = rejection.message + of_several(records)
         stage = "read" if rejection.stage == KEYS else rejection.stage
         path, key = self.planned.file.path, self.planned.key(record)
-        self._write(Reject(path, key, stage, rejection.error, message, records))
+        self._on_reject(Reject(path, key, stage, rejection.error, message, records))
         self.outcome.rejected += records
         self.rejected += records
         self.inputs += records

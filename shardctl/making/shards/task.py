@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -21,12 +22,12 @@ from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import Mask, Objects, Role
-from shardctl.format.shard import Compression, ShardWriter, shard_schema
+from shardctl.format.shard import Compression, ShardWriter, new_shard, shard_schema
 from shardctl.format.tables import Reject, count_reasons
 from shardctl.format.token_columns import packed_column
 from shardctl.images.codecs.deep_gray import warnings_on_gray
 from shardctl.images.codecs.image import look_at_gray
-from shardctl.making.shards.builder import ShardBuilder
+from shardctl.making.shards.builder import ShardBuilder, builder_of
 from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.making.shards.inputs import ExamineTask, compare_reads, prefetched_units, run_task
 from shardctl.making.shards.job import (
@@ -42,8 +43,7 @@ from shardctl.making.shards.job import (
 from shardctl.making.shards.marker import ShardMarker, WorkDone, marker_of, upload_shard
 from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.records import TableImages, parsed_ahead, records_of, sample_of
-from shardctl.making.shards.rows import ShardInMaking
-from shardctl.system.files import StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.forkserver import Tell
 from shardctl.system.processes.worker_state import NOWHERE, WorkerProgress
@@ -110,68 +110,59 @@ def _build_once(
 ) -> ShardMarker:
     """Build a shard once. Its files are there only if that is done. Raises BuildAgain."""
     path, planned = job.rejects_path(shard), job.planned_shard(shard)
+    place = job.shards_root, job.id, job.layout, planned.split_name, planned.number
     with ExitStack() as files:
-        place = lambda sha256: job.shards_root / planned.path(sha256)  # noqa: E731 - one line, used once
-        sink = files.enter_context(replacing(job.unfinished_path(shard), StreamedFile, place))
+        writer = new_shard(*place, job.recipe.compression, planned.blocks)
         # made for the first of them
         rejects = cache(lambda: files.enter_context(replacing(path)))
-        making = ShardInMaking(
+        builder = builder_of(job)(
             job,
             planned,
             progress,
             hints,
-            sink,
+            files.enter_context(writer),
             lambda reject: rejects().write(reject.line()),
         )
-        builder = ShardBuilder(making)
-        _add_all(making, builder, reporter)
-        reporter.count(making)
+        _add_all(builder, reporter)
+        reporter.count(builder)
         builder.finish()
-        reporter.count(making)
-        if not making.rejected:
+        reporter.count(builder)
+        if not builder.rejected:
             with naming_the_path(path):
                 path.unlink(missing_ok=True)  # of an earlier attempt
-    return builder.marker(sink.tell(), sink.sha256)
+    return builder.marker()
 
 
-def _divided(making: ShardInMaking) -> tuple[list[PreviousUnits], Numbers]:
+def _divided(builder: ShardBuilder) -> tuple[list[PreviousUnits], Numbers]:
     """Return what a shard takes from the dataset before, and the units that are made anew, by their
     rows of the plan: (units,)."""
-    job, planned_shard = making.job, making.planned_shard
-    taken, anew = list[PreviousUnits](), np.ones(planned_shard.units, bool)
-    if job.previous is not None and not making.hints.anew:
-        lost = np.array([unit for unit, _ in making.hints.lost], np.int64)
-        for each in job.previous.units(planned_shard.first_unit, planned_shard.units):
-            if not np.any((lost >= each.first_unit) & (lost < each.end)):
+    previous, first = builder.job.previous, builder.planned_shard.first_unit
+    taken, anew = list[PreviousUnits](), np.ones(builder.planned_shard.units, bool)
+    if previous is not None and not builder.hints.anew:
+        lost = np.array([unit for unit, _ in builder.hints.lost], np.int64)
+        for each in previous.units(first, len(anew)):
+            if not np.any((lost >= each.number) & (lost < each.end)):
                 taken.append(each)
-                anew[
-                    each.first_unit - planned_shard.first_unit : each.end - planned_shard.first_unit
-                ] = False
-    return taken, planned_shard.first_unit + np.flatnonzero(anew)
+                anew[each.number - first : each.end - first] = False
+    return taken, first + np.flatnonzero(anew)
 
 
-def _add_all(making: ShardInMaking, builder: ShardBuilder, reporter: _Reporter) -> None:
+def _add_all(builder: ShardBuilder, reporter: _Reporter) -> None:
     """Add the units of a shard: what the dataset before has of them as it is there, and what is
     made of the others."""
-    job = making.job
-    previous, units = _divided(making)
-    waiting = deque(previous)
-
-    def add_previous(before: int) -> None:
-        while waiting and waiting[0].first_unit < before:
-            assert job.previous is not None, "the units are of it"
-            each = waiting.popleft()
-            making.add_previous(job.previous, each)
-            reporter.count(making, len(each.samples))
-
-    wanted = prefetched_units(job, job.units_at(units))
-    if not (job.fields is None or job.draw or job.recorded or job.on_store or making.hints.apart):
-        wanted = parsed_ahead(job, wanted, making.progress, making.ahead)
-    for planned in wanted:
-        add_previous(planned.number)
-        builder.add(planned)
-        reporter.count(making, planned.unit.records, planned.unit.size)
-    add_previous(making.planned_shard.first_unit + making.planned_shard.units)
+    job, (previous, anew) = builder.job, _divided(builder)
+    wanted = prefetched_units(job, job.units_at(anew))
+    if not (job.fields is None or job.draw or job.recorded or job.on_store or builder.hints.apart):
+        wanted = parsed_ahead(job, wanted, builder.progress, builder.ahead)
+    in_order: Iterable[PreviousUnits | PlannedUnit]
+    in_order = merge(previous, wanted, key=attrgetter("number"))
+    for each in in_order:
+        if isinstance(each, PlannedUnit):
+            builder.add(each)
+            reporter.count(builder, each.unit.records, each.unit.size)
+        else:
+            builder.add_previous(each)
+            reporter.count(builder, len(each.samples))
 
 
 def try_units(
@@ -186,16 +177,15 @@ def try_units(
     have the shard built again is left to that.
     """
     planned_shard = job.planned_shard(shard)
-    sink = pa.MockOutputStream()
-    making = ShardInMaking(job, planned_shard, progress, hints, sink, lambda reject: None)
-    builder = ShardBuilder(making)
-    together, (_, units) = builder.maker.units_together(first), _divided(making)
+    nowhere = ShardWriter(pa.MockOutputStream(), job.layout.columns, job.recipe.compression)
+    builder = builder_of(job)(job, planned_shard, progress, hints, nowhere, lambda reject: None)
+    together, (_, units) = builder.units_together(first), _divided(builder)
     end = planned_shard.first_unit + planned_shard.units if on else together.stop
     tried = units[(units >= together.start) & (units < end)]
     for planned in prefetched_units(job, job.units_at(tried)):
         with suppress(BuildAgain):
             builder.add(planned)
-    builder.maker.flush()
+    builder.flush()
 
 
 class _Reporter:
@@ -207,9 +197,9 @@ class _Reporter:
         self._records = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
 
-    def count(self, making: ShardInMaking, records: int = 0, size: int = 0) -> None:
+    def count(self, builder: ShardBuilder, records: int = 0, size: int = 0) -> None:
         """Add a unit."""
-        self._making = making
+        self._builder = builder
         self._records += records
         self._bytes += size
         if time.monotonic() >= self._next:
@@ -217,8 +207,8 @@ class _Reporter:
 
     def flush(self) -> None:
         """Pass on what has not been passed on."""
-        making = self._making
-        done = WorkDone(self._records, making.samples, making.rejected, self._bytes)
+        builder = self._builder
+        done = WorkDone(self._records, builder.samples, builder.rejected, self._bytes)
         self._report(done + -self._told)
         self._told, self._next = done, time.monotonic() + REPORT_SECONDS
 
@@ -276,26 +266,25 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     sink = pa.BufferOutputStream()
     rejects: list[Reject] = []  # the conversion meets them again, and writes them
     gray = list[tuple[float, float] | None]()
-    making = ShardInMaking(
+    writer = ShardWriter(sink, shard_schema(job.layout, "probe", 0), job.recipe.compression)
+    builder = builder_of(job)(
         job,
         PlannedShard(0, "probe", 0, 0, 0, 0),
         progress,
         hints,
-        sink,
+        writer,
         rejects.append,
         partial(look_at_gray, found=gray),
     )
-    builder = ShardBuilder(making)
     added = [_timed(partial(builder.add, planned)) for planned in prefetched_units(job, units)]
     started = time.monotonic()
     builder.finish()
+    writer.finish()
     finishing = time.monotonic() - started
-    size = int(sink.getvalue().size)
-    done = builder.marker(size, "")
-    rows = done.facts.rows
-    records = max(1, making.inputs)
+    size, rows = int(sink.getvalue().size), builder.samples
+    records = max(1, builder.inputs)
     # more are padding in the blocks of a few records than in those of a shard
-    padding = sum(step.get("padding", 0) for step in done.counts.steps)
+    padding = sum(step.get("padding", 0) for step in builder.step_counts)
     packed = packed_column(job.layout.roles)
     tokens = 1 if packed is None else int(job.layout.columns.field(packed).type.list_size)
     full = rows - padding / tokens
@@ -313,9 +302,9 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - making.rejected),
+        samples_per_record=full / max(1, records - builder.rejected),
         records=records,
-        rejected=making.rejected,
+        rejected=builder.rejected,
         notices=[*first, *beside, *notices],
         warnings=[*warnings, *warnings_on_gray(gray)],
         frames=frames,

@@ -3,12 +3,12 @@ into dicts of values; and put into the shards of their splits."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -28,10 +28,9 @@ from shardctl.format.names import (
     MANIFEST,
     Json,
     path_of_shard,
-    shard_name,
 )
 from shardctl.format.roles import Sample
-from shardctl.format.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
+from shardctl.format.shard import Compression, ShardReader, ShardWriter, new_shard
 from shardctl.format.tables import (
     FILE_FIELDS,
     MADE_BY,
@@ -47,12 +46,7 @@ from shardctl.making.commit.tables import writing_tables
 from shardctl.making.plan.fingerprint import WRITTEN_PART
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
 from shardctl.making.write.fields import Fields, Names, ShardLimits
-from shardctl.system.files import (
-    PARTIAL,
-    StreamedFile,
-    naming_the_path,
-    write_atomically,
-)
+from shardctl.system.files import naming_the_path, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.text import printable
 from shardctl.transforms.values import DEEPEST, PLAIN, describe, row_size
@@ -111,7 +105,7 @@ def write_samples(
     layout, compression, given = fields.layout, fields.compression, fields.given
     classes, variant = len(given.classes or ()), layout.columns.get_field_index("variant")
     writing: dict[str, tuple[ShardSeries, array[int], Numbers]] = {}
-    try:
+    with ExitStack() as files:
         for sample, number, splits in samples:
             try:
                 values = fields.values(sample, number)
@@ -120,6 +114,7 @@ def write_samples(
             split = splits.of(values[0])
             if split not in writing:
                 series = ShardSeries(root, job, layout, split, compression, given.limits)
+                files.push(series.__exit__)
                 writing[split] = series, array("Q"), np.zeros(classes, np.int64)
             series, hashes, labels = writing[split]
             name = _name_of(values[0], values[variant : variant + 1] if variant > 0 else ())
@@ -127,11 +122,6 @@ def write_samples(
             series.add(values, row_size(values))
             if classes and (label := values[fields.label]) is not None:
                 labels[label] += 1
-        for series, _, _ in writing.values():
-            series.close()
-    finally:
-        for series, _, _ in writing.values():
-            series.abandon()
     return [
         WrittenSplit(split, tuple(series.entries), np.frombuffer(hashes, np.uint64), labels)
         for split, (series, hashes, labels) in writing.items()
@@ -196,53 +186,39 @@ class ShardSeries:
     compression: Compression
     limits: ShardLimits
     entries: list[ShardEntry] = field(default_factory=list)
-    _open: tuple[StreamedFile, ShardWriter] | None = None
+    _open: AbstractContextManager[ShardWriter] | None = None
     _rows: int = 0
     _raw_bytes: int = 0
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
         """Append one row: `values` in the order of the columns, `size` about their bytes. Raises
         StorageError."""
-        with naming_the_path(self._path):
-            if self._open is None:
-                sink = StreamedFile(self._path)
-                schema = shard_schema(self.layout, self.split, len(self.entries))
-                self._open = sink, ShardWriter(sink, schema, self.compression)
-            sink, writer = self._open
-            writer.add(values, size)
-            self._rows += 1
-            self._raw_bytes += size
-            # a shard may be smaller than a block
-            written = max(sink.tell(), self._raw_bytes - writer.raw_bytes)
+        if self._open is None:
+            place = self.root, self.job, self.layout, self.split, len(self.entries)
+            self._open = new_shard(*place, self.compression)
+            self._writer, self._rows, self._raw_bytes = self._open.__enter__(), 0, 0
+        with naming_the_path(self.root / DATA):
+            self._writer.add(values, size)
+        self._rows += 1
+        self._raw_bytes += size
+        # a shard may be smaller than a block
+        written = max(self._writer.sink.tell(), self._raw_bytes - self._writer.raw_bytes)
         if self._rows >= self.limits.samples or written >= self.limits.bytes:
             self.close()
 
     def close(self) -> None:
         """End the shard that is being written, if there is one. Raises StorageError."""
-        if self._open is None:
-            return
-        (sink, writer), number = self._open, len(self.entries)
-        with naming_the_path(self._path):
-            blocks = writer.finish()
-            sink.sync()
-            sink.close()
-            path = path_of_shard(self.split, number, sink.sha256)
-            self._path.replace(self.root / path)
-        facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
-        self.entries.append(ShardEntry.of_written(self.split, number, path, facts))
-        self._open, self._rows, self._raw_bytes = None, 0, 0
+        self.__exit__(None, None, None)
 
-    def abandon(self) -> None:
-        """Close the file of the shard that is being written, which is of no use."""
-        if self._open is not None:
-            with contextlib.suppress(OSError):
-                self._open[0].close()
-            self._open = None
-
-    @property
-    def _path(self) -> Path:
-        name = f"{shard_name(self.split, len(self.entries))}.{self.job}"
-        return self.root / DATA / f"{name}.{'0' * 8}{PARTIAL}"
+    def __exit__(self, *error: Any) -> None:
+        """As `close`; after an error the shard goes."""
+        shard, self._open = self._open, None
+        if shard is not None:
+            shard.__exit__(*error)
+        if shard is not None and error[0] is None:
+            facts, number = self._writer.facts, len(self.entries)
+            path = path_of_shard(self.split, number, facts.sha256)
+            self.entries.append(ShardEntry.of_written(self.split, number, path, facts))
 
 
 def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
