@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.arrays import Bools
+from shardctl.format.arrays import Bools, sums_of
 from shardctl.format.counts import COUNTS, JpegRecord
 from shardctl.format.dataset_location import open_location
 from shardctl.format.dataset_tables import DatasetTables
@@ -32,7 +32,6 @@ from shardctl.format.tables import (
     Reject,
     ShardEntry,
     is_written,
-    new_table,
     open_checked_table,
     read_rejects,
     taken,
@@ -49,6 +48,7 @@ from shardctl.making.commit.commit import (
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.convert.decision import without_planned
 from shardctl.making.convert.previous import refuse_damaged_tables
+from shardctl.making.convert.rejects import hide_pruned
 from shardctl.making.paths import destination_of
 from shardctl.making.plan.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.making.write.writer import digest_of_shards
@@ -74,14 +74,16 @@ class SourceDataset(DatasetTables):
         return open_checked_table(self.folder, FILES)
 
     @cached_property
-    def rejects(self) -> list[list[list[Reject]]]:
-        """Its rejects: of every unit that has some, in order, of every shard."""
-        found, reasons = [], read_rejects(self.folder)
-        rejected = self.plan["rejected"].to_numpy()
-        for entry in self.shards:
-            counts = rejected[entry.first_unit : entry.first_unit + entry.units]
-            found.append([list(taken(reasons, count)) for count in counts[counts > 0].tolist()])
-        return found
+    def rejects(self) -> dict[int, list[Reject]]:
+        """Its rejects, by the rows of the plan that have some."""
+        reasons, counts = read_rejects(self.folder), self.plan["rejected"].to_numpy()
+        units = np.flatnonzero(counts)
+        rejected = zip(units.tolist(), counts[units].tolist(), strict=True)
+        return {unit: list(taken(reasons, count)) for unit, count in rejected}
+
+    def lines(self, units: Iterable[int]) -> Iterator[bytes]:
+        """Yield the lines of the rejects of some units, by their rows of the plan."""
+        return (reject.line() for unit in units for reject in self.rejects.get(unit, ()))
 
     @cached_property
     def state(self) -> UpdateState | None:
@@ -96,7 +98,7 @@ class SourceDataset(DatasetTables):
         """Return a shard as it is."""
         entry, jpegs = self.shards[number], self.shards.jpegs
         units = self.plan.slice(entry.first_unit, entry.units)
-        lines = (reject.line() for of_unit in self.rejects[number] for reject in of_unit)
+        lines = self.lines(range(entry.first_unit, entry.first_unit + entry.units))
         plain = None if jpegs is None else jpegs.only(entry.first, entry.rows)
         return NewShard(entry, units, lines, self.counts(number), plain)
 
@@ -187,10 +189,16 @@ def with_columns(units: pa.Table, changed: Json) -> pa.Table:
 
 
 @contextmanager
-def rewriting(dst: str | Path, if_running: str) -> Iterator[tuple[SourceDataset, NewGeneration]]:
-    """Hold the lease of a dataset, and yield it with the work on its next generation."""
+def rewriting(
+    dst: str | Path, if_running: str, dry_run: bool
+) -> Iterator[tuple[SourceDataset, NewGeneration | None]]:
+    """Hold the lease of a dataset, and yield it with the work on its next generation; without both
+    for a `dry_run`."""
     with open_location(dst) as place:
         Manifest.load(place.whole)  # says what this is instead, before anything is written into it
+        if dry_run:
+            yield SourceDataset(place.whole), None
+            return
     waiting = (lambda owner: None) if if_running == "wait" else None
     with open_target(destination_of(dst, ())) as target, target.lease(waiting) as held:
         sweep(target, held)
@@ -203,7 +211,6 @@ def commit(
     old: SourceDataset,
     new: NewGeneration,
     shards: Sequence[NewShard],
-    files: pa.Table,
     totals: Json,
     command: str,
     removed: int = 0,
@@ -212,9 +219,9 @@ def commit(
     """Write the tables and the manifest of the next generation, and commit it. Returns the
     manifest.
 
-    `files` is the new files.arrow, `totals` what the manifest says that is not the sum of its
-    shards. `removed` samples of the records `pruned` are no longer there: then earlier generations
-    go too, as they have them.
+    `totals` is what the manifest says otherwise that is not the sum of its shards. `removed` samples
+    of the records `pruned` are no longer there: then earlier generations go too, as they have them,
+    and what labels files and annotations say of files of which all samples are gone.
     """
     making, settings, tables = old.shards.making, old.manifest.settings, new.tables
     if command == "compact" and PLANNED in settings:  # the shards have new numbers
@@ -224,22 +231,22 @@ def commit(
     if is_written(old.manifest.settings):
         parts = {WRITTEN_PART: digest_of_shards(shard.entry for shard in shards)}
         making = replace(making, parts=parts)
-    with new_table(tables / FILES, files.schema) as table:
-        table.write_table(files)
-    for name in old.manifest.own_files:
+    for name in (FILES, *old.manifest.own_files):
         with naming_the_path(tables / name):
             copy_file(old.folder.path(name), tables / name)
+    if removed:
+        hide_pruned(tables / FILES, dict.fromkeys((path, 0) for path in _emptied(old, shards)))
     update = None
     if old.state is not None:
         update = old.state.files, {**dict.fromkeys(pruned), **old.state.pruned}
     with writing_tables(tables, new.folder, update) as writer:
         for shard in shards:
             writer.add(shard.entry, shard.units, shard.lines, shard.counts)
-        jpegs = None
-        if old.shards.records_jpegs and totals["jpeg"] is not None:
+        jpegs, counts = None, totals.get("jpeg", old.manifest.jpeg)
+        if old.shards.records_jpegs and counts is not None:
             plain = [shard.plain for shard in shards if shard.plain is not None]
             bits = np.concatenate([np.empty(0, bool), *plain])
-            jpegs = JpegRecord(bits, *(totals["jpeg"][name] for name in COUNTS))
+            jpegs = JpegRecord(bits, *(counts[name] for name in COUNTS))
         splits = (split.name for split in old.manifest.splits)
         facts = writer.finish(splits, making, jpegs, old.manifest.own_files)
     manifest = replace(
@@ -256,3 +263,12 @@ def commit(
         manifest = replace(manifest.keeping(0), keep=manifest.keep)
     write_atomically(tables / MANIFEST, manifest.to_json().encode())
     return new.commit()
+
+
+def _emptied(old: SourceDataset, shards: Sequence[NewShard]) -> list[str]:
+    """Return the paths of the files of which all samples are gone."""
+    plans, files = (old.plan, pa.concat_tables(shard.units for shard in shards)), len(old.files)
+    before, after = (
+        sums_of(plan["samples"].to_numpy(), plan["file"].to_numpy(), files) for plan in plans
+    )
+    return list(old.paths_of(np.flatnonzero((before > 0) & (after == 0))).to_pylist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ import pyarrow as pa
 from shardctl.errors import CONTINUES, StorageError, UsageError, explaining_interrupts
 from shardctl.format.arrays import Numbers
 from shardctl.format.counts import COUNTS
-from shardctl.format.dataset_location import open_location
 from shardctl.format.names import shard_name
 from shardctl.format.shard import ShardReader
 from shardctl.format.shard_copy import Copied
@@ -74,13 +73,11 @@ def compact(
     Raises UsageError if each sample is not one record in order (blocks of packed tokens, shuffled
     records of tables).
     """
-    if dry_run:
-        with open_location(dst) as place:
-            old = SourceDataset(place.whole)
-            return _result(old, _planned(old))
-    with rewriting(dst, if_running) as (old, new):
+    with rewriting(dst, if_running, dry_run) as (old, new):
         plan = _planned(old)
         result = _result(old, plan)
+        if new is None:
+            return result
         if result.status == "up-to-date":
             new.target.refuse_lost_files(old.manifest)  # no shard is read
             return result
@@ -90,13 +87,8 @@ def compact(
         objects = old.manifest.objects
         if objects is not None and objects["cut_off"]:
             objects = None  # how many were cut off is known of whole shards only
-        totals = {
-            "class_counts": old.manifest.class_counts,
-            "objects": objects,
-            "jpeg": old.manifest.jpeg,
-            "steps": None,
-        }
-        manifest = commit(old, new, shards, old.files, totals, "compact")
+        totals = {"objects": objects, "steps": None}
+        manifest = commit(old, new, shards, totals, "compact")
         return replace(result, bytes=manifest.bytes)
 
 
@@ -215,8 +207,6 @@ def _written(
 ) -> Iterator[NewShard]:
     """Write the new shards that are not kept, and yield all of them in order."""
     inputs = _inputs_of_units(old)
-    rejected = np.flatnonzero(old.plan["rejected"].to_numpy()).tolist()
-    rejects = dict(zip(rejected, chain.from_iterable(old.rejects), strict=True))
     copied = copies(old, new, [shard for shard in plan if shard.kept is None], progress)
     objects = old.manifest.objects
     cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
@@ -225,8 +215,6 @@ def _written(
             kept = old.shard(shard.kept)
             yield replace(kept, counts=replace(kept.counts, steps=()))
             continue
-        of_units = (rejects.get(unit, ()) for unit in shard.units.tolist())
-        lines = [reject.line() for reject in chain.from_iterable(of_units)]
         found = next(copied)
         part = old.plan.take(pa.array(shard.units))
         samples = part["samples"].to_numpy()
@@ -235,6 +223,7 @@ def _written(
         counts = ShardCounts({}, tuple(shapes[:2]), 0, cut_off, _jpegs(old, new, found), ())
         read = int(inputs[shard.units].sum()) if len(shard.units) else found.facts.rows
         new.put(found.path)
+        lines = old.lines(shard.units.tolist())
         yield shard.recorded(old, found, units, read, lines, counts)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import CONTINUES, InputError, StorageError, UsageError, explaining_interrupts
-from shardctl.format.arrays import Numbers, hash_names, one_chunk
+from shardctl.format.arrays import Numbers, hash_names
 from shardctl.format.counts import COUNTS
 from shardctl.format.dataset_folder import DatasetFolder
 from shardctl.format.dataset_location import open_location
@@ -99,20 +100,17 @@ def prune(
         raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:
         raise UsageError("a condition and keys contradict each other; prune twice, once with each")
-    if dry_run:
-        with open_location(dst) as place:
-            old = SourceDataset(place.whole)
-            destination_of(dst, ())  # refuses a kept generation
-            return _result(old, _chosen(old, where, keys))
-    with rewriting(dst, if_running) as (old, new):
+    with rewriting(dst, if_running, dry_run) as (old, new):
         chosen = _chosen(old, where, keys)
+        if new is None:
+            destination_of(dst, ())  # refuses a kept generation
+            return _result(old, chosen)
         if chosen.rows:
             with counting(progress, "shards", "pruning") as report:
                 shards, totals, pruned = _written(old, new, chosen, report)
             if old.manifest.has_own_keys:
                 pruned = {(BY_KEY, key) for key in hash_names(chosen.keys).view(np.int64).tolist()}
-            files = _files(old, shards)
-            commit(old, new, shards, files, totals, "prune", chosen.samples, pruned)
+            commit(old, new, shards, totals, "prune", chosen.samples, pruned)
         elif chosen.generations:
             alone = replace(old.manifest.keeping(0), keep=old.manifest.keep)
             new.target.replace_manifest(alone.to_json().encode(), new.held)
@@ -334,31 +332,26 @@ def _left(
         return without.recorded(old, copied, part, copied.facts.rows, (), counts)
     units = old.units(shard)
     by_place = old.manifest.has_own_keys or not units.first.any()
-    records: dict[int, Counter[int]] = {}
-    for place, record in (
-        _by_place(old, units, rows) if by_place else _by_key(old, entry, units, rows)
-    ):
-        records.setdefault(place, Counter())[record] += 1
-    samples, rejected, digests = (
-        each.copy() for each in (units.samples, units.rejected, units.has_digest)
-    )
-    lines: list[bytes] = []
-    rejects = iter(old.rejects[shard])
-    for place in range(len(units)):
-        of_unit = list(next(rejects)) if units.rejected[place] else []
-        if place in records:
-            samples[place] -= records[place].total()
-            rejected[place] += len(records[place])
-            digests[place] &= bool(samples[place])
-            path = old.file(int(units.file[place])).path
-            pruned |= {(path, record) for record in records[place]}
-            of_unit += [pruned_reject(path, record) for record in records[place]]
-            of_unit.sort(key=lambda reject: reject.number)
-        lines += [reject.line() for reject in of_unit]
+    found = _by_place(old, units, rows) if by_place else _by_key(old, entry, units, rows)
+    samples, rejected = units.samples.copy(), units.rejected.copy()
+    rejecting = np.flatnonzero(rejected).tolist()
+    rejects = {place: [*old.rejects[entry.first_unit + place]] for place in rejecting}
+    paths = old.paths_of(units.file).to_pylist()
+    for (place, record), count in Counter(found).items():
+        samples[place] -= count
+        rejected[place] += 1
+        pruned.add((paths[place], record))
+        rejects.setdefault(place, []).append(pruned_reject(paths[place], record))
+    lines = [
+        reject.line()
+        for _, of_unit in sorted(rejects.items())
+        for reject in sorted(of_unit, key=attrgetter("number"))
+    ]
+    digests = units.has_digest & ((samples > 0) | (samples == units.samples))
     changed = {
-        "first_row": pa.array(units.first_row - np.searchsorted(rows, units.first_row)),
-        "samples": pa.array(samples),
-        "rejected": pa.array(rejected),
+        "first_row": units.first_row - np.searchsorted(rows, units.first_row),
+        "samples": samples,
+        "rejected": rejected,
         "digest": pa.array(units.digest * digests, mask=~digests),
     }
     return without.recorded(old, copied, with_columns(part, changed), entry.inputs, lines, counts)
@@ -402,29 +395,6 @@ def _by_key(
             yield int(np.flatnonzero(of_file)[0]), record
 
 
-# --- the tables ---
-
-
-def _files(old: SourceDataset, shards: Sequence[NewShard]) -> pa.Table:
-    """Return the table of files, without what labels files and annotations say of those of which
-    all samples are gone."""
-    files = old.files
-    hidden = [name for name in ("label", "columns") if name in files.column_names]
-    if not hidden:
-        return files
-    samples, before = np.zeros(files.num_rows, np.int64), np.zeros(files.num_rows, np.int64)
-    for shard in shards:
-        np.add.at(samples, shard.units["file"].to_numpy(), shard.units["samples"].to_numpy())
-    np.add.at(before, old.plan["file"].to_numpy(), old.plan["samples"].to_numpy())
-    stays = pa.array((samples > 0) | (before == 0))
-    for name in hidden:
-        column = one_chunk(files[name])
-        kept = column.take(pa.array(np.arange(len(column)), mask=~np.asarray(stays)))
-        place = files.column_names.index(name)
-        files = files.set_column(place, files.schema.field(name), pa.chunked_array([kept]))
-    return files
-
-
 def _totals(
     old: SourceDataset, labels: Counter[tuple[str, int]], dropped: int, jpegs: Counter[str]
 ) -> dict[str, Any]:
@@ -440,9 +410,4 @@ def _totals(
     if objects is not None:
         objects = {**objects, "kept": objects["kept"] - dropped} if old.state is not None else None
     jpeg = manifest.jpeg and {name: count - jpegs[name] for name, count in manifest.jpeg.items()}
-    return {
-        "class_counts": counts,
-        "objects": objects,
-        "jpeg": jpeg,
-        "steps": manifest.steps,
-    }
+    return {"class_counts": counts, "objects": objects, "jpeg": jpeg}
