@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError
-from shardctl.format.arrays import Numbers, edges_of
+from shardctl.format.arrays import Numbers, edges_of, sums_of
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import (
@@ -255,14 +255,13 @@ class Outcomes:
 
     def _recorded(self, shard: int, units: pa.Table) -> ShardMarker:
         """Return what became of a shard that was not built again, as the tables have it."""
-        place = self._job.planned_shard(shard)
         rejected = int(units["rejected"].to_numpy().sum())
         path, jpegs = self._shards[shard].path, None
         if self._job.keeps_sources:  # the images themselves say what they are as JPEG
             reader = ShardReader(self._dataset, path)
             jpegs = jpegs_in(reader.blocks(), str(reader.layout.roles.main_image))
         if self._table is not None:
-            entry = self._table[self._table.names.index(place.name)]
+            entry = self._table[shard]
             facts, inputs = entry.facts, entry.inputs
         else:
             facts, keys = shard_facts(self._dataset, path)
@@ -277,26 +276,24 @@ class Outcomes:
         """Join what is recorded of a shard with what was built again: what was rejected before
         keeps its reason."""
         place, left = self._job.planned_shard(shard), iter(reasons)
-        lost = dict(_lost_units(self._job, shard, recorded))
-        rows, lines = [], []
-        units = zip(recorded.to_pylist(), built.units.to_pylist(), strict=True)
-        for number, (old, new) in enumerate(units, place.first_unit):
-            row = {name: old[name] for name in MARKER_SCHEMA.names}
+        lost = dict(_lost_units(self._job, shard, recorded, built.units))
+        rows, self._lines = recorded.select(MARKER_SCHEMA.names).to_pylist(), []
+        units = zip(rows, built.units.to_pylist(), strict=True)
+        for number, (row, new) in enumerate(units, place.first_unit):
+            samples, rejected = row["samples"], row["rejected"]
             row |= {"first_row": new["first_row"], "samples": new["samples"]}
-            rejects = next(left) if old["rejected"] else []
+            rejects = next(left) if rejected else []
             for reject in lost.get(number, []):
                 records = reject.records
                 if new["samples"] == 0:  # some of the unit's records were rejected before
                     # Blank lines are no records, and functions may make several samples of one.
-                    before = old["samples"] // self._job.recipe.samples_per_record
-                    records = max(1, min(records - old["rejected"], before))
+                    before = samples // self._job.recipe.samples_per_record
+                    records = max(1, min(records - rejected, before))
                     row["digest"] = None
                 message = f"dropped by repair: {reject.message}"
                 rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))
                 row["rejected"] += records
-            rows.append(row)
-            lines += [reject.line() for reject in rejects]
-        self._lines = lines
+            self._lines += [reject.line() for reject in rejects]
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
         counts = built.counts
         if self._counts is None:
@@ -305,12 +302,13 @@ class Outcomes:
         return replace(built, rejected=rejected, units=table, counts=counts)
 
 
-def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:
+def _lost_units(
+    job: Job, shard: int, recorded: pa.Table, built: pa.Table
+) -> Iterator[tuple[int, list[Reject]]]:
     """Yield the units of a shard that gave fewer samples than before, each with its rejects that
     are new."""
     place = job.planned_shard(shard)
-    built = read_marker(job.marker_path(shard)).units["samples"].to_numpy()
-    fewer = np.flatnonzero(built < recorded["samples"].to_numpy()).tolist()
+    fewer = np.flatnonzero(built["samples"].to_numpy() < recorded["samples"].to_numpy()).tolist()
     by_source: dict[str, list[Reject]] = {}
     for reject in job.rejects(shard) if fewer else ():
         by_source.setdefault(reject.source, []).append(reject)
@@ -334,7 +332,7 @@ def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
     place = job.planned_shard(shard)
     recorded = plan.slice(place.first_unit, place.units)
     built = read_marker(job.marker_path(shard)).units
-    for number, rejects in _lost_units(job, shard, recorded):
+    for number, rejects in _lost_units(job, shard, recorded, built):
         at = number - place.first_unit
         fewer = recorded["samples"][at].as_py() - built["samples"][at].as_py()
         for reject in rejects:
@@ -436,11 +434,9 @@ class Made:
         # where they are lost, they are as a conversion makes them
         blocks = [entry.block_rows for entry in ShardTable(dataset)] if SHARDS in intact else None
         write_shards(self.folder, np.stack(columns, axis=1), blocks)
-        splits = []
-        for of, name in enumerate(names):
-            count = int(records[split == of].sum())
-            splits.append(SplitPlan(name, count, count, int(np.count_nonzero(split == of))))
-        return self._job(splits, recorded=True)
+        counts = sums_of(records, split, len(names)).tolist()
+        shards = np.bincount(split, minlength=len(names)).tolist()
+        return self._job(map(SplitPlan, names, counts, counts, shards), recorded=True)
 
     # --- from the sources as they are now ---
 

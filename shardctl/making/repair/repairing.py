@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -138,16 +138,15 @@ class Repair:
         self.names = [shard.path for shard in self.shards]
         refuse_folders(self.dataset, self.names)
         self.called = {shard.path: shard.name for shard in self.shards}
-        of_shards = sorted(unreadable.keys() & set(self.names))
-        if self.drop_lost and of_shards:
+        name = min(unreadable.keys() & set(self.names), default="")
+        if self.drop_lost and name:
             # its samples may all be there once its disk or server is back
-            name = of_shards[0]
             raise DatasetError(
                 f"{self.dataset.shown(name)}: cannot be read ({unreadable[name]}), and may still be whole, so "
                 "that --drop-lost keeps it; bring back its disk, or move it away"
             )
-        self.expected = {name: facts.sha256 for name, facts in self.manifest.files.items()}
-        self.expected |= {name: recorded[name] for name in self.names if name in recorded}
+        of_tables = {name: facts.sha256 for name, facts in self.manifest.files.items()}
+        self.expected = recorded | of_tables
         self.held.check()
         self.damaged = {
             name
@@ -162,8 +161,7 @@ class Repair:
         # only a person can bring back what the recipe depends on
         for name in sorted(set(self.manifest.given_files) & self.damaged):
             sha256 = self.manifest.files[name].sha256
-            what = f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}"
-            self.unrepaired.append(Unrepaired(name, what))
+            self._give_up([name], f"the file with the SHA-256 {sha256} is lost; {BRING_BACK}")
             self.damaged.discard(name)
         if self.damaged:
             try:
@@ -171,7 +169,7 @@ class Repair:
             except (DatasetError, InputError, TypesDifferError) as problem:
                 changed = isinstance(problem, TypesDifferError)
                 what = f"its sources have changed ({problem}); {ANEW}" if changed else str(problem)
-                self.unrepaired += [Unrepaired(name, what) for name in sorted(self.damaged)]
+                self._give_up(self.damaged, what)
         if self.unrepaired and self.pruned:
             self.notices.append("--overwrite brings pruned samples back; prune them again")
         if self.manifest != found and not dropped and not self.unrepaired:
@@ -183,13 +181,14 @@ class Repair:
         return RepairResult(
             "damaged" if self.unrepaired else done,
             tuple(sorted(self.called.get(name, name) for name in self.repaired)),
-            tuple(
-                replace(each, file=self.called.get(each.file, each.file))
-                for each in self.unrepaired
-            ),
+            tuple(self.unrepaired),
             tuple(self.lost),
             tuple(self.notices),
         )
+
+    def _give_up(self, names: Iterable[str], why: str) -> None:
+        """Note why files are not repaired."""
+        self.unrepaired += [Unrepaired(self.called.get(name, name), why) for name in sorted(names)]
 
     def _mend(self) -> bool:
         """Repair what is damaged, and return whether that was done by leaving lost samples out."""
@@ -212,8 +211,7 @@ class Repair:
         """Repair a dataset of samples that had no source: its tables can be made from its
         shards."""
         what = "shardctl.write made its samples; write the dataset again"
-        lost = sorted(self.damaged & set(self.names))
-        self.unrepaired += [Unrepaired(name, what) for name in lost]
+        self._give_up(self.damaged & set(self.names), what)
 
         def write() -> Json:
             manifest = self.manifest
@@ -441,7 +439,7 @@ class Repair:
             what = self._differs()
         else:
             return  # the shard is undamaged; the state of the sources matters only for tables
-        self.unrepaired.append(Unrepaired(name, what))
+        self._give_up([name], what)
 
     @property
     def _is_changed(self) -> bool:
@@ -468,23 +466,23 @@ class Repair:
     def _mend_tables(self, write: Callable[[], Json]) -> None:
         """Have the damaged tables written into the folder of the repair, and put the verified ones
         in place."""
-        tables = sorted(self.damaged & set(self.manifest.files))
+        tables = self.damaged & set(self.manifest.files)
         if not tables:
             return
-        shards = sorted(self.damaged - set(self.manifest.files))
-        if shards:
-            what = f"it lists all shards, and {self.called[shards[0]]} is not repaired"
-            self.unrepaired += [Unrepaired(name, what) for name in tables]
+        if shards := self.damaged - tables:
+            self._give_up(
+                tables, f"it lists all shards, and {self.called[min(shards)]} is not repaired"
+            )
             return
         files = write()["files"]
         if not self.manifest.job:
             files = as_format_2(self._remade, files)
         self.held.check()
-        for name in tables:
+        for name in sorted(tables):
             if files[name].sha256 == self.manifest.files[name].sha256:
                 self._put(self._remade / name, name)
             else:
-                self.unrepaired.append(Unrepaired(name, self._differs()))
+                self._give_up([name], self._differs())
 
     @cached_property
     def _remade(self) -> Path:
@@ -514,7 +512,7 @@ class Repair:
         """Commit the dataset without the samples that are lost, and return whether that could be
         done."""
         lost = {each.shard for each in self.lost}
-        if {self.called.get(each.file, each.file) for each in self.unrepaired} - lost:
+        if {each.file for each in self.unrepaired} - lost:
             return False
         new, before = self.new, self.manifest.places
 
