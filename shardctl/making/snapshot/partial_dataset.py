@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +51,8 @@ class Finished(NamedTuple):
     """The shards of a split that are finished, from the first one on without a gap: the samples and
     the SHA-256 of each, and whether these are all.
 
-    `part` returns them from one of them on, by its number, or from an earlier one, and its number.
+    `part` returns them from one of them on, by its number, or from an earlier one, and its number;
+    until the next look.
     """
 
     contents: list[tuple[int, str]]
@@ -92,6 +92,10 @@ def finished_shards(target: Path, split: str | None) -> Iterator[Finished | None
     recipe: dict[str, Any] = {}
     left: list[tuple[int, str, int]] = []
     known: list[ShardEntry] = []
+
+    def part(first: int) -> tuple[Shards, int]:
+        return FinishedPart(target, split, known[first:], recipe), first
+
     while not (target / MANIFEST).exists():
         found = None
         # it may just have taken its place, or given way to another
@@ -126,7 +130,6 @@ def finished_shards(target: Path, split: str | None) -> Iterator[Finished | None
                 if facts.rows:  # the dataset leaves out the others
                     known.append(ShardEntry.of_written(name, number, shard, facts))
             contents = [(each.rows, each.sha256) for each in known]
-            part = partial(_part_from, target, split, known.copy(), recipe)
             found = Finished(contents, not left, part)
         yield found
     opened = open_dataset(target, split)
@@ -136,12 +139,6 @@ def finished_shards(target: Path, split: str | None) -> Iterator[Finished | None
         )
     complete = opened._selection.shards
     yield Finished(list(complete.rows_and_digests()), True, lambda first: (complete, 0))
-
-
-def _part_from(
-    target: Path, split: str | None, known: list[ShardEntry], recipe: dict[str, Any], first: int
-) -> tuple[Shards, int]:
-    return FinishedPart(target, split, known[first:], recipe), first
 
 
 def in_background(settle: Callable[[], None]) -> Future[None]:

@@ -159,7 +159,7 @@ def write(
     IF_RUNNING.check("if_running", if_running)
     if whole_number("workers", workers) < 0:
         raise UsageError(f"workers must be 0 or more; they are {workers}")
-    calls = _calls(samples, parts, split, workers)
+    make, made_of = _calls(samples, parts, split, workers)
     names: Names = names_of("fields", fields) if fields is not None else None
     if names is not None and len(set(names)) < len(names):
         raise UsageError(f"fields= names a field twice: {', '.join(names)}")
@@ -185,36 +185,34 @@ def write(
         _refuse_existing(target, overwrite)
         with suppress(DatasetError):  # a damaged one gives way as it is
             upgrade(place, held)
-        if isinstance(calls, tuple):
-            manifest = _write_parts(place, held, *calls, given, workers, overwrite)
+        if make is None:
+            manifest = _write_at_once(place, held, made_of, given)
         else:
-            manifest = _write_at_once(place, held, calls, given)
+            manifest = _write_parts(place, held, make, made_of, given, workers, overwrite)
     sizes = manifest.samples, manifest.shards, manifest.bytes
     return WriteResult(*sizes, round(time.monotonic() - began, 3), manifest.fingerprint)
 
 
 Make = Callable[[Any], Iterable[Any]]
 
-Streams = list[tuple[Splits, Any]]
-"""Samples that are taken one after the other, with the splits that they may be in."""
-
 
 def _calls(
     samples: Any, parts: Any, split: str | None, workers: int
-) -> tuple[Make, list[Part]] | Streams:
-    """Return what makes the samples: a function and what it is called with, or streams. Raises
-    UsageError where the arguments do not fit."""
+) -> tuple[Make | None, list[Part]]:
+    """Return what makes the samples: a function and what it is called with; or None, and what
+    yields them. Raises UsageError where the arguments do not fit."""
     given = samples if parts is None else parts
-    streams: Streams = [(Splits.parse("train" if split is None else split), given)]
+    streams = [Part(given, Splits.parse("train" if split is None else split))]
     if isinstance(given, Mapping):
         if split is not None:
             raise contradiction("split=", "a dict of splits")
         for name in given:
             check_split_name(name)
-        streams = [(Splits((name,)), each) for name, each in given.items()]
+        streams = [Part(each, Splits((name,))) for name, each in given.items()]
     if parts is not None:
         if any(
-            isinstance(each, str | bytes) or not isinstance(each, Iterable) for _, each in streams
+            isinstance(each.given, str | bytes) or not isinstance(each.given, Iterable)
+            for each in streams
         ):
             raise UsageError(
                 "parts= is a list of arguments of the function, or of such lists by split"
@@ -224,25 +222,24 @@ def _calls(
                 "with parts=, samples is a function that yields those of a part; it is "
                 f"{describe(samples)}"
             )
-        made = [Part(each, which) for which, several in streams for each in several]
+        made = [Part(each, several.splits) for several in streams for each in several.given]
         if not made:
             raise UsageError("parts= is empty; give an argument for each call")
         return samples, made
     if not streams:
         raise UsageError("there is no split; give samples, or a dict of samples by split")
     if not workers:
-        return streams
-    if not all(is_indexed(each) for _, each in streams):
+        return None, streams
+    datasets = [each.given for each in streams]
+    if not all(map(is_indexed, datasets)):
         raise UsageError("workers= needs parts=: give a function, and its arguments in parts=")
-    before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
+    before = np.cumsum([0, *map(len, datasets)]).tolist()
     stretches = [
-        Part(
-            (place, first, min(first + INDEXED_AT_A_TIME, len(each))), which, before[place] + first
-        )
-        for place, (which, each) in enumerate(streams)
-        for first in range(0, len(each), INDEXED_AT_A_TIME)
+        Part((place, first, min(first + INDEXED_AT_A_TIME, count)), which, before[place] + first)
+        for place, (count, which) in enumerate((len(each.given), each.splits) for each in streams)
+        for first in range(0, count, INDEXED_AT_A_TIME)
     ]
-    return Stretches([each for _, each in streams]), stretches
+    return Stretches(datasets), stretches
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
@@ -251,7 +248,7 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 
 
 def _write_at_once(
-    target: Target, held: WriteLease, streams: Streams, given: WriteSchema
+    target: Target, held: WriteLease, streams: list[Part], given: WriteSchema
 ) -> Manifest:
     """Write the samples of streams, and commit them. Nothing is left where that fails."""
     stream = _stream(streams, given.names)
@@ -262,15 +259,15 @@ def _write_at_once(
     with making_generation(target, held) as new:
         written = write_samples(new.root, new.id, fields, chain(first, stream))
         new.shards.extend(entry.path for each in written for entry in each.entries)
-        names = [name for splits, _ in streams for name in splits.names]
-        return _finish(new, fields, written, names)
+        return _finish(new, fields, written, streams)
 
 
 def _finish(
-    new: NewGeneration, fields: Fields, written: list[WrittenSplit], names: list[str]
+    new: NewGeneration, fields: Fields, written: list[WrittenSplit], parts: list[Part]
 ) -> Manifest:
-    """Commit shards that are there, with the splits in the order of these names. Raises InputError
+    """Commit shards that are there, with the splits in the order of these parts. Raises InputError
     if two samples have the same key."""
+    names = [name for part in parts for name in part.splits.names]
     written.sort(key=lambda each: names.index(each.split))
     entries = [entry for each in written for entry in each.entries]
     refuse_repeated(
@@ -289,17 +286,17 @@ def _finish(
     return finish(new, fields.final_layout, entries, fields.compression, settings, class_counts)
 
 
-def _stream(streams: Streams, names: Names) -> Iterator[NumberedSample]:
+def _stream(streams: list[Part], names: Names) -> Iterator[NumberedSample]:
     """Yield the samples of all streams. Raises InputError if one of several has none."""
     count = 0
-    for splits, samples in streams:
+    for each in streams:
         before = count
-        for sample in named(elements_of(samples), names, before):
-            yield sample, count, splits
+        for sample in named(elements_of(each.given), names, before):
+            yield sample, count, each.splits
             count += 1
         if count == before and len(streams) > 1:
             raise InputError(
-                f"the split {splits.names[0]} has no sample; leave it out, or give it some"
+                f"the split {each.splits.names[0]} has no sample; leave it out, or give it some"
             )
 
 
@@ -339,8 +336,7 @@ def _write_parts(
         make_folder(root / DATA, root)
         job_folder.save(record)
         written = make_and_join(job, fields, do, identity is not None)
-    names = [name for part in parts for name in part.splits.names]
-    return _finish(new, fields, written, names)
+    return _finish(new, fields, written, parts)
 
 
 # --- what stands for a call of `write` by parts: the same call goes on with the parts that are done
@@ -500,13 +496,7 @@ class PartsJob:
         folder = Path(PARTS_FOLDER, _name(number))
         for each in record["splits"]:
             entries = tuple(
-                ShardEntry(
-                    **{
-                        **entry,
-                        "path": str(folder / entry["path"]),
-                        "block_rows": tuple(entry["block_rows"]),
-                    }
-                )
+                ShardEntry(**{**entry, "path": str(folder / entry["path"])})
                 for entry in each["entries"]
             )
             split, labels = each["split"], np.array(each["labels"], np.int64)
