@@ -166,7 +166,7 @@ class ShardFacts:
     bytes: int
     raw_bytes: int
     sha256: str
-    block_rows: tuple[int, ...]
+    block_rows: Sequence[int]
 
 
 class ShardWriter:

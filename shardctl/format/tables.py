@@ -134,7 +134,7 @@ class ShardEntry:
     bytes: int
     raw_bytes: int
     sha256: str
-    block_rows: tuple[int, ...]
+    block_rows: Sequence[int]
     first: int = 0
     first_unit: int = 0
 
@@ -319,8 +319,8 @@ class ShardTable:
             yield self._entry(number, row)
 
     def _entry(self, number: int, row: Json) -> ShardEntry:
-        places = {"first": int(self.first[number]), "first_unit": int(self.first_unit[number])}
-        return ShardEntry(**{**row, "block_rows": tuple(row["block_rows"]), **places})
+        first, unit = int(self.first[number]), int(self.first_unit[number])
+        return ShardEntry(**row, first=first, first_unit=unit)
 
     @property
     def making(self) -> Making:

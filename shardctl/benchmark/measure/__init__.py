@@ -366,9 +366,9 @@ class _Inputs:
             )
             return
         digest = xxhash.xxh3_64()
-        choice = RecordChoice(job, self._splits.index(split), WorkerProgress(), RetryHints())
-        choose = choice.of_split(planned)
-        for parsed in read_unit(job, planned, planned.unit, choose, digest):
+        of_split = self._splits.index(split)
+        choice = RecordChoice(job, planned, of_split, WorkerProgress(), RetryHints())
+        for parsed in read_unit(job, planned, planned.unit, choice.of_split, digest):
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)
                 continue

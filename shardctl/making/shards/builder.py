@@ -66,9 +66,9 @@ class ShardBuilder(ShardInMaking):
         rejection = None
         try:
             if self.job.fields is None:
-                self._add_file(planned)
+                self._add_file()
             else:
-                self._add_records(planned)
+                self._add_records()
         except BuildAgain:
             self.progress.leave()
             raise
@@ -79,7 +79,7 @@ class ShardBuilder(ShardInMaking):
                 raise
             rejection = self._out_of_memory()
         if rejection is not None and not self._hold_reject(rejection):
-            first, count = self.choice.span(planned)
+            first, count = self.choice.span()
             if count:  # of this split
                 self.reject(first, rejection, count)
         self.progress.leave()
@@ -87,10 +87,11 @@ class ShardBuilder(ShardInMaking):
     def _out_of_memory(self) -> Rejection:
         return Rejection(self.progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
 
-    def _add_file(self, planned: PlannedUnit) -> None:
+    def _add_file(self) -> None:
         """Add the samples of a file that is one record. Raises Rejection, MemoryError,
         SourceGoneError, InputError."""
-        job, lost = self.job, self.hints.lost.get((planned.number, None))
+        job, planned = self.job, self.planned
+        lost = self.hints.lost.get((planned.number, None))
         if lost is not None and lost.stage in ("plan", "read", "prune"):
             raise lost
         data = read_whole(job, planned)
@@ -107,10 +108,11 @@ class ShardBuilder(ShardInMaking):
         fields = fields_of(job, planned, data)
         self._make_file(fields if mask is None else {**fields, MASK: mask})
 
-    def _add_records(self, planned: PlannedUnit) -> None:
+    def _add_records(self) -> None:
         """Add the samples of a unit of many records. Raises BuildAgain, Rejection, MemoryError,
         TypesDifferError, SourceGoneError, InputError."""
-        hints, images, self._inputs_before = self.hints, self.images, self.inputs
+        planned, hints, images = self.planned, self.hints, self.images
+        self._inputs_before = self.inputs
         if (planned.number, None) in hints.lost:
             raise hints.lost[planned.number, None]
         one_by_one = BuildAgain(
@@ -118,21 +120,21 @@ class ShardBuilder(ShardInMaking):
             f"{planned.key()}: memory ran out for a record of the unit",
         )
         try:
-            self.choice.of_split(planned)
+            _ = self.choice.of_split  # keys may have to be read
         except MemoryError:
             raise one_by_one from None
         lost = hints.lost_records(planned.number)
-        self.begin_records([record for record in lost if self.choice.has(planned, record)])
+        self.begin_records([record for record in lost if self.choice.has(record)])
         if images is not None:
             images.begin()
         if planned.number in hints.careful:
-            self._add_each(planned)
+            self._add_each()
         else:
             try:
                 if planned.number in hints.unfit:
-                    self._add_fitting(planned)
+                    self._add_fitting()
                 else:
-                    self._add_part(planned, planned.unit)
+                    self._add_part(planned.unit)
             except MemoryError:
                 if self.rows.ends_worker(planned.number) or planned.unit.records == 1:
                     raise
@@ -145,7 +147,7 @@ class ShardBuilder(ShardInMaking):
             try:
                 check_digest(self.job, planned, self.outcome.digest)
             except Rejection as rejection:
-                self._lose(planned, images.missing or rejection)
+                self._lose(images.missing or rejection)
         if self.pruned and not self.outcome.samples:
             self.outcome.digest = None  # it would stand for what was taken out
 
@@ -153,32 +155,33 @@ class ShardBuilder(ShardInMaking):
         """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
         if (planned.number, None) in self.hints.lost:
             raise self.hints.lost[planned.number, None]
+        self.planned = planned
         self.progress.begin(planned.number)
         try:
-            self._digest_of(planned)
+            self._digest_of()
         except MemoryError as error:
             raise Rejection("read", "out-of-memory", OUT_OF_MEMORY_MESSAGE) from error
         finally:
             self.progress.leave()
 
-    def _add_each(self, planned: PlannedUnit) -> None:
+    def _add_each(self) -> None:
         """Add a unit's samples, reading its records one by one, so that what goes wrong costs one
         of them."""
-        digest, unit = self._digest_of(planned), planned.unit
-        for place in range(unit.records):
-            record = unit.first + place
+        digest, planned = self._digest_of(), self.planned
+        for place in range(planned.unit.records):
+            record = planned.unit.first + place
             self.progress.begin(planned.number, record)
             try:
-                self._add_part(planned, unit.part(place, 1))
+                self._add_part(planned.unit.part(place, 1))
             except MemoryError:
                 if self.rows.ends_worker(planned.number):
                     raise
                 self.tell([(record, self._out_of_memory())], record)
         self.outcome.digest = digest
 
-    def _add_part(self, planned: PlannedUnit, part: Unit) -> None:
+    def _add_part(self, part: Unit) -> None:
         """Add the samples of a unit, or of a part of it, as they are read."""
-        digest, choose = xxhash.xxh3_64(), self.choice.to_read(planned)
+        planned, digest, choose = self.planned, xxhash.xxh3_64(), self.choice.to_read()
         is_whole = choose is None and part == planned.unit
         ahead = self.ahead.get(planned.number) if is_whole else None
         try:
@@ -188,28 +191,28 @@ class ShardBuilder(ShardInMaking):
             if part == planned.unit and self.images is None:  # and not one record of it
                 check_digest(self.job, planned, digest.intdigest())
         except Misfit as misfit:
-            self._take_misfit(planned, part, misfit)
+            self._take_misfit(part, misfit)
         except Rejection as rejection:
-            self._lose(planned, rejection)
+            self._lose(rejection)
 
-    def _add_fitting(self, planned: PlannedUnit) -> None:
+    def _add_fitting(self) -> None:
         """Add the samples of the records of a unit that fit the types that were given, and reject
         the others.
 
         Fewer and fewer are read together until one alone does not fit: one by one, each of them
         would cost a whole unit.
         """
-        digest, choose = self._digest_of(planned), self.choice.to_read(planned)
+        digest, choose = self._digest_of(), self.choice.to_read()
         try:
             for parsed in read_fitting(
                 self.job,
-                planned,
+                self.planned,
                 choose,
                 lambda record, misfit: self.tell([(record, _other_type(misfit))], record),
             ):
                 self._add_parsed(parsed)
         except Rejection as rejection:
-            self._lose(planned, rejection)
+            self._lose(rejection)
         self.outcome.digest = digest
 
     def _add_parsed(self, parsed: Parsed) -> None:
@@ -218,40 +221,43 @@ class ShardBuilder(ShardInMaking):
         seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
         self.tell(rejects, max(seen, default=0))
 
-    def _take_misfit(self, planned: PlannedUnit, part: Unit, misfit: Misfit) -> None:
+    def _take_misfit(self, part: Unit, misfit: Misfit) -> None:
         """Do what must be done where a value does not fit the types of the fields. Raises
         BuildAgain, Rejection, TypesDifferError."""
+        planned = self.planned
         if self.job.recipe.typed_fields is None:
             if self.job.recorded:  # its types were found in all records
-                raise self._without(planned, changed(self.job, planned))
+                raise self._without(changed(self.job, planned))
             raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
         if isinstance(misfit, ColumnMisfit):
-            self._lose(planned, _other_type(misfit))
+            self._lose(_other_type(misfit))
         elif part.records == 1 and part != planned.unit:
             self.tell([(part.first, _other_type(misfit))], part.first)
         elif self._has_begun():
             hints = replace(self.hints, unfit=self.hints.unfit | {planned.number})
             raise BuildAgain(hints, f"{planned.key()}: records of the unit do not fit ({misfit})")
         else:
-            self._add_fitting(planned)
+            self._add_fitting()
 
     def _has_begun(self) -> bool:
         """Return whether a record of the unit has been counted, as a sample, a reject, or one that
         still waits."""
         return self.inputs > self._inputs_before or self.waiting is not None
 
-    def _lose(self, planned: PlannedUnit, rejection: Rejection) -> NoReturn:
+    def _lose(self, rejection: Rejection) -> NoReturn:
         """Have a unit rejected as a whole. Raises Rejection, or BuildAgain where a record of it has
         been counted: none must count twice."""
-        raise self._without(planned, rejection) if self._has_begun() else rejection
+        raise self._without(rejection) if self._has_begun() else rejection
 
-    def _without(self, planned: PlannedUnit, rejection: Rejection) -> BuildAgain:
+    def _without(self, rejection: Rejection) -> BuildAgain:
+        planned = self.planned
         hints = self.hints.with_lost({(planned.number, None): rejection.bare()})
         return BuildAgain(hints, f"{planned.key()}: the unit was not read to its end ({rejection})")
 
-    def _digest_of(self, planned: PlannedUnit) -> int:
+    def _digest_of(self) -> int:
         """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
         digest, none = xxhash.xxh3_64(), lambda numbers: np.zeros(len(numbers), bool)
+        planned = self.planned
         try:
             for _ in read_unit(self.job, planned, planned.unit, none, digest):
                 pass
@@ -524,7 +530,7 @@ class ModelBuilder(ShardBuilder):
     def begin_records(self, lost: Sequence[int]) -> None:
         """Begin with a unit of many records. Raises MemoryError, SourceGoneError."""
         super().begin_records(lost)
-        self._ranks = self.choice.ranks(self.planned)
+        self._ranks = self.choice.ranks()
 
     def _hold_reject(self, rejection: Rejection) -> bool:
         """Take a file that is one record and is rejected, to be told of in its turn."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +14,8 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.roles import Image, Mask, Objects, Roles, Sample
 from shardctl.images.codecs.image import Opened, decode_mask
-from shardctl.making.shards.job import Job, PlannedUnit, RetryHints
-from shardctl.making.shards.records import TableImages, is_nothing, key_of, records_of
+from shardctl.making.shards.job import Job, PlannedUnit
+from shardctl.making.shards.records import FirstRecords, TableImages, is_nothing
 from shardctl.sources.annotations.base import AnnotationRule
 from shardctl.sources.annotations.finishing import Evidence, as_stored
 from shardctl.sources.annotations.objects import (
@@ -70,7 +70,7 @@ class _Masks:
 
 
 def inspect_first_records(
-    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+    records: FirstRecords,
 ) -> tuple[Job, dict[str, str], list[str], list[str]]:
     """Look at the images and at what is marked in them in the first records of a job.
 
@@ -83,7 +83,8 @@ def inspect_first_records(
     InputError where sizes of masks say both frames, and for boxes that are shares of the size of
     their image.
     """
-    masks, old_names = {}, job.old_names
+    job, progress, masks = records.job, records.progress, {}
+    old_names = job.old_names
     for old in marked_masks(job.fields):
         assert job.fields is not None, "it has masks"
         name = job.renames.get(old, old)
@@ -91,7 +92,7 @@ def inspect_first_records(
         masks[name] = _Masks(is_named or name in job.recipe.mask_fields)
     wanted = [
         planned
-        for planned in units
+        for planned in records.units
         if masks
         or (
             _unsized(planned.file.columns) is not None
@@ -102,7 +103,7 @@ def inspect_first_records(
     if not wanted or (job.recipe.store is None and not masks):
         return job, {}, [], []
     look = _Look(job, masks, progress)
-    for planned, key, fields in _records(job, wanted, progress, hints):
+    for planned, key, fields in replace(records, units=wanted):
         progress.enter("decode")
         with suppress(Rejection):  # the record is a reject, whatever its masks are
             look.add(planned, key, fields)
@@ -238,16 +239,6 @@ class _Look:
             self.degenerate += degenerate
 
 
-def _records(
-    job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[PlannedUnit, str, Sample]]:
-    for planned in units:
-        progress.begin(planned.number)
-        with suppress(Rejection, MemoryError):
-            for record, fields in records_of(job, planned, progress, hints):
-                yield planned, key_of(planned, record, fields), fields
-
-
 def _unsized(columns: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a labels file says of an image if that has objects in pixels, of an image whose
     size it does not say."""
@@ -305,11 +296,10 @@ def _lossy(data: bytes) -> str | None:
     return "lossy WebP" if data[:4] == b"RIFF" and data[12:16] == b"VP8 " else None
 
 
-def refuse_unmoved(
-    job: Job, units: Sequence[PlannedUnit], progress: WorkerProgress, hints: RetryHints
-) -> list[str]:
+def refuse_unmoved(records: FirstRecords) -> list[str]:
     """Return notices on what the recipe leaves as it is beside moved pixels. Raises UsageError for
     places, masks, images."""
+    job = records.job
     columns = columns_beside(job)
     to_see = [f.name for f in columns if has_values_to_see(f.type)]
     of_objects = []
@@ -318,7 +308,7 @@ def refuse_unmoved(
         of_objects = [f.with_name(f"{OBJECTS}.{f.name}") for f in members if f.name not in ITEMS]
     if not columns and not of_objects:
         return []
-    step, shown = job.recipe.moving[0].name, _first_kinds(job, to_see, units, progress, hints)
+    step, shown = job.recipe.moving[0].name, _first_kinds(records, to_see)
     wrong, unknown = beside_images([*columns, *of_objects], job.layout.roles.by_name, shown)
     if wrong:
         names = [f.name for f in columns]
@@ -341,13 +331,7 @@ def columns_beside(job: Job) -> list[pa.Field]:
     return [f for f in job.layout.columns if f.name not in moved]
 
 
-def _first_kinds(
-    job: Job,
-    names: list[str],
-    units: Sequence[PlannedUnit],
-    progress: WorkerProgress,
-    hints: RetryHints,
-) -> dict[str, set[Kind]]:
+def _first_kinds(records: FirstRecords, names: list[str]) -> dict[str, set[Kind]]:
     """Return what the first values of columns are.
 
     One unit that can be read is enough, as each of a compressed file may cost all that is before
@@ -355,14 +339,14 @@ def _first_kinds(
     """
     found: dict[str, set[Kind]] = {name: set() for name in names}
     looked_at: Counter[int] = Counter()
-    for planned, _, fields in _records(job, units, progress, hints):
+    for planned, _, fields in records:
         if all(found.values()) and not looked_at[planned.number]:
             break
         looked_at[planned.number] += 1
         if looked_at[planned.number] <= LOOKED_AT:
-            progress.enter("decode")
+            records.progress.enter("decode")
             values = {**fields, **planned.file.columns}
             for name in names:
                 found[name] |= kinds_of(values.get(name))
-    progress.leave()
+    records.progress.leave()
     return found

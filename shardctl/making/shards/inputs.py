@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -44,7 +43,7 @@ from shardctl.sources.formats import (
     copy_to_read,
     find_format,
 )
-from shardctl.system.files import naming_the_path, open_ordinary
+from shardctl.system.files import check_ordinary, naming_the_path, open_ordinary, ordinary
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 from shardctl.system.stores.base import PIECE
@@ -117,15 +116,15 @@ def prefetched(
 ) -> Iterator[T]:
     """Yield items when what they want of a store is there; that of the following ones is on its
     way."""
-    waiting: deque[tuple[T, list[ReadRequest], list[Future[bytes]]]] = deque()
+    waiting: deque[tuple[T, int, list[tuple[ReadRequest, Future[bytes]]]]] = deque()
     ahead, fetched_last = 0, ""
 
     def arrived() -> Iterator[T]:
         nonlocal ahead
-        item, wants, futures = waiting.popleft()
-        wait(futures)
-        ahead -= sum(each.size for each in wants)
-        came = {each.url: future for each, future in zip(wants, futures, strict=True) if each.whole}
+        item, size, asked = waiting.popleft()
+        wait([future for _, future in asked])
+        ahead -= size
+        came = {each.url: future for each, future in asked if each.whole}
         _came.update(came)
         yield item
         for url in came:
@@ -145,12 +144,13 @@ def prefetched(
             ahead += size
             fetched_last = next((each.url for each in wants if not each.whole), fetched_last)
             pool = _pool(os.getpid())
-            waiting.append((item, wants, [pool.submit(_fetch, each) for each in wants]))
+            asked = [(each, pool.submit(_fetch, each)) for each in wants]
+            waiting.append((item, size, asked))
         while waiting:
             yield from arrived()
     finally:
-        for _, _, futures in waiting:
-            for future in futures:
+        for _, _, asked in waiting:
+            for _, future in asked:
                 future.cancel()
 
 
@@ -266,9 +266,8 @@ def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
 
     Raises Rejection if it is not as it was when it was listed, OSError.
     """
+    check_ordinary(path)
     status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not an ordinary file")
     found, listed = (status.st_size, status.st_mtime_ns), (planned.file.size, planned.file.mtime_ns)
     if found != listed and not (job.recorded or job.bases[planned.file.root].is_stored):
         raise changed(job, planned)
@@ -309,7 +308,6 @@ def compare_reads(
             planned = job.planned_at(which)
             path = job.path_of(planned.file)
             with contextlib.suppress(Rejection), reading(job, planned):  # whatever the bytes are
-                _forget(path)
                 _read_range(path, planned.unit.offset, planned.unit.size)
     progress.leave()
 
@@ -345,7 +343,6 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
     silent = None
     for path, offset, size, name in tried:
         try:
-            _forget(path)
             _read_range(path, offset, min(size, OTHER_BYTES))
             return
         except OSError as problem:
@@ -359,18 +356,15 @@ def _look_at_others(job: Job, planned: PlannedUnit, error: OSError) -> None:
         )
 
 
-def _forget(path: str) -> None:
-    """Drop a file from the page cache, which answers even when the disk does not."""
-    if hasattr(os, "posix_fadvise") and not is_stored(path):
-        with contextlib.suppress(OSError), open_ordinary(path) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def _read_range(path: str, offset: int, size: int) -> None:
+    """Read some bytes of a file, and not from the page cache, which answers even when the disk does
+    not. Raises OSError."""
     if is_stored(path):
         stretch_of(path, offset, min(size, PIECE))
         return
     with open_ordinary(path) as file:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(offset)
         while size > 0 and (data := file.read(min(size, 1 << 20))):
             size -= len(data)
@@ -382,14 +376,10 @@ def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
 
     It is never more than the file has, whatever the plan says. Raises OSError.
     """
-    # a file object of Python takes as long as to read a small file, and to open a pipe without
-    # O_NONBLOCK waits for a writer
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    # a file object of Python takes as long as to read a small file
+    file = ordinary(path, os.O_RDONLY)
     try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not an ordinary file")
-        left, parts = min(size, status.st_size), list[bytes]()
+        left, parts = min(size, os.fstat(file).st_size), list[bytes]()
         # one read may return fewer, 2 GiB at most
         while left > 0 and (data := os.read(file, left)):
             parts.append(data)

@@ -234,9 +234,13 @@ class BuildAgain(Exception):
         self.hints = hints
 
 
+PROBE = -1
+"""What the probe has in the place of the number of a shard."""
+
+
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard to build of the job in a folder; None: the probe.
+    """A shard to build of the job in a folder, or PROBE.
 
     The worker tries the unit `trial` before it builds the shard, and with `on` all units after it.
     So it does not build the shard from its beginning for every record that ends a worker. `suspect`
@@ -244,7 +248,7 @@ class ShardTask:
     """
 
     folder: str
-    shard: int | None
+    shard: int
     hints: RetryHints = field(default_factory=RetryHints)
     trial: int | None = None
     on: bool = False
@@ -637,10 +641,13 @@ class Job:
             rows = table_rows(self.plan, part)
             units = zip(*_lists(rows, *(name for name, _ in UNIT_FIELDS[1:])), strict=True)
             others = zip(*_lists(rows, "file", "digest", "error", "message"), strict=True)
-            files = self._files_at(rows["file"].to_pylist())
-            for number, unit, (of_file, digest, error, message), file in zip(
-                part.tolist(), units, others, files, strict=True
+            wanted = sorted(set(rows["file"].to_pylist()))
+            found = self._files_of(table_rows(self.files, np.array(wanted, np.int64)))
+            files = dict(zip(wanted, found, strict=True))
+            for number, unit, (of_file, digest, error, message) in zip(
+                part.tolist(), units, others, strict=True
             ):
+                file = files[of_file]
                 fault = Rejection("plan", error, message) if error else file.fault
                 yield PlannedUnit(number, Unit._make(unit), of_file, file, fault, digest)
 
@@ -673,13 +680,6 @@ class Job:
         if draw.group is not None:
             return lambda numbers: draw.of_keys(map(planned.key, numbers.tolist())) == split
         return lambda numbers: draw.of_records(hashed, numbers) == split
-
-    def _files_at(self, rows: list[int]) -> list[File]:
-        """Return rows of the table of files."""
-        wanted = sorted(set(rows))
-        found = self._files_of(table_rows(self.files, np.array(wanted, np.int64)))
-        files = dict(zip(wanted, found, strict=True))
-        return [files[row] for row in rows]
 
     def _files_of(self, batch: pa.Table) -> Iterator[File]:
         """Yield the rows of a part of the table of files."""

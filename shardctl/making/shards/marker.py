@@ -94,8 +94,7 @@ def read_marker(path: Path) -> ShardMarker:
     """Read what a finished shard's marker says."""
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     record = json.loads(table.schema.metadata[b"done"])
-    facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
-    jpegs = record["jpegs"]
+    facts, jpegs = ShardFacts(**record["facts"]), record["jpegs"]
     read = {
         "facts": facts,
         "counts": ShardCounts.of_row(record["counts"]),

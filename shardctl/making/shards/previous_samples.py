@@ -28,15 +28,8 @@ REUSED = "reused.arrow"
 is."""
 
 REUSED_SCHEMA = pa.schema(
-    [
-        ("first_unit", pa.int64()),
-        ("units", pa.int64()),
-        ("before", pa.int64()),
-        ("shard", pa.int64()),
-        ("rows", pa.int64()),
-        ("height", pa.int64()),
-        ("width", pa.int64()),
-    ]
+    (name, pa.int64())
+    for name in ("first_unit", "units", "before", "shard", "rows", "height", "width")
 )
 """A row for units of a job that follow each other and whose samples do so, too, in the dataset
 before.

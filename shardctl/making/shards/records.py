@@ -4,10 +4,12 @@ from the record or from the file that it names."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +55,7 @@ from shardctl.sources.formats.lines import LineFile
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.splits import GroupRule
 from shardctl.system.locations import follow, parent_of, path_below
-from shardctl.system.processes.worker_state import KEYS, NOWHERE, WHOLE, WorkerProgress
+from shardctl.system.processes.worker_state import KEYS, WHOLE, WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.pipeline.batches import (
     check_keys,
@@ -69,6 +71,8 @@ FITTED_RECORDS = 1024
 SMALL_BYTES, TOGETHER_BYTES = 64 << 10, 256 << 10
 """Files of lines of at most so many bytes are parsed together, up to so many bytes at a time: to
 begin with each takes as long as to parse 100 lines of it (2026-11-30)."""
+
+T = TypeVar("T")
 
 Ahead = tuple[bytes, Parsed]
 """The bytes of a unit, and all records of it."""
@@ -128,23 +132,40 @@ def read_fitting(
     """Yield the chosen records of a unit that fit the types which were given; `on_misfit` is told
     of the others. Raises Rejection, SourceGoneError.
 
-    Fewer and fewer are read together until one alone does not fit: one by one, each of them would
-    cost a whole unit. All of a part is read before any of it is given, so that it can be read again
-    in smaller ones.
+    All of a part is read before any of it is given, so that it can be read again in smaller ones.
     """
-    unit, done, together = planned.unit, 0, FITTED_RECORDS
+
+    def read(part: Unit) -> list[Parsed]:
+        return list(read_unit(job, planned, part, choose, xxhash.xxh3_64()))
+
+    return _in_parts(planned.unit, FITTED_RECORDS, read, on_misfit)
+
+
+def _in_parts(
+    unit: Unit,
+    most: int,
+    read: Callable[[Unit], Iterable[T]],
+    on_misfit: Callable[[int, Misfit], None],
+) -> Iterator[T]:
+    """Yield what is read of a unit, up to so many records together. `on_misfit` is told of those
+    that do not fit.
+
+    Fewer and fewer are read together until one alone does not fit: one by one, each of them would
+    cost a whole unit.
+    """
+    done, together = 0, most
     while done < unit.records:
         count = min(together, unit.records - done)
         part = unit.part(done, count)
         try:
-            yield from list(read_unit(job, planned, part, choose, xxhash.xxh3_64()))
+            yield from read(part)
         except Misfit as misfit:
             if count > 1:
-                together = count // 2
+                together = min(count // 2, FITTED_RECORDS)
                 continue
             on_misfit(part.first, misfit)
         done += count
-        together = min(2 * together, FITTED_RECORDS)
+        together = min(2 * together, most)
 
 
 def _in_no_group(
@@ -300,58 +321,69 @@ def fields_of(job: Job, planned: PlannedUnit, data: bytes) -> Sample:
     return KINDS[job.recipe.kind].fields(data, planned.file.path, job.recipe.record_reading)
 
 
-def records_of(
-    job: Job, planned: PlannedUnit, progress: WorkerProgress, hints: RetryHints
-) -> Iterator[tuple[int | None, Sample]]:
-    """Yield the fields of the records of a unit, one by one, each with its number in its file,
-    None: the file is one record.
+@dataclass(frozen=True)
+class FirstRecords:
+    """The records of a job that are looked at before there is a plan, those of some units."""
 
-    Raises Rejection.
-    """
-    if (planned.number, None) in hints.lost:
-        raise hints.lost[planned.number, None]
-    if job.fields is None:
-        fields = fields_of(job, planned, read_whole(job, planned))
-        mask = read_mask(job, planned)
-        yield None, fields if mask is None else {**fields, MASK: mask}
-        return
-    for parsed in read_unit(
-        job, planned, planned.unit, hints.without_lost(planned.number, None), xxhash.xxh3_64()
-    ):
-        for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
-            progress.begin(planned.number, record)
-            yield record, fields
+    job: Job
+    units: Sequence[PlannedUnit]
+    progress: WorkerProgress
+    hints: RetryHints
+
+    def of_unit(self, planned: PlannedUnit) -> Iterator[tuple[int | None, Sample]]:
+        """Yield the fields of the records of a unit, one by one, each with its number in its file,
+        None: the file is one record. Raises Rejection."""
+        job, hints = self.job, self.hints
+        self.progress.begin(planned.number)
+        if (planned.number, None) in hints.lost:
+            raise hints.lost[planned.number, None]
+        if job.fields is None:
+            fields = fields_of(job, planned, read_whole(job, planned))
+            mask = read_mask(job, planned)
+            yield None, fields if mask is None else {**fields, MASK: mask}
+            return
+        choose = hints.without_lost(planned.number, None)
+        for parsed in read_unit(job, planned, planned.unit, choose, xxhash.xxh3_64()):
+            rows = zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True)
+            for record, fields in rows:
+                self.progress.begin(planned.number, record)
+                yield record, fields
+
+    def __iter__(self) -> Iterator[tuple[PlannedUnit, str, Sample]]:
+        """Yield the fields of all that can be read, each with its unit and its key."""
+        for planned in self.units:
+            with contextlib.suppress(Rejection, MemoryError):
+                for record, fields in self.of_unit(planned):
+                    yield planned, key_of(planned, record, fields), fields
 
 
 @dataclass
 class RecordChoice:
-    """Tells which records of a unit are in a shard. Where keys decide it, those of a unit are read
-    once.
+    """Tells which records of a unit are in a shard. Where keys decide it, they are read once.
 
-    Every method may read them then, and so raises MemoryError and SourceGoneError.
+    Everything may read them then, and so raises MemoryError and SourceGoneError.
     """
 
     job: Job
+    planned: PlannedUnit
     split: int
     progress: WorkerProgress
     hints: RetryHints
-    _unit: int = NOWHERE
-    _choose: Choose | None = None
 
-    def of_split(self, planned: PlannedUnit) -> Choose | None:
-        """Return what tells which records of a unit are of this split; None: all of them.
+    @cached_property
+    def of_split(self) -> Choose | None:
+        """What tells which records of the unit are of this split; None: all of them.
 
         Where the records have keys of their own, this reads them first. It draws a record without a
         readable key by its number, so that this record is a reject of one split.
         """
-        if self._unit == planned.number:
-            return self._choose
-        choose, draw, unit = self.job.choose(planned, self.split), self.job.draw, planned.unit
+        planned, draw = self.planned, self.job.draw
+        choose, unit = self.job.choose(planned, self.split), planned.unit
         if choose is not None and draw is not None and draw.by_key:
             by_number, lost = choose, self.hints.lost.get((planned.number, None))
             has_key, own = np.zeros(unit.records, bool), np.zeros(unit.records, bool)
             if lost is None or lost.stage != KEYS:
-                for numbers, keys in self._keys_of(planned, draw):
+                for numbers, keys in self._keys(draw):
                     has_key[numbers - unit.first] = True
                     own[numbers - unit.first] = draw.of_keys(keys) == self.split
             self.progress.begin(planned.number)
@@ -361,93 +393,71 @@ class RecordChoice:
                 places = np.clip(numbers - unit.first, 0, unit.records - 1)
                 return np.where(has_key[places], own[places], by_number(numbers))
 
-        self._unit, self._choose = planned.number, choose
         return choose
 
-    def to_read(self, planned: PlannedUnit) -> Choose | None:
-        """Return what tells which records of a unit are read: those of this split, except the ones
+    def to_read(self) -> Choose | None:
+        """Return what tells which records of the unit are read: those of this split, except the ones
         that end a worker."""
-        return self.hints.without_lost(planned.number, self.of_split(planned))
+        return self.hints.without_lost(self.planned.number, self.of_split)
 
-    def has(self, planned: PlannedUnit, record: int) -> bool:
-        """Return whether a record of a unit is of this split."""
-        choose = self.of_split(planned)
-        return choose is None or bool(choose(np.array([record]))[0])
+    def has(self, record: int) -> bool:
+        """Return whether a record of the unit is of this split."""
+        return self.of_split is None or bool(self.of_split(np.array([record]))[0])
 
-    def _chosen(self, planned: PlannedUnit) -> Bools | None:
-        """Return which records of a unit are of this split, (records,); None: all of them."""
-        unit, choose = planned.unit, self.of_split(planned)
-        return choose and choose(np.arange(unit.first, unit.first + unit.records))
+    def _chosen(self) -> Bools | None:
+        """Return which records of the unit are of this split, (records,); None: all of them."""
+        first, records = self.planned.unit.first, self.planned.unit.records
+        return self.of_split and self.of_split(np.arange(first, first + records))
 
-    def span(self, planned: PlannedUnit) -> tuple[int, int]:
-        """Return the first record of a unit that is of this split, and how many there are of
+    def span(self) -> tuple[int, int]:
+        """Return the first record of the unit that is of this split, and how many there are of
         them."""
-        chosen = self._chosen(planned)
+        unit, chosen = self.planned.unit, self._chosen()
         if chosen is None:
-            return planned.unit.first, planned.unit.records
-        return planned.unit.first + int(np.argmax(chosen)), int(np.count_nonzero(chosen))
+            return unit.first, unit.records
+        return unit.first + int(np.argmax(chosen)), int(np.count_nonzero(chosen))
 
-    def ranks(self, planned: PlannedUnit) -> Numbers | None:
-        """Return the places of a unit's records among those of the same split, (records,); None if
-        all are of this one."""
-        chosen = self._chosen(planned)
+    def ranks(self) -> Numbers | None:
+        """Return the places of the unit's records among those of the same split, (records,); None
+        if all are of this one."""
+        chosen = self._chosen()
         return None if chosen is None else np.cumsum(chosen) - 1
 
-    def _keys_of(self, planned: PlannedUnit, draw: Draw) -> Iterator[tuple[Numbers, list[str]]]:
-        """Yield the numbers and the keys of records of a unit, without those whose key cannot be
+    def _keys(self, draw: Draw) -> Iterator[tuple[Numbers, list[str]]]:
+        """Yield the numbers and the keys of records of the unit, without those whose key cannot be
         read.
 
-        They are read together, and in smaller parts where one does not fit; one by one where one of
-        them has ended a worker.
+        They are read together, and in smaller parts where one does not fit: then some come again.
+        They are read one by one where one of them has ended a worker.
         """
-        job, unit, fields = self.job, planned.unit, self.job.fields
+        job, planned, fields = self.job, self.planned, self.job.fields
         assert fields is not None, "files of many records have columns"
         source = str((draw.group and draw.group.field) or job.recipe.key_source)
         rules = replace(job.recipe.record_reading, only=(source,))
         schema = pa.schema([fields.field(source)], {CHOSEN: b""})
         lost = self.hints.lost_records(planned.number)
         fatal = [n for n in lost if self.hints.lost[planned.number, n].stage == KEYS]
-        most = 1 if planned.number in self.hints.careful else unit.records
-        together, done = most, 0
-        while done < unit.records:
-            end = min(done + together, unit.records)
-            part = unit.part(done, end - done)
+        most = 1 if planned.number in self.hints.careful else planned.unit.records
+
+        def read(part: Unit) -> Iterator[tuple[Numbers, list[str]]]:
             self.progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
-            read = read_fields(
-                job,
-                planned,
-                part,
-                rules,
-                schema,
-                lambda numbers: ~np.isin(numbers, fatal),
-                xxhash.xxh3_64(),
-            )
+            choose: Choose = lambda numbers: ~np.isin(numbers, fatal)  # noqa: E731 - one line, used once
+            given = (job, planned, part, rules, schema, choose, xxhash.xxh3_64())
             try:
-                for parsed in read:
+                for parsed in read_fields(*given):
                     keys = parsed.batch.column(0).cast(pa.string())
                     there = np.asarray(keys.is_valid())
                     yield parsed.numbers[there], keys.drop_null().to_pylist()
-                    if len(keys):
-                        last = int(parsed.numbers[-1])
-                        # what follows it is read again if something does not fit
-                        done = last + 1 - unit.first
-                        # its time runs anew with each part: a compressed file is one unit
-                        if most > 1:
-                            self.progress.begin(planned.number, last, KEYS)
-            except ColumnMisfit:
-                return  # no key of the file fits
-            except Misfit:
-                if end - done > 1:
-                    together = min((end - done) // 2, FITTED_RECORDS)
-                    continue
-            except Rejection:
+                    # its time runs anew with each part: a compressed file is one unit
+                    if len(keys) and most > 1:
+                        self.progress.begin(planned.number, int(parsed.numbers[-1]), KEYS)
+            except (ColumnMisfit, Rejection):
                 pass  # it is told where the records themselves are read
             except MemoryError:
                 if part.records > 1:
                     raise
-            else:
-                together = min(2 * together, most)
-            done = end
+
+        return _in_parts(planned.unit, most, read, lambda record, misfit: None)
 
 
 class TableImages:

@@ -276,7 +276,6 @@ class ShardInMaking:
             if job.fields is None or job.shuffle is None
             else ShuffledRows(*rows, job.shuffle, planned_shard.name)
         )
-        self.choice = RecordChoice(job, planned_shard.split, progress, hints)
         self.images = TableImages(job, progress) if job.has_image_columns else None
         self.ahead: dict[int, Ahead] = {}
         self._on_reject = reject
@@ -291,6 +290,9 @@ class ShardInMaking:
     def begin(self, planned: PlannedUnit) -> None:
         """Begin with a unit."""
         self.planned, self.outcome = planned, UnitOutcome(self.rows.first_row)
+        self.choice = RecordChoice(
+            self.job, planned, self.planned_shard.split, self.progress, self.hints
+        )
         self.outcomes.append(self.outcome)
         self.progress.begin(planned.number)
 

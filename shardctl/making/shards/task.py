@@ -31,6 +31,7 @@ from shardctl.making.shards.builder import ShardBuilder, builder_of
 from shardctl.making.shards.first_records import inspect_first_records, refuse_unmoved
 from shardctl.making.shards.inputs import ExamineTask, compare_reads, prefetched_units, run_task
 from shardctl.making.shards.job import (
+    PROBE,
     BuildAgain,
     Job,
     PlannedShard,
@@ -42,7 +43,7 @@ from shardctl.making.shards.job import (
 )
 from shardctl.making.shards.marker import ShardMarker, WorkDone, marker_of, upload_shard
 from shardctl.making.shards.previous_samples import PreviousUnits
-from shardctl.making.shards.records import TableImages, parsed_ahead, records_of, sample_of
+from shardctl.making.shards.records import FirstRecords, TableImages, parsed_ahead, sample_of
 from shardctl.system.files import naming_the_path, replacing, write_atomically
 from shardctl.system.folders import LocalFolder
 from shardctl.system.processes.forkserver import Tell
@@ -224,12 +225,12 @@ def handle(task: ExamineTask | ShardTask, tell: Tell, progress: WorkerProgress) 
         return run_task(task.task, progress, task.lost)
     # the folder of a probe may have another job the next time; that of a dataset has none before
     # this process has ended (Pool.run)
-    is_probe, hints = task.shard is None, task.hints
+    is_probe, hints = task.shard == PROBE, task.hints
     job = Job.load(LocalFolder(Path(task.folder))) if is_probe else job_in(task.folder)
     if task.suspect is not None:
         unit, attempt = task.suspect
         compare_reads(job, unit, attempt, progress, given_up=(unit, None) in hints.lost)
-    if task.shard is None:
+    if is_probe:
         return probe_records(job, progress, hints)
     if task.trial is not None:
         try_units(job, task.shard, task.trial, task.on, progress, hints)
@@ -256,10 +257,12 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     """
     units = list(job.units_at(range(job.plan.num_rows)))
     notices: list[str] = []
-    job, frames, first, warnings = inspect_first_records(job, units, progress, hints)
-    beside = refuse_unmoved(job, units, progress, hints)
+    records = FirstRecords(job, units, progress, hints)
+    job, frames, first, warnings = inspect_first_records(records)
+    records = replace(records, job=job)
+    beside = refuse_unmoved(records)
     if job.recipe.sample_transforms:
-        samples, setters, notices = _own_samples(job, units, progress, hints)
+        samples, setters, notices = _own_samples(records)
         layout, on_roles = _with_own_fields(job, samples, setters)
         notices += on_roles
         job = replace(job, layout=layout)
@@ -282,7 +285,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     writer.finish()
     finishing = time.monotonic() - started
     size, rows = int(sink.getvalue().size), builder.samples
-    records = max(1, builder.inputs)
+    inputs = max(1, builder.inputs)
     # more are padding in the blocks of a few records than in those of a shard
     padding = sum(step.get("padding", 0) for step in builder.step_counts)
     packed = packed_column(job.layout.roles)
@@ -300,10 +303,10 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
         if job.fields is not None
         else fmean(planned.unit.size for planned in units),
         shard_bytes=empty,
-        record_seconds=record_seconds + finishing / records,
+        record_seconds=record_seconds + finishing / inputs,
         unit_seconds=unit_seconds,
-        samples_per_record=full / max(1, records - builder.rejected),
-        records=records,
+        samples_per_record=full / max(1, inputs - builder.rejected),
+        records=inputs,
         rejected=builder.rejected,
         notices=[*first, *beside, *notices],
         warnings=[*warnings, *warnings_on_gray(gray)],
@@ -343,19 +346,19 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _own_samples(
-    job: Job, units: list[PlannedUnit], progress: WorkerProgress, hints: RetryHints
+    records: FirstRecords,
 ) -> tuple[list[MadeSample], dict[str, str], list[str]]:
     """Return what a user's functions make of a few records, by field the function that set it, if
     one did, and notices."""
+    job, progress = records.job, records.progress
     pipeline = SamplePipeline(job.recipe, None, progress.enter, job.layout, job.annotation_rules)
     samples: list[MadeSample] = []
     setters: dict[str, str] = {}
     images = TableImages(job, progress)
-    reason: Rejection | MemoryError | None = next(reversed(list(hints.lost.values())), None)
-    for planned in prefetched_units(job, units):
-        progress.begin(planned.number)
+    reason: Rejection | MemoryError | None = next(reversed(list(records.hints.lost.values())), None)
+    for planned in prefetched_units(job, records.units):
         try:
-            for record, fields in records_of(job, planned, progress, hints):
+            for record, fields in records.of_unit(planned):
                 try:
                     if job.has_image_columns:
                         fields = images.take(fields, planned)
@@ -374,7 +377,7 @@ def _own_samples(
         for name, who in pipeline.unmoved.items()
     ]
     if not samples:
-        count = sum(planned.unit.records for planned in units)
+        count = sum(planned.unit.records for planned in records.units)
         why = f", the last one because: {reason}" if reason else ""
         raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
     return samples, setters, notices

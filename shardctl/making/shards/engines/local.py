@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from shardctl.errors import Rejection, SourceGoneError, WorkerError
 from shardctl.making.shards import WORKER
 from shardctl.making.shards.inputs import ExamineTask, Found, PrePlanTask, run_task
-from shardctl.making.shards.job import Job, Probe, RetryHints, ShardTask
+from shardctl.making.shards.job import PROBE, Job, Probe, RetryHints, ShardTask
 from shardctl.making.shards.marker import WorkDone
 from shardctl.system.machine import usable_cores
 from shardctl.system.permutation import LazySequence
@@ -119,7 +119,7 @@ class LocalPool(Engine):
         job.write_recipe_files()
         job.save()
         found: list[Probe] = []
-        task = ShardTask(str(job.folder), None)
+        task = ShardTask(str(job.folder), PROBE)
         self._pool.run(
             [task],
             lambda _, message: found.append(message["done"]),
@@ -161,7 +161,6 @@ class LocalPool(Engine):
         reported: dict[int, WorkDone] = {}
 
         def on_message(task: ShardTask, message: dict[str, Any]) -> None:
-            assert task.shard is not None, "it is no probe"
             if "done" in message:
                 reported.pop(task.shard, None)
                 return
@@ -170,7 +169,6 @@ class LocalPool(Engine):
             report(done)
 
         def died(task: ShardTask, death: Death) -> ShardTask:
-            assert task.shard is not None, "it is no probe"
             if lost := reported.pop(task.shard, None):
                 report(-lost)  # the shard is built again from its first unit
             return policy.judge(task, death)
@@ -242,9 +240,8 @@ class CrashPolicy:
         again = replace(task, hints=hints, suspect=suspect, trial=unit)
         if unit is None:
             if deaths >= FATAL_ACCIDENTS:
-                what = (
-                    "tried inputs beforehand" if task.shard is None else f"wrote shard {task.shard}"
-                )
+                is_probe = task.shard == PROBE
+                what = "tried inputs beforehand" if is_probe else f"wrote shard {task.shard}"
                 raise WorkerError(_accident(f"{what}, and not at one of their inputs", death))
             return replace(again, hints=replace(hints, anew=True))
         if not is_fatal:
@@ -261,7 +258,7 @@ class CrashPolicy:
             reason = "crashed" if death.code < 0 else "exited", said
         stage = "encode" if death.stage == "write" else death.stage
         hints = hints.with_lost({(unit, death.record): Rejection(stage, *reason)})
-        if death.overtime and len(hints.lost) == HANGING and task.shard is None:
+        if death.overtime and len(hints.lost) == HANGING and task.shard == PROBE:
             self._refuse_to_hang(hints, limit)
         several = len(hints.lost) > 1
         return replace(again, hints=hints, trial=unit if several else None, on=several)
