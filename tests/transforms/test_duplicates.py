@@ -190,14 +190,14 @@ def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
 ):
     for number in range(6):
         saved(soft_shapes(1), tmp_path / f"in/{number}.png")
-    read = image_hashes.read_file
+    read = image_hashes.read_listed
 
-    def failing(path: str, size: int) -> object:
+    def failing(path: str, *listed: int) -> object:
         if int(Path(path).stem) < silent:
             raise OSError(errno.EIO, "Input/output error")
-        return read(path, size)
+        return read(path, *listed)
 
-    monkeypatch.setattr(image_hashes, "read_file", failing)
+    monkeypatch.setattr(image_hashes, "read_listed", failing)
     if refused:
         with pytest.raises(SourceGoneError, match=r"4 files cannot be read, among them 0\.png"):
             convert(tmp_path / "in", out, recipe=OF_BYTES)

@@ -24,17 +24,14 @@ from shardctl.making.shards.inputs import (
     Found,
     PrePlanTask,
     ReadRequest,
-    read_file,
+    read_listed,
     read_whole,
     requests_of,
-    take,
 )
 from shardctl.making.shards.job import PlannedUnit, job_in
 from shardctl.making.shards.records import fields_of, read_fitting, read_unit
-from shardctl.sources.files import changed
 from shardctl.sources.formats import ColumnMisfit, Misfit, Parsed
 from shardctl.system.files import naming_the_path
-from shardctl.system.locations import is_stored
 from shardctl.system.processes.worker_state import WorkerProgress
 from shardctl.system.text import printable
 from shardctl.transforms.base import Filter, Records, judge
@@ -88,16 +85,11 @@ def hash_image(
 def _bytes_of(file: ReadRequest) -> bytes:
     """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
     try:
-        if is_stored(file.url):
-            return take(file.url, file.size, file.version)
-        data, status = read_file(file.url, file.size)
+        return read_listed(file.url, file.size, file.version)
     except OSError as error:
         if error.errno in NO_ANSWER:
             raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
         raise
-    if status.st_mtime_ns != file.version or len(data) != file.size:
-        raise changed()
-    return data
 
 
 HASHES = "hashes"

@@ -177,14 +177,20 @@ def read_whole(job: Job, planned: PlannedUnit) -> bytes:
         raise fault
     path = job.path_of(file)
     try:  # as `reading` does, which takes a third as long as to read a small file
-        if job.bases[file.root].is_stored:
-            return take(path, unit.size, job.version_of(file))
-        data, status = read_file(path, unit.size)
+        return read_listed(path, unit.size, None if job.recorded else file.mtime_ns)
     except OSError as error:
         raise _unreadable(job, planned, error) from error
+
+
+def read_listed(path: str, size: int, version: int | None) -> bytes:
+    """Return the bytes of a file that was listed with this size and this version; None: whichever
+    there is now. Raises Rejection if it has changed since, OSError, SourceGoneError."""
+    if is_stored(path):
+        return take(path, size, version or 0)
+    data, status = read_file(path, size)
     found = len(data), status.st_size, status.st_mtime_ns
-    if not job.recorded and found != (unit.size, unit.size, file.mtime_ns):
-        raise changed(job, planned)
+    if version is not None and found != (size, size, version):
+        raise files.changed()
     return data
 
 
