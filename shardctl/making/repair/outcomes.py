@@ -223,12 +223,11 @@ class Outcomes:
         self._table = ShardTable(dataset) if SHARDS in intact else None
         self._plan = open_checked_table(dataset, PLAN) if PLAN in intact else None
         self._reasons = read_rejects(dataset) if REJECTS in intact else None
-        self._lines: list[bytes] | None = None
         self._counts = counts
 
     def done(self, shard: int) -> ShardMarker:
         """Return what became of a shard."""
-        self._lines = None
+        self._lines: Iterable[bytes] = map(Reject.line, self._job.rejects(shard))
         marker, place = self._job.marker_path(shard), self._job.planned_shard(shard)
         built = read_marker(marker) if marker.exists() else None
         recorded, reasons = None, []
@@ -245,13 +244,9 @@ class Outcomes:
             return built
         return self._merged(shard, recorded, built, reasons)
 
-    def lines(self, shard: int, done: ShardMarker) -> Iterator[bytes]:
-        """Yield the lines of the rejects of a shard."""
-        if self._lines is not None:
-            yield from self._lines
-        elif done.rejected:
-            with open(self._job.rejects_path(shard), "rb") as file:
-                yield from file
+    def lines(self, _shard: int, _done: ShardMarker) -> Iterable[bytes]:
+        """Return the lines of the rejects of a shard."""
+        return self._lines
 
     def _recorded(self, shard: int, units: pa.Table) -> ShardMarker:
         """Return what became of a shard that was not built again, as the tables have it."""
@@ -277,7 +272,7 @@ class Outcomes:
         keeps its reason."""
         place, left = self._job.planned_shard(shard), iter(reasons)
         lost = dict(_lost_units(self._job, shard, recorded, built.units))
-        rows, self._lines = recorded.select(MARKER_SCHEMA.names).to_pylist(), []
+        rows, lines = recorded.select(MARKER_SCHEMA.names).to_pylist(), []
         units = zip(rows, built.units.to_pylist(), strict=True)
         for number, (row, new) in enumerate(units, place.first_unit):
             samples, rejected = row["samples"], row["rejected"]
@@ -293,7 +288,8 @@ class Outcomes:
                 message = f"dropped by repair: {reject.message}"
                 rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))
                 row["rejected"] += records
-            self._lines += [reject.line() for reject in rejects]
+            lines += [reject.line() for reject in rejects]
+        self._lines = lines
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
         counts = built.counts
         if self._counts is None:
