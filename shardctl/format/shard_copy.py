@@ -22,6 +22,7 @@ from shardctl.format.shard import (
     new_shard,
     normalized,
 )
+from shardctl.format.tables import ShardEntry
 from shardctl.system.folders import Folder
 
 LEFT_ALONE = 0.5
@@ -35,12 +36,10 @@ OPEN_SHARDS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of the shard with a name in a folder, from `first` on. `blocks` has the rows of each of
-    its blocks."""
+    """Rows of a shard in a folder, from `first` on."""
 
     folder: Folder
-    name: str
-    blocks: Sequence[int]
+    entry: ShardEntry
     first: int
     rows: int
 
@@ -161,8 +160,8 @@ class RunReader:
         return self._shard(run).reader
 
     def _shard(self, run: Run) -> _OpenShard:
-        name = (run.folder, run.name)
-        found = self._open.pop(name, None) or _OpenShard(ShardReader(*name), run.blocks)
+        name = (run.folder, run.entry.path)
+        found = self._open.pop(name, None) or _OpenShard(ShardReader(*name), run.entry.block_rows)
         while len(self._open) >= OPEN_SHARDS:
             del self._open[next(iter(self._open))]
         self._open[name] = found

@@ -96,11 +96,19 @@ class SourceDataset(DatasetTables):
 
     def shard(self, number: int) -> NewShard:
         """Return a shard as it is."""
-        entry, jpegs = self.shards[number], self.shards.jpegs
+        entry = self.shards[number]
         units = self.plan.slice(entry.first_unit, entry.units)
         lines = self.lines(range(entry.first_unit, entry.first_unit + entry.units))
-        plain = None if jpegs is None else jpegs.only(entry.first, entry.rows)
+        plain = self.plain([(number, 0, entry.rows)])
         return NewShard(entry, units, lines, self.counts(number), plain)
+
+    def plain(self, runs: Runs) -> Bools | None:
+        """Return which images of some rows are plain JPEG, None where that is not recorded."""
+        jpegs, first = self.shards.jpegs, self.shards.first
+        if jpegs is None:
+            return None
+        parts = [jpegs.only(int(first[shard]) + at, rows) for shard, at, rows in runs]
+        return np.concatenate([np.empty(0, bool), *parts])
 
 
 @dataclass(frozen=True)
@@ -149,12 +157,8 @@ class Rewritten:
             rejected=int(units["rejected"].to_numpy().sum()),
             **vars(copied.facts),
         )
-        plain, jpegs, begins = None, old.shards.jpegs, old.shards.first
-        if jpegs is not None:
-            parts = [jpegs.only(int(begins[shard]) + at, rows) for shard, at, rows in self.runs]
-            plain = np.concatenate([np.empty(0, bool), *parts])
         counts = replace(counts, labels=dict(copied.labels), objects=copied.objects)
-        return NewShard(entry, units, lines, counts, plain)
+        return NewShard(entry, units, lines, counts, old.plain(self.runs))
 
 
 def copies(
@@ -169,10 +173,7 @@ def copies(
     def copy(shard: Rewritten) -> Copied:
         # there may be thousands of runs of one
         entries = {number: old.shards[number] for number, _, _ in shard.runs}
-        runs = [
-            Run(old.folder, entries[number].path, entries[number].block_rows, first, rows)
-            for number, first, rows in shard.runs
-        ]
+        runs = [Run(old.folder, entries[number], first, rows) for number, first, rows in shard.runs]
         to = new.root, new.id, old.layout, shard.split, shard.number, old.compression
         return copy_shard(*to, runs)
 

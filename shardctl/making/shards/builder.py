@@ -78,11 +78,14 @@ class ShardBuilder(ShardInMaking):
             if self.rows.ends_worker(planned.number):
                 raise
             rejection = self._out_of_memory()
-        if rejection is not None and not self._hold_reject(rejection):
-            first, count = self.choice.span()
-            if count:  # of this split
-                self.reject(first, rejection, count)
+        if rejection is not None:
+            self._reject_unit(rejection)
         self.progress.leave()
+
+    def _reject_unit(self, rejection: Rejection) -> None:
+        first, count = self.choice.span()
+        if count:  # of this split
+            self.reject(first, rejection, count)
 
     def _out_of_memory(self) -> Rejection:
         return Rejection(self.progress.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
@@ -113,8 +116,7 @@ class ShardBuilder(ShardInMaking):
         TypesDifferError, SourceGoneError, InputError."""
         planned, hints, images = self.planned, self.hints, self.images
         self._inputs_before = self.inputs
-        if (planned.number, None) in hints.lost:
-            raise hints.lost[planned.number, None]
+        hints.refuse_lost(planned.number)
         one_by_one = BuildAgain(
             replace(hints, careful=hints.careful | {planned.number}),
             f"{planned.key()}: memory ran out for a record of the unit",
@@ -153,8 +155,7 @@ class ShardBuilder(ShardInMaking):
 
     def read_only(self, planned: PlannedUnit) -> None:
         """Read a unit, and make nothing of it. Raises Rejection, SourceGoneError."""
-        if (planned.number, None) in self.hints.lost:
-            raise self.hints.lost[planned.number, None]
+        self.hints.refuse_lost(planned.number)
         self.planned = planned
         self.progress.begin(planned.number)
         try:
@@ -333,22 +334,13 @@ class ShardBuilder(ShardInMaking):
             self.images.became_samples(read)
         self.add_record(made)
 
-    def _hold_reject(self, rejection: Rejection) -> bool:
-        """Take a file that is one record and is rejected, to be told of in its turn; False: it need
-        not wait."""
-        return False
-
     def flush(self) -> None:
         """Make the samples of the records that wait within their unit, or within their group. Raises
         InputError."""
 
-    def _finish(self) -> None:
-        """Make the samples of all that still waits, at the end of the shard. Raises InputError."""
-        self.flush()
-
     def finish(self) -> None:
-        """Write all samples that still wait. Raises InputError."""
-        self._finish()
+        """Write all samples that still wait, at the end of the shard. Raises InputError."""
+        self.flush()
         self.rows.flush()
 
     def marker(self) -> ShardMarker:
@@ -437,10 +429,11 @@ class BatchBuilder(ShardBuilder):
         self.inputs += len(records.numbers) - len(rejects)
         return rejects
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Add what the steps still hold, at the end of the shard."""
         for held in self._pipeline.finish():
             self.add_batch(lay_out(held.batch, self.job.layout))
+        super().finish()
 
 
 class FunctionBuilder(ShardBuilder):
@@ -532,12 +525,12 @@ class ModelBuilder(ShardBuilder):
         super().begin_records(lost)
         self._ranks = self.choice.ranks()
 
-    def _hold_reject(self, rejection: Rejection) -> bool:
-        """Take a file that is one record and is rejected, to be told of in its turn."""
-        if self.job.fields is not None:
-            return False
-        self._wait(None, rejection=rejection.bare())
-        return True
+    def _reject_unit(self, rejection: Rejection) -> None:
+        """Have a file that is one record wait, to be told of in its turn."""
+        if self.job.fields is None:
+            self._wait(None, rejection=rejection.bare())
+        else:
+            super()._reject_unit(rejection)
 
     def _wait(self, record: int | None, **known: Any) -> None:
         self._waiting.append(_WaitingRecord(self.planned, self.outcome, record, **known))

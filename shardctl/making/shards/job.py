@@ -199,6 +199,11 @@ class RetryHints:
     anew: bool = False
     apart: bool = False
 
+    def refuse_lost(self, unit: int) -> None:
+        """Raise the rejection of a unit that is lost as a whole."""
+        if (unit, None) in self.lost:
+            raise self.lost[unit, None]
+
     def with_lost(self, lost: Mapping[RecordUnit, Rejection]) -> RetryHints:
         """Return the same hints, and that these are lost too."""
         return replace(self, lost={**self.lost, **lost})
@@ -606,8 +611,6 @@ class Job:
 
     def planned_shard(self, shard: int) -> PlannedShard:
         """Return what the plan says of shard `shard`, counted over all splits."""
-        if not 0 <= shard < self._shards.num_rows:
-            raise IndexError(f"no shard {shard}")
         (row,) = self._shards.slice(shard, 1).to_pylist()
         return PlannedShard(split_name=self.splits[row["split"]].name, **row)
 
@@ -775,9 +778,17 @@ def _saved(kind: type[Job]) -> list[Field[Any]]:
 
 _Form = Callable[[Any], Any]
 
+
+def _several(kind: Callable[..., Any]) -> tuple[_Form, _Form]:
+    return (
+        lambda records: list(map(asdict, records)),
+        lambda said: tuple(kind(**each) for each in said),
+    )
+
+
 _FORMS: dict[str, tuple[_Form, _Form]] = {
-    "bases": (lambda bases: list(map(asdict, bases)), lambda said: _each(SourceBase, said)),
-    "splits": (lambda splits: list(map(asdict, splits)), lambda said: _each(SplitPlan, said)),
+    "bases": _several(SourceBase),
+    "splits": _several(SplitPlan),
     "recipe": (Recipe.to_json, Recipe.from_json),
     "layout": (Layout.to_json, Layout.loads),
     "fields": (encode_schema, decode_schema),
@@ -789,7 +800,3 @@ _FORMS: dict[str, tuple[_Form, _Form]] = {
 
 def _form(name: str) -> tuple[_Form, _Form]:
     return _FORMS.get(name, (lambda value: value, lambda said: said))
-
-
-def _each(kind: Callable[..., Any], said: list[Json]) -> tuple[Any, ...]:
-    return tuple(kind(**each) for each in said)

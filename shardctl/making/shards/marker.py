@@ -95,13 +95,13 @@ def read_marker(path: Path) -> ShardMarker:
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     record = json.loads(table.schema.metadata[b"done"])
     facts, jpegs = ShardFacts(**record["facts"]), record["jpegs"]
-    read = {
+    record |= {
         "facts": facts,
         "counts": ShardCounts.of_row(record["counts"]),
         "units": table.replace_schema_metadata(),
         "jpegs": jpegs and JpegRecord.from_json(jpegs, facts.rows),
     }
-    return ShardMarker(**{**record, **read})
+    return ShardMarker(**record)
 
 
 def rows_made(path: Path) -> int:

@@ -85,20 +85,16 @@ class PreviousSamples:
             for row in of_shard:
                 begin = row["before"] - entry.first_unit
                 places = slice(begin, begin + row["units"])
-                run = Run(
-                    self._before.folder,
-                    entry.path,
-                    entry.block_rows,
-                    int(first_row[begin]),
-                    row["rows"],
-                )
+                run = Run(self._before.folder, entry, int(first_row[begin]), row["rows"])
                 shape = (row["height"], row["width"], 3) if row["height"] else None
                 number, batches = row["first_unit"], partial(self._batches, run)
                 yield PreviousUnits(number, samples[places], digests[places], shape, batches)
 
     def _batches(self, run: Run, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         if not self._reader.shard(run).layout.columns.equals(columns):
-            raise DatasetError(f"{run.folder.shown(run.name)}: has other columns than the dataset")
+            raise DatasetError(
+                f"{run.folder.shown(run.entry.path)}: has other columns than the dataset"
+            )
         for rows, whole in self._reader.pieces(run):
             # A few rows would keep all of a decompressed block in memory, with as many blocks as
             # there are runs of units.

@@ -335,8 +335,7 @@ class FirstRecords:
         None: the file is one record. Raises Rejection."""
         job, hints = self.job, self.hints
         self.progress.begin(planned.number)
-        if (planned.number, None) in hints.lost:
-            raise hints.lost[planned.number, None]
+        hints.refuse_lost(planned.number)
         if job.fields is None:
             fields = fields_of(job, planned, read_whole(job, planned))
             mask = read_mask(job, planned)

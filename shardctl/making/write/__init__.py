@@ -596,7 +596,7 @@ def _copies(job: PartsJob, written: list[WrittenSplit]) -> Iterator[list[Run]]:
         while left:
             count = min(left, job.given.limits.samples - rows)
             folder = LocalFolder(job.folder.path)
-            held.append(Run(folder, entry.path, entry.block_rows, first, count))
+            held.append(Run(folder, entry, first, count))
             first, left, rows = first + count, left - count, rows + count
             if rows == job.given.limits.samples:
                 yield held
