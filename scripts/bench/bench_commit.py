@@ -4,7 +4,7 @@ and of units.
     .venv/bin/python scripts/bench/bench_commit.py [--cases 1000x1 4000x1 500x32] [--json]
 
 A case is SHARDSxUNITS: a folder of SHARDS * UNITS tiny texts is converted with UNITS samples in
-each shard, two workers. "commit" is join_markers of shardctl/making/convert/table_writer.py: all
+each shard, two workers. "commit" is join_markers of shardctl/making/convert/write_tables.py: all
 markers are read, the tables and the manifest are written. Listing, building and publishing are not
 part of it. The last lines are what a shard and a unit cost, by least squares over the cases.
 
@@ -82,10 +82,10 @@ def measure(shards: int, units: int) -> dict[str, Any]:
     """Convert tiny texts, and return what the commit took and wrote."""
     import shardctl
     from shardctl.format.dataset_folder import dataset_in
-    from shardctl.making.convert import table_writer
+    from shardctl.making.convert import write_tables
 
     found: dict[str, Any] = {"shards": shards, "units": shards * units}
-    commit = table_writer.join_markers
+    commit = write_tables.join_markers
 
     def timed(job: Any, *given: Any) -> Any:
         markers = [path.stat().st_size for path in job.marker_path(0).parent.iterdir()]
@@ -96,7 +96,7 @@ def measure(shards: int, units: int) -> dict[str, Any]:
         found["grown"] = high_water("self") - before
         return facts
 
-    table_writer.join_markers = timed  # type: ignore[assignment]
+    write_tables.join_markers = timed  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "texts", Path(folder) / "out"
         source.mkdir()

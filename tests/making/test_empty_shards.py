@@ -20,7 +20,7 @@ from stopping import some_changes, stopped_at
 import shardctl
 from shardctl.format.names import CHECKSUMS, MANIFEST, PLAN, PLANNED, REJECTS, SHARDS
 from shardctl.format.tables import ShardTable
-from shardctl.making.convert import parts, table_writer
+from shardctl.making.convert import parts, write_tables
 from shardctl.system.folders import LocalFolder
 
 GOOD, SHORT = "x" * 60 + "\n", "short\n"
@@ -91,7 +91,7 @@ def test_the_shards_are_those_of_the_conversion_with_them(tmp_path, out, monkeyp
     source, whole = lines(tmp_path / "in.txt", ".g.g."), tmp_path / "all"
     made(source, out)
     with monkeypatch.context() as patched:
-        patched.setattr(table_writer, "rows_made", lambda path: 1)
+        patched.setattr(write_tables, "rows_made", lambda path: 1)
         assert made(source, whole).shards == 5
     for number in (1, 3):
         name = f"train-{number:05d}"
@@ -149,7 +149,7 @@ def test_a_conversion_that_is_stopped_when_they_are_taken_away_goes_on(tmp_path,
     source = lines(tmp_path / "in.txt", "..g.g..")
     made(source, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(table_writer, "join_markers", Mock(side_effect=KeyboardInterrupt))
+        patched.setattr(write_tables, "join_markers", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             made(source, out)
     assert made(source, out).status == "resumed"

@@ -36,7 +36,7 @@ from shardctl.format.names import (
     job_of_generation,
 )
 from shardctl.format.tables import ShardSpool, ShardTable, read_checksums
-from shardctl.making.commit.staging import (
+from shardctl.making.commit.jobs import (
     REPAIR_PREFIX,
     has_made,
     id_of_job,

@@ -38,7 +38,15 @@ from shardctl.format.names import (
     UPDATE,
     job_of_generation,
 )
-from shardctl.making.commit import staging
+from shardctl.making.commit.jobs import (
+    REPAIR_PREFIX,
+    discard,
+    id_of_job,
+    is_job_name,
+    jobs_in,
+    marked_shards,
+    shards_made,
+)
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.shards.job import RECIPE_FOLDER, DatasetJob
 from shardctl.making.shards.marker import (
@@ -165,7 +173,7 @@ class StoreTarget(Target):
         """
         _, job, *inner = entry.name.split("/")
         ours = (
-            staging.is_job_name(job) and _OF_JOB.fullmatch("/".join(inner))
+            is_job_name(job) and _OF_JOB.fullmatch("/".join(inner))
             if inner
             else _LOOSE.fullmatch(job)
         )
@@ -219,7 +227,7 @@ class StoreTarget(Target):
         if self._version is not None or self.may_lack_manifest:
             return
         jobs, made = self.jobs(), set(map(job_of_generation, self.generations()))
-        is_begun = jobs and made.issubset(map(staging.id_of_job, jobs))
+        is_begun = jobs and made.issubset(map(id_of_job, jobs))
         ours = (STAGING, DATA, GENERATIONS) if is_begun else (STAGING,)
         for entry in next(self._store.pages(), []):
             folder = entry.name.partition("/")[0]
@@ -264,10 +272,10 @@ class StoreTarget(Target):
 
     def jobs(self) -> list[Path]:
         """Return the folders of all jobs, here."""
-        names = {*filter(staging.is_job_name, self._store.children(STAGING)[0])}
+        names = {*filter(is_job_name, self._store.children(STAGING)[0])}
         if self._staging.exists():  # one that is made in one go is only here
-            here = (job.name for job in staging.jobs_in(self._staging))
-            names |= {name for name in here if name.startswith(staging.REPAIR_PREFIX)}
+            here = (job.name for job in jobs_in(self._staging))
+            names |= {name for name in here if name.startswith(REPAIR_PREFIX)}
         return [self._staging / name for name in sorted(names)]
 
     def begun(self, job: DatasetJob) -> None:
@@ -299,7 +307,7 @@ class StoreTarget(Target):
         """Bring the markers of the chosen shards that have one, and all rejects: also of those that
         were built on other machines meanwhile."""
         self._note_markers(job.folder)
-        paths = [job.marker_path(shard) for shard in staging.marked_shards(job) if chosen[shard]]
+        paths = [job.marker_path(shard) for shard in marked_shards(job) if chosen[shard]]
         paths += sorted((job.folder / DONE_FOLDER).glob("*.jsonl"))
         self._fetch_markers(job.folder, paths)
 
@@ -322,7 +330,7 @@ class StoreTarget(Target):
         """Delete their markers."""
         lost = set(paths)
         for marker in sorted((job / DONE_FOLDER).glob("*.arrow")):
-            if not lost.isdisjoint(staging.shards_made(job, [marker.name])):
+            if not lost.isdisjoint(shards_made(job, [marker.name])):
                 self._store.delete([f"{done_folder(job)}{marker.name}"])
 
     def shards_made(self, job: Path) -> list[str]:
@@ -332,7 +340,7 @@ class StoreTarget(Target):
         with contextlib.suppress(NoSuchKeyError):
             self._note_markers(job)
             self._fetch_markers(job, sorted((job / DONE_FOLDER).glob("*.arrow")))
-        return staging.shards_made(job)
+        return shards_made(job)
 
     def discard(self, job: Path) -> None:
         """Delete the state of a job, and nothing that a person has put beside it: what says that
@@ -343,7 +351,7 @@ class StoreTarget(Target):
             names = (entry.name.removeprefix(state) for entry in page)
             self._store.delete([f"{state}{name}" for name in names if _OF_JOB.fullmatch(name)])
         if job.exists():
-            staging.discard(job)
+            discard(job)
 
     def fetch_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""

@@ -16,7 +16,7 @@ from shardctl.format.generations import generation_folders
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import DATA, GENERATIONS, MANIFEST, SHARDS, STAGING
 from shardctl.format.tables import ShardTable
-from shardctl.making.commit import staging
+from shardctl.making.commit.jobs import discard, how_far, jobs_in, shards_made
 from shardctl.making.paths import check_writable
 from shardctl.making.shards.job import DatasetJob
 from shardctl.system import file_lease
@@ -85,7 +85,7 @@ class Target:
     def how_far(self) -> tuple[int, int] | None:
         """Return how many shards of the job that is being built are done, and how many it has; None
         if there is none."""
-        return staging.how_far(self._staging)
+        return how_far(self._staging)
 
     @property
     def _staging(self) -> Path:
@@ -157,7 +157,7 @@ class Target:
     def jobs(self) -> list[Path]:
         """Return the folders of all jobs."""
         with naming_the_path(self._staging):
-            return staging.jobs_in(self._staging) if self._staging.exists() else []
+            return jobs_in(self._staging) if self._staging.exists() else []
 
     def begun(self, job: DatasetJob) -> None:
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
@@ -182,12 +182,12 @@ class Target:
 
     def shards_made(self, job: Path) -> list[str]:
         """Return the paths of the shards that a job has finished, as its markers name them."""
-        return staging.shards_made(job)
+        return shards_made(job)
 
     def discard(self, job: Path) -> None:
         """Take away the folder of a job."""
         with naming_the_path(job):
-            staging.discard(job)
+            discard(job)
 
     # --- the dataset ---
 

@@ -6,7 +6,7 @@ import contextlib
 
 from shardctl.errors import DatasetError
 from shardctl.making.commit.commit import sweep, upgrade
-from shardctl.making.commit.staging import begin, refuse_to_discard, unfinished
+from shardctl.making.commit.jobs import begin, refuse_to_discard, unfinished
 from shardctl.making.commit.target import WriteLease
 from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.conversion_plan import RESUMED, PlannedJob, plan_job, write_plan

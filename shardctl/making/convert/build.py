@@ -11,7 +11,7 @@ import numpy as np
 
 from shardctl.errors import DiskFullError, SourceGoneError, StorageError, TooManyRejectsError
 from shardctl.format.arrays import Bools
-from shardctl.making.commit.staging import finished_shards
+from shardctl.making.commit.jobs import finished_shards
 from shardctl.making.convert.listener import SPARE_DISK, Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import count_rejects

@@ -14,7 +14,7 @@ from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion_plan import PlannedJob
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import check_new, refuse_many_rejects
-from shardctl.making.convert.table_writer import tables_of
+from shardctl.making.convert.write_tables import tables_of
 from shardctl.making.notices import notice
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import DatasetJob

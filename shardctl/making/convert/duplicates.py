@@ -16,7 +16,7 @@ import numpy as np
 from shardctl.errors import SourceGoneError
 from shardctl.format.arrays import Bools, Hashes, Numbers, numbers_of
 from shardctl.format.names import FILES
-from shardctl.making.commit.staging import begin
+from shardctl.making.commit.jobs import begin
 from shardctl.making.convert.discover import Discovery, group
 from shardctl.making.notices import notice
 from shardctl.making.plan.labels import Labelling, write_files_table

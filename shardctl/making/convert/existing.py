@@ -7,7 +7,7 @@ import contextlib
 from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.format.manifest import Manifest
 from shardctl.making.commit.commit import sweep, upgrade
-from shardctl.making.commit.staging import has_made
+from shardctl.making.commit.jobs import has_made
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, finished, has_some_rejects

@@ -36,7 +36,7 @@ from shardctl.format.names import MANIFEST, STAGING
 from shardctl.format.tables import count_reasons
 from shardctl.making.commit import open_target
 from shardctl.making.commit.commit import sweep
-from shardctl.making.commit.staging import (
+from shardctl.making.commit.jobs import (
     clear_partial_files,
     finished_shards,
     has_made,
@@ -51,7 +51,7 @@ from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.making.convert.run import with_inputs
-from shardctl.making.convert.table_writer import (
+from shardctl.making.convert.write_tables import (
     Provenance,
     provenance_of,
     write_dataset,

@@ -12,7 +12,7 @@ import numpy as np
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.manifest import Manifest
 from shardctl.making.commit.commit import sweep
-from shardctl.making.commit.staging import clear_partial_files
+from shardctl.making.commit.jobs import clear_partial_files
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.begin import begin_job, plan_only
 from shardctl.making.convert.build import build_shards, telling_what_is_done
@@ -28,7 +28,7 @@ from shardctl.making.convert.existing import use_existing
 from shardctl.making.convert.listener import Listener, metered
 from shardctl.making.convert.previous import DatasetReplacedError
 from shardctl.making.convert.result import ConvertResult, explained, finished
-from shardctl.making.convert.table_writer import provenance_of, write_dataset
+from shardctl.making.convert.write_tables import provenance_of, write_dataset
 from shardctl.making.shards import engines
 from shardctl.system.scratch import scratch_folder
 

@@ -28,7 +28,7 @@ from shardctl.format.tables import Reject
 from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import StoredSample, some_blocks
 from shardctl.inspection.content.images import is_objects
-from shardctl.making.commit.staging import begin
+from shardctl.making.commit.jobs import begin
 from shardctl.making.commit.target import Target
 from shardctl.making.convert.columns import known_layout, renamed, without_key
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs

@@ -40,7 +40,7 @@ from shardctl.format.tables import (
 from shardctl.format.update_state import NO_COUNTS, UpdateState
 from shardctl.making.convert.discover import Discovery
 from shardctl.making.convert.duplicates import Compared, compare_texts, without_repeats
-from shardctl.making.convert.table_writer import divided
+from shardctl.making.convert.write_tables import divided
 from shardctl.making.plan.labels import (
     Labelling,
     classes_of,

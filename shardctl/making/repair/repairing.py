@@ -42,10 +42,10 @@ from shardctl.inspection.content.overview import count_labels
 from shardctl.inspection.verify.result import UNREADABLE
 from shardctl.inspection.verify.tables import check_manifest
 from shardctl.making.commit.commit import NewGeneration, now
-from shardctl.making.commit.staging import begin
+from shardctl.making.commit.jobs import begin
 from shardctl.making.commit.target import WriteLease
 from shardctl.making.convert.rejects import hide_pruned, lines_by_key
-from shardctl.making.convert.table_writer import (
+from shardctl.making.convert.write_tables import (
     join_markers,
     write_files_of_dataset,
     write_manifest,

@@ -38,7 +38,7 @@ from shardctl.loader.filtering import matching
 from shardctl.loader.remote.open import remote_shards
 from shardctl.loader.stream import Selection
 from shardctl.making.commit.commit import NewGeneration, sweep
-from shardctl.making.commit.staging import job_of_partial
+from shardctl.making.commit.jobs import job_of_partial
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.paths import destination_of
 from shardctl.making.rewrite.commit import (

@@ -43,7 +43,7 @@ from shardctl.format.shard import SHARD_VERSION
 from shardctl.format.shard_copy import Run, copy_shard
 from shardctl.format.tables import MADE_BY, ShardEntry
 from shardctl.making.commit.commit import NewGeneration, making_generation, sweep, upgrade
-from shardctl.making.commit.staging import discard, id_of_job, refuse_to_discard_job
+from shardctl.making.commit.jobs import discard, id_of_job, refuse_to_discard_job
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.options import IF_RUNNING
 from shardctl.making.paths import check_destination, check_writable

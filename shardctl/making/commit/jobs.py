@@ -1,4 +1,4 @@
-"""The files of an unfinished conversion in the staging folder, and resuming it."""
+"""The jobs of a dataset that are unfinished: their folders, and what is done of them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from shardctl.format.tables import (
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, marked
 from shardctl.images.codecs import backend
 from shardctl.making.commit.commit import manifest_of, new_generation
-from shardctl.making.commit.staging import clear_partial_files
+from shardctl.making.commit.jobs import clear_partial_files
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.commit.target import Target
 from shardctl.making.convert.conversion import Inputs
