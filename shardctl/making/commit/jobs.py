@@ -198,7 +198,7 @@ def refuse_to_discard_job(folder: LocalFolder, parts: dict[str, str] | None) -> 
     """
     job, done, shown = JobFolder(folder.root), 0, folder.above.above.shown()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has not begun
-        done = len(job.markers())
+        done = sum(not name.endswith(".jsonl") for name in job.markers())  # these are rejects
     what, made, other = "shards", "", "of another version of shardctl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         record = job.record()

@@ -59,7 +59,6 @@ def begin_job(
         # the disk has its room before the plan asks for it
         sweep(target, held, [folder.name])
     elif (resumed := _unfinished_job(inputs, decision)) is not None:
-        announce(resumed)
         return resumed
     planned = plan_job(inputs, followed(inputs, decision), folder, all_types)
     refuse_full_disk(planned, announce(planned))

@@ -13,7 +13,7 @@ from shardctl.making.commit.commit import commit, kept_bytes, new_generation
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion_plan import PlannedJob
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.rejects import check_new, refuse_many_rejects
+from shardctl.making.convert.rejects import check_new
 from shardctl.making.convert.write_tables import tables_of
 from shardctl.making.notices import notice
 from shardctl.making.plan.plan import NOT_KEPT
@@ -59,14 +59,13 @@ def commit_job(
     checks: Pool | None = None,
 ) -> None:
     """Make a job that is done the dataset, which may update the `previous` one. Raises
-    TooManyRejectsError if more is rejected than `max_rejects` allows; without a limit, if most of
-    what an update has read could not be converted and samples would be lost.
+    TooManyRejectsError, without a limit `max_rejects`, if most of what an update has read could not
+    be converted and samples would be lost.
 
     An update of the dataset of before on this machine is checked first, in the processes
     `checks`, None for new ones: its tables, and the footers of its new shards. Raises DatasetError.
     """
     folder = tables_of(job, target, manifest)
-    refuse_many_rejects(folder, manifest, max_rejects)
     if previous is not None and (manifest.rejected or (job.changes and job.changes.changed)):
         checked, loses = check_new(job, folder, previous)
         if loses and max_rejects is None:

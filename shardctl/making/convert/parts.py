@@ -47,13 +47,16 @@ from shardctl.making.convert.begin import begin_job
 from shardctl.making.convert.build import build_shards, telling_what_is_done
 from shardctl.making.convert.commit_job import commit_job, written_manifest
 from shardctl.making.convert.conversion import Conversion, ConvertRequest
+from shardctl.making.convert.estimate import announce
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import PreviousDataset
+from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, PartDone, has_own_labels, result_of
 from shardctl.making.convert.run import with_inputs
 from shardctl.making.convert.write_tables import (
     Provenance,
     provenance_of,
+    tables_of,
     write_dataset,
 )
 from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
@@ -256,6 +259,8 @@ def _plan(conversion: Conversion) -> DatasetJob | ConvertResult:
     if isinstance(planned, ConvertResult):
         return planned
     job, listing = planned.job, planned.listing
+    if planned.is_resumed:
+        announce(planned)
     job = replace(job, bases=tuple(SourceBase.anywhere(base.path) for base in job.bases))
     job.save()
     parted = Parted(
@@ -383,6 +388,7 @@ def _finish(
             made = write_dataset(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
+        refuse_many_rejects(tables_of(job, target, made), made, max_rejects)
     held.check()
     commit_job(job, made, before, target, held, max_rejects)
     seconds = time.monotonic() - began

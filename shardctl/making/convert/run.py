@@ -24,11 +24,13 @@ from shardctl.making.convert.commit_job import (
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import PlannedJob, retrying_with_all_types
 from shardctl.making.convert.decision import Decision, decide, job_names
+from shardctl.making.convert.estimate import announce
 from shardctl.making.convert.existing import use_existing
 from shardctl.making.convert.listener import Listener, metered
 from shardctl.making.convert.previous import DatasetReplacedError
+from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, explained, finished
-from shardctl.making.convert.write_tables import provenance_of, write_dataset
+from shardctl.making.convert.write_tables import provenance_of, tables_of, write_dataset
 from shardctl.making.shards import engines
 from shardctl.system.scratch import scratch_folder
 
@@ -74,11 +76,11 @@ def with_inputs(
                 if conversion.options.dry_run:
                     return plan_only(inputs, decision)
                 with conversion.leased() as held:
-                    if job_names(inputs).intersection(sweep(conversion.target, held)):
-                        # a process was killed right after it had committed what is wanted
-                        conversion.target.fetch_dataset()
-                        return finished(inputs, "resumed", 0, inputs.listing)
                     try:
+                        if job_names(inputs).intersection(sweep(conversion.target, held)):
+                            # a process was killed right after it had committed what is wanted
+                            conversion.target.fetch_dataset()
+                            return finished(inputs, "resumed", 0, inputs.listing)
                         return act(inputs, decision, held)
                     finally:
                         # before the lease is released: workers of two must not write side by side
@@ -98,6 +100,9 @@ def _convert(inputs: Inputs, decision: Decision, held: WriteLease) -> ConvertRes
             manifest = written_manifest(job, target, options.keep_generations)
             if manifest is None:
                 samples, manifest = _build(planned, held)
+            else:
+                tables = tables_of(job, target, manifest)
+                refuse_many_rejects(tables, manifest, options.max_rejects)
             most, previous = options.max_rejects, planned.previous
             commit_job(job, manifest, previous, target, held, most, checks)
         return replace(finished(inputs, planned.status, samples, job), changes=job.changes)
@@ -114,6 +119,7 @@ def _build(planned: PlannedJob, held: WriteLease) -> tuple[int, Manifest]:
     if is_resumed:
         clear_partial_files(job)
         job.save()  # workers find the sources where they are now
+        announce(planned)
     target.fetch_done(job, shards)
     with telling_what_is_done(job):
         most = conversion.options.max_rejects

@@ -437,8 +437,12 @@ class RecordChoice:
         lost = self.hints.lost_records(planned.number)
         fatal = [n for n in lost if self.hints.lost[planned.number, n].stage == KEYS]
         most = 1 if planned.number in self.hints.careful else planned.unit.records
+        may_fit = True
 
         def read(part: Unit) -> Iterator[tuple[Numbers, list[str]]]:
+            nonlocal may_fit
+            if not may_fit:
+                return
             self.progress.begin(planned.number, part.first if most == 1 else WHOLE, KEYS)
             choose: Choose = lambda numbers: ~np.isin(numbers, fatal)  # noqa: E731 - one line, used once
             given = (job, planned, part, rules, schema, choose, xxhash.xxh3_64())
@@ -450,7 +454,9 @@ class RecordChoice:
                     # its time runs anew with each part: a compressed file is one unit
                     if len(keys) and most > 1:
                         self.progress.begin(planned.number, int(parsed.numbers[-1]), KEYS)
-            except (ColumnMisfit, Rejection):
+            except ColumnMisfit:
+                may_fit = False  # no key of the file does
+            except Rejection:
                 pass  # it is told where the records themselves are read
             except MemoryError:
                 if part.records > 1:

@@ -178,7 +178,8 @@ def try_units(
     have the shard built again is left to that.
     """
     planned_shard = job.planned_shard(shard)
-    nowhere = ShardWriter(pa.MockOutputStream(), job.layout.columns, job.recipe.compression)
+    schema, blocks = job.layout.columns, planned_shard.blocks
+    nowhere = ShardWriter(pa.MockOutputStream(), schema, job.recipe.compression, blocks)
     builder = builder_of(job)(job, planned_shard, progress, hints, nowhere, lambda reject: None)
     together, (_, units) = builder.units_together(first), _divided(builder)
     end = planned_shard.first_unit + planned_shard.units if on else together.stop

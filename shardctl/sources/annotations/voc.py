@@ -117,6 +117,7 @@ def read(
     annotated = sorted(matched)
     writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
     faults = read_objects(writer, annotated, matched, digest, parsed)
+    _places.cache_clear()
     names = in_order(classes)
     number = np.zeros(len(names), np.int64)
     number[[classes[name] for name in names]] = np.arange(len(names))
@@ -166,7 +167,7 @@ Record = tuple[int, dict[str, str]]
 """The line where an object begins, and the text of its elements by their paths in it."""
 
 
-QUICK = 1 << 16
+QUICK = 1 << 14
 """The largest file that is parsed quickly: what is kept of its tags takes ten times the memory."""
 
 TRIED = 1000
@@ -273,6 +274,10 @@ def parse(data: bytes) -> tuple[dict[str, str], list[Record]]:
         ) from None
     except LookupError as error:  # no such encoding
         raise ValueError(f"line 1: not XML that can be read ({error})") from None
+    finally:
+        # they refer to the parser, which would stay with them until the collector comes
+        parser.StartElementHandler = parser.EndElementHandler = None
+        parser.CharacterDataHandler = parser.StartDoctypeDeclHandler = None
     return said, objects
 
 
