@@ -215,6 +215,12 @@ def why_unread(faults: Sequence[Fault], count: int) -> list[pa.Array]:
     ]
 
 
+def roots_and_paths(files: pa.Table) -> Iterator[tuple[int, str]]:
+    """Yield the number of the source of each file, and its path there."""
+    for batch in files.select(["root", "path"]).to_batches(max_chunksize=CHUNK_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
 def write_scratch(
     path: Path,
     schema: pa.Schema,

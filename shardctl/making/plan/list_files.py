@@ -43,6 +43,7 @@ from shardctl.sources.walked import (
     WALKED_SCHEMA,
     Forms,
     Walked,
+    roots_and_paths,
     walk_sources,
     write_scratch,
 )
@@ -160,11 +161,7 @@ class Appending:
 def _folder_runs(table: pa.Table, first: int) -> Iterator[tuple[tuple[int, list[str]], int, int]]:
     """Yield files of one folder that follow each other in a table: the place of the folder in a
     walk, the first row, counted from `first` on, and the one after the last."""
-    places = (
-        (root, path.rpartition("/")[0])
-        for batch in table.select(["root", "path"]).to_batches(max_chunksize=CHUNK_ROWS)
-        for root, path in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    )
+    places = ((root, path.rpartition("/")[0]) for root, path in roots_and_paths(table))
     for (root, folder), run in groupby(places):
         end = first + sum(1 for _ in run)
         yield (root, folder.split("/") if folder else []), first, end
@@ -313,13 +310,9 @@ def _masks_among(walked: Walked, rule: LabelRule) -> Bools:
         for number, root in enumerate(walked.roots)
         if root.is_folder and (at := path_below(folder, root.base)) is not None
     ]
-    first = 0
-    for batch in walked.table.select(["root", "path"]).to_batches():
-        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        for row, (root, path) in enumerate(rows, first):
-            below = [(at, end) for n, at, end in masks if n == root and path.startswith(at)]
-            found[row] = any((at and not end) or is_mask(path, end) for at, end in below)
-        first += len(batch)
+    for row, (root, path) in enumerate(roots_and_paths(walked.table)):
+        below = [(at, end) for n, at, end in masks if n == root and path.startswith(at)]
+        found[row] = any((at and not end) or is_mask(path, end) for at, end in below)
     return found
 
 

@@ -37,7 +37,7 @@ from shardctl.sources.label_table import LabelTable
 from shardctl.sources.sidecars import declared_splits
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import FoundFile, have_changed, states_of, suffix_of
-from shardctl.sources.walked import CHUNK_ROWS
+from shardctl.sources.walked import roots_and_paths
 from shardctl.system.arguments import contradiction
 from shardctl.system.files import sha256_of
 from shardctl.system.locations import is_stored, name_of, normal, within
@@ -237,15 +237,14 @@ class Listing:
     def _grouped(self) -> tuple[list[Group], Numbers]:
         groups: dict[Group, int] = {}
         numbers, of_folder, split_of = array("i"), Group("/", ""), declared_splits()
-        for batch in self.table.select(["path", "root"]).to_batches(max_chunksize=CHUNK_ROWS):
-            for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                folder, _, name = path.rpartition("/")
-                if not self.whole:
-                    declared = split_of(name, self._place(root, path))
-                    of_folder = _group_of(folder, name, declared)
-                elif folder != of_folder.folder:
-                    of_folder = Group(folder, "")
-                numbers.append(groups.setdefault(of_folder, len(groups)))
+        for root, path in roots_and_paths(self.table):
+            folder, _, name = path.rpartition("/")
+            if not self.whole:
+                declared = split_of(name, self._place(root, path))
+                of_folder = _group_of(folder, name, declared)
+            elif folder != of_folder.folder:
+                of_folder = Group(folder, "")
+            numbers.append(groups.setdefault(of_folder, len(groups)))
         return list(groups), np.array(numbers, np.int32)
 
     @property
