@@ -418,7 +418,7 @@ def _files(
         is_odd = not are_utf8([path])
         odd = [place for place, name in enumerate(names) if is_odd or not are_utf8([name])]
         faults = dict.fromkeys(odd, _NOT_UTF8) | faults
-        path, names = printable(path), [*map(printable, names)] if odd else names
+        path, *names = (each if are_utf8([each]) else printable(each) for each in (path, *names))
     return FolderFiles(number, path, within(folder.opened), names, sizes, times, faults)
 
 

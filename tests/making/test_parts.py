@@ -283,8 +283,12 @@ def test_an_update_in_parts_that_would_lose_samples_is_refused(source, out):
     build(source, out, "1/1", **given)
     with pytest.raises(TooManyRejectsError, match="4 samples of changed files would be lost"):
         shardctl.finish(out)
+    with pytest.raises(TooManyRejectsError, match="nothing was committed"):
+        shardctl.finish(out, max_rejects=3)
     assert len(shardctl.open(out)) == before
     assert shardctl.finish(out, max_rejects="100%").samples == before - 4
+    with pytest.raises(TooManyRejectsError, match="the dataset is complete"):
+        shardctl.finish(out, max_rejects=3)
 
 
 def test_an_update_whose_dataset_has_changed_meanwhile_is_refused(source, tmp_path, out):

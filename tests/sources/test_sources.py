@@ -188,6 +188,16 @@ def test_text_files_are_samples_with_their_folders_as_classes(tmp_path, out):
     assert (reject.key, reject.error) == ("neg/c.txt", "not-utf8")
 
 
+def test_a_name_that_is_not_utf8_rejects_its_file_alone(tmp_path, out):
+    names = ["a\u3000b/c\u202fd.txt", "a\u3000b/\u00a0\n.txt", "e.txt"]
+    for name in (*names, "a\u3000b/\udcff.txt", "\udcfe.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("fine")
+    found = converted(tmp_path / "in", out, labels="none")
+    assert {sample["key"] for sample in found} == {*names}
+    assert {reject.error for reject in rejects_of(out)} == {"name-not-utf8"}
+
+
 JSON = st.recursive(
     st.none()
     | st.booleans()

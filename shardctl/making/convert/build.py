@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from shardctl.errors import DiskFullError, SourceGoneError, StorageError, TooManyRejectsError
+from shardctl.errors import DiskFullError, SourceGoneError, StorageError
 from shardctl.format.arrays import Bools
 from shardctl.making.commit.jobs import finished_shards
 from shardctl.making.convert.listener import SPARE_DISK, Listener
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.rejects import count_rejects
+from shardctl.making.convert.rejects import count_rejects, too_many
 from shardctl.making.options import reject_limit
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.engines.local import Engine
@@ -45,11 +45,7 @@ def build_shards(
         rejected, samples = rejected + work.rejected, samples + work.samples
         listener.progress(work)
         if rejected > limit:
-            raise TooManyRejectsError(
-                f"{count_rejects(rejected, job.expected)} so far, more than --max-rejects allows; "
-                "nothing was committed. Fix or remove them, or run this again with a higher "
-                "limit"
-            )
+            raise too_many(f"{count_rejects(rejected, job.expected)} so far")
 
     left = chosen.copy()
     for shard, done in finished_shards(job, chosen):

@@ -13,9 +13,10 @@ from shardctl.making.commit.commit import commit, kept_bytes, new_generation
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.conversion_plan import PlannedJob
 from shardctl.making.convert.previous import PreviousDataset
-from shardctl.making.convert.rejects import check_new
+from shardctl.making.convert.rejects import check_new, count_rejects, too_many
 from shardctl.making.convert.write_tables import tables_of
 from shardctl.making.notices import notice
+from shardctl.making.options import reject_limit
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import DatasetJob
 from shardctl.system.folders import LocalFolder
@@ -27,17 +28,26 @@ MUCH_KEPT = 0.1
 notice."""
 
 
-def written_manifest(job: DatasetJob, target: Target, keep: int | None) -> Manifest | None:
+def written_manifest(
+    job: DatasetJob, target: Target, keep: int | None, max_rejects: str | int | None
+) -> Manifest | None:
     """Return the manifest of a job whose tables an earlier call has written, which keeps as many
-    generations (None: as it says); None if none has."""
+    generations (None: as it says); None if none has. Raises TooManyRejectsError."""
     folder, there = LocalFolder(new_generation(target, job.id)), target.manifest()
     known = {each.path for each in there.history} if there is not None else set[str]()
     with contextlib.suppress(DatasetError):  # it is not there, or was torn when the power failed
         manifest = Manifest.load(folder)
         kept = known.issuperset(each.path for each in manifest.kept)  # none was swept since
         if kept and keep in (None, manifest.keep):
+            refuse_many(manifest, max_rejects)
             return manifest
     return None
+
+
+def refuse_many(manifest: Manifest, max_rejects: str | int | None) -> None:
+    """Raise TooManyRejectsError if a job that is done has more rejects than a limit allows."""
+    if manifest.rejected > reject_limit(max_rejects, manifest.inputs):
+        raise too_many(count_rejects(manifest.rejected, manifest.inputs))
 
 
 def checking_pool(planned: PlannedJob) -> contextlib.AbstractContextManager[Pool | None]:

@@ -45,7 +45,7 @@ from shardctl.making.commit.jobs import (
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.begin import begin_job
 from shardctl.making.convert.build import build_shards, telling_what_is_done
-from shardctl.making.convert.commit_job import commit_job, written_manifest
+from shardctl.making.convert.commit_job import commit_job, refuse_many, written_manifest
 from shardctl.making.convert.conversion import Conversion, ConvertRequest
 from shardctl.making.convert.estimate import announce
 from shardctl.making.convert.listener import Listener
@@ -56,7 +56,6 @@ from shardctl.making.convert.run import with_inputs
 from shardctl.making.convert.write_tables import (
     Provenance,
     provenance_of,
-    tables_of,
     write_dataset,
 )
 from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
@@ -331,12 +330,18 @@ def finish(
         folder = target.folder
         if parted_jobs(folder):
             with target.lease_beside_parts(wait) as held:
-                if jobs := parted_jobs(folder):
+                jobs = parted_jobs(folder)
+                if jobs and not has_made(jobs[0].root, target.manifest()):
                     return _finish(jobs[0], target, max_rejects, held, wait, began, shown)
+                # it was committed by a call that was killed
+                target.await_parts(wait)
+                sweep(target, held)
         target.fetch_dataset()
         if not folder.path(MANIFEST).exists():
             raise _nothing_to_finish(folder.shown())
-        target.refuse_lost_files(Manifest.load(folder))
+        manifest = Manifest.load(folder)
+        target.refuse_lost_files(manifest)
+        refuse_many_rejects(folder, manifest, max_rejects)
         return result_of(folder, "up-to-date", time.monotonic() - began)
 
 
@@ -358,12 +363,6 @@ def _finish(
 ) -> ConvertResult:
     """Make the dataset of the job in a folder."""
     folder, there = target.folder, target.manifest()
-    if has_made(job_folder.root, there):
-        # it was committed by a call that was killed
-        target.await_parts(waiting)
-        sweep(target, held)
-        target.fetch_dataset()
-        return result_of(folder, "up-to-date", time.monotonic() - began)
     recipe_files = job_folder.path(RECIPE_FOLDER)
     parted = Parted.load(job_folder.root)
     if parted is None:
@@ -376,7 +375,7 @@ def _finish(
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    made = written_manifest(job, target, parted.closing.keep)
+    made = written_manifest(job, target, parted.closing.keep, max_rejects)
     if made is None:
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()
@@ -388,7 +387,7 @@ def _finish(
             made = write_dataset(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
-        refuse_many_rejects(tables_of(job, target, made), made, max_rejects)
+            refuse_many(made, max_rejects)
     held.check()
     commit_job(job, made, before, target, held, max_rejects)
     seconds = time.monotonic() - began

@@ -96,6 +96,14 @@ def refuse_many_rejects(folder: LocalFolder, manifest: Manifest, most: str | int
         )
 
 
+def too_many(rejected: str) -> TooManyRejectsError:
+    """Return why a job does not become the dataset, of whose inputs so many were rejected."""
+    return TooManyRejectsError(
+        f"{rejected}, more than --max-rejects allows; nothing was committed. Fix or remove them, or "
+        "run this again with a higher limit"
+    )
+
+
 def is_failing(probe: Probe) -> bool:
     """Return whether more than half of the inputs that were tried cannot be converted.
 

@@ -28,9 +28,8 @@ from shardctl.making.convert.estimate import announce
 from shardctl.making.convert.existing import use_existing
 from shardctl.making.convert.listener import Listener, metered
 from shardctl.making.convert.previous import DatasetReplacedError
-from shardctl.making.convert.rejects import refuse_many_rejects
 from shardctl.making.convert.result import ConvertResult, explained, finished
-from shardctl.making.convert.write_tables import provenance_of, tables_of, write_dataset
+from shardctl.making.convert.write_tables import provenance_of, write_dataset
 from shardctl.making.shards import engines
 from shardctl.system.scratch import scratch_folder
 
@@ -97,14 +96,11 @@ def _convert(inputs: Inputs, decision: Decision, held: WriteLease) -> ConvertRes
         planned = begin_job(inputs, decision, held, all_types)
         job, samples = planned.job, 0
         with checking_pool(planned) as checks:
-            manifest = written_manifest(job, target, options.keep_generations)
+            keep, most = options.keep_generations, options.max_rejects
+            manifest = written_manifest(job, target, keep, most)
             if manifest is None:
                 samples, manifest = _build(planned, held)
-            else:
-                tables = tables_of(job, target, manifest)
-                refuse_many_rejects(tables, manifest, options.max_rejects)
-            most, previous = options.max_rejects, planned.previous
-            commit_job(job, manifest, previous, target, held, most, checks)
+            commit_job(job, manifest, planned.previous, target, held, most, checks)
         return replace(finished(inputs, planned.status, samples, job), changes=job.changes)
 
     return retrying_with_all_types(make)
