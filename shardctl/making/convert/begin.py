@@ -42,7 +42,7 @@ def plan_only(inputs: Inputs, decision: Decision) -> ConvertResult:
 def begin_job(
     inputs: Inputs, decision: Decision, held: WriteLease, all_types: bool = False
 ) -> PlannedJob:
-    """Return the unfinished job that was decided on, else plan a job and begin it.
+    """Return the unfinished job that was decided on. Without one, plan a job and begin it.
 
     `all_types` throws an unfinished one away: the types of fields are found in all records. The
     caller holds the lease. Raises DatasetReplacedError if the dataset is another one than that

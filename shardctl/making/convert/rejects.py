@@ -1,5 +1,5 @@
-"""Rejected inputs: whether there are too many of them, copies of them for inspection, and what an
-update knows of them, and of records that were pruned, before it reads them."""
+"""Rejected inputs: limits, and copies for inspection. And what an update knows of rejects and of
+pruned records before it reads them."""
 
 from __future__ import annotations
 

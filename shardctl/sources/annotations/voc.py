@@ -209,10 +209,11 @@ def _parse_quickly(data: bytes) -> tuple[dict[str, str], list[Record]]:
 
 @lru_cache(256)
 def _places(*tags: str) -> list[list[tuple[str, int]]]:
-    """Return the paths of the elements outside of objects, and of those in each object, each with
-    the place of its text among those that follow the tags; -1 for one without.
+    """Return where the texts of elements are: first of those outside of objects, then of those in
+    each object.
 
-    Raises ValueError as `parse` does, and for what is no element, or another encoding.
+    Each path has the place of its text among those that follow the tags, -1 for one without text.
+    Raises ValueError as `parse` does, for another encoding, and for comments and the like.
     """
     begin = tags[0].lower().replace("'", '"')
     if any(tag[:1] in ("?", "!") for tag in tags[begin[:1] == "?" :]) or (
