@@ -573,7 +573,10 @@ def read_small(text: str, limit: int) -> bytes:
     descriptor = ordinary(local_copy(text), os.O_RDONLY)  # a file object takes as long to make
     try:
         # a buffer of the limit would take longer than the reading
-        data = os.read(descriptor, min(os.fstat(descriptor).st_size, limit) + 1)
+        most, data = min(os.fstat(descriptor).st_size, limit) + 1, b""
+        # one call may return less than there is: of a file on a network
+        while len(data) < most and (part := os.read(descriptor, most - len(data))):
+            data += part
     finally:
         os.close(descriptor)
     if len(data) > limit:

@@ -17,7 +17,7 @@ from tars import tar
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
-from shardctl.sources.files import SourceRoot
+from shardctl.sources.files import SourceRoot, read_small
 from shardctl.sources.walk import walk
 
 
@@ -306,3 +306,10 @@ def test_sources_that_describe_or_label_others_give_something(tmp_path, out):
     (made / "00000.tar").write_bytes(tar([("a.txt", b"1")]))
     files = [made / f"00000{ending}" for ending in (".tar", "_stats.json", ".parquet")]
     assert convert(files, tmp_path / "table").samples == 1
+
+
+def test_a_small_file_is_whole_where_one_call_returns_some_of_it(tmp_path, monkeypatch):
+    file, real = tmp_path / "labels.txt", os.read
+    file.write_bytes(b"0 0.5 0.5 0.1 0.1\n" * 3)
+    monkeypatch.setattr(os, "read", lambda descriptor, most: real(descriptor, min(most, 7)))
+    assert read_small(str(file), 100) == file.read_bytes()

@@ -1,5 +1,4 @@
-"""The list of inputs, of whose table a walk has written the rows, and what is said of them by labels
-files, annotations and the names of folders."""
+"""The list of inputs: its table, the groups of its files, and what labels files and annotations say."""
 
 from __future__ import annotations
 
