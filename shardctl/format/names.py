@@ -31,7 +31,8 @@ GENERATIONS = "generations"
 of its manifest."""
 
 STAGING = ".shardctl"
-"""The folder inside a dataset's folder that holds everything until the commit."""
+"""The folder inside a dataset's folder with the jobs that are not committed: their plans, and what
+became of their shards. New shards and tables lie beside the others already."""
 
 LEASE_KEY = f"{STAGING}/lease.json"
 """The lease of a dataset on a store, below its URL."""

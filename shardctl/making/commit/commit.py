@@ -300,7 +300,7 @@ def kept_bytes(target: Target) -> int:
 # --- a dataset of format 2 becomes one of format 3 ---
 
 
-def upgrade(target: Target, held: WriteLease) -> bool:
+def upgrade_format_2(target: Target, held: WriteLease) -> bool:
     """Write the tables of a dataset of format 2 as format 3 has them, beside its shards, which stay
     where they are: it is the same generation. Return whether it was one."""
     there = target.manifest()

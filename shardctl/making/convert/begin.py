@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from shardctl.errors import DatasetError
-from shardctl.making.commit.commit import sweep, upgrade
+from shardctl.making.commit.commit import sweep, upgrade_format_2
 from shardctl.making.commit.jobs import begin, refuse_to_discard, unfinished
 from shardctl.making.commit.target import WriteLease
 from shardctl.making.convert.conversion import Inputs
@@ -52,7 +52,7 @@ def begin_job(
     conversion.refuse_replaced(inputs.manifest)
     gives_way = (DatasetError,) if conversion.options.overwrite else ()
     with contextlib.suppress(*gives_way):  # damaged or not
-        if upgrade(target, held):
+        if upgrade_format_2(target, held):  # the inputs were listed beside the old one
             raise DatasetReplacedError
     folder = conversion.staging.path(job_name(inputs, decision))
     if all_types:

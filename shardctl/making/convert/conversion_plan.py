@@ -209,7 +209,8 @@ def plan_job(
 ) -> PlannedJob:
     """Plan the conversion, whose job will be in `folder`, once some records were tried.
 
-    `before` is the dataset that is brought up to date, None for none. With `all_types` the types of
+    `before` is the dataset that is brought up to date, None for none: what it records tells what
+    the new ones will be, and none is tried. With `all_types` the types of
     fields are found in all records; without, in some of them, and only where these do not show all,
     in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
@@ -217,7 +218,7 @@ def plan_job(
     draft, why = None, "new records have other types"
     if before is not None and not all_types:
         try:
-            draft = _draft_beside(inputs, before, files)
+            draft = _draft_update(inputs, before, files)
             why = ""
         except _MadeAnewError as reason:
             why = str(reason)
@@ -271,7 +272,7 @@ def write_plan(planned: PlannedJob) -> list[str]:
     of_old = np.full(len(job.plan), -1, np.int64)
     for part, first in zip(parts, job.first_units.tolist(), strict=True):
         if part.kept == NOT_KEPT:
-            own = stays.of_old[part.old_from : part.old_to]
+            own = stays.old_row[part.old_from : part.old_to]
             of_old[first : first + len(own)] = own
     write_reused(job, before, of_old)
     hide_pruned(folder / FILES, before.state.pruned)
@@ -283,7 +284,7 @@ class Stays:
     """What an update keeps of the dataset that is there.
 
     `rows` are the rows of the old plan whose units stay in their shards (JOB_PLAN_SCHEMA), with the
-    numbers of files as they are listed now. `of_old` has the old row of each, -1 if its content has
+    numbers of files as they are listed now. `old_row` has the old row of each, -1 if its content has
     changed: (rows,).
 
     The others have a value for each old shard, (shards,). `split_of` is the number of its split
@@ -293,7 +294,7 @@ class Stays:
     """
 
     rows: pa.Table
-    of_old: Numbers
+    old_row: Numbers
     split_of: Numbers
     number: Numbers
     end: Numbers
@@ -396,8 +397,7 @@ def _shards_of_split(
             taken += more
         count = -(-(new - taken) // full)
     after = max((part.number + 1 for part in parts), default=0)  # some may be missing
-    for number, (start, end) in enumerate(planner.divided(split, count, taken), after):
-        parts.append(ShardParts(split, number, end - start, start, end))
+    parts += planner.divided(split, count, taken, after)
     return SplitPlan(name, total, expected, len(parts)), parts
 
 
@@ -609,7 +609,7 @@ class _MadeAnewError(Exception):
     """All shards must be made again; the message is why, as the end of a sentence."""
 
 
-def _draft_beside(inputs: Inputs, before: PreviousDataset, files: Path) -> Draft:
+def _draft_update(inputs: Inputs, before: PreviousDataset, files: Path) -> Draft:
     """Find what changes in the dataset `before`, and what stays. The table of files is written to
     `files`; notices are added to a list of its own. Raises _MadeAnewError, InputError."""
     recipe, rules, manifest = inputs.recipe, inputs.rules, before.manifest
@@ -753,12 +753,13 @@ def _stays(
     before: PreviousDataset, matching: Matching, splitting: Splitting, discovery: Discovery
 ) -> tuple[Stays, Bools, Units]:
     """Return what stays of the dataset before; which files are put into shards anew, (files,): new
-    ones, those that change their split, and changed ones of many records; and their units."""
+    ones, those that change their split, and changed ones of many records; and their units, with
+    those of all other files that are one record each."""
     listing, shards, shard = discovery.listing, len(before.table), before.units("shard")
     numbers = {name: number for number, name in enumerate(splitting.names)}
     places = [(numbers.get(entry.split, -1), entry.number) for entry in before.table]
     split_of, number = np.array(places, np.int64).reshape(-1, 2).T
-    now = matching.now[before.units("file")]
+    now = matching.new_row[before.units("file")]
     stays, same = (now >= 0) & (split_of[shard] >= 0), matching.same[now]
     if splitting.of_file is not None:
         stays &= splitting.of_file[now] == split_of[shard]
@@ -766,7 +767,7 @@ def _stays(
         stays &= same
     is_touched, changed = np.zeros(shards, bool), stays & ~same
     is_touched[shard[~stays | changed]] = True
-    of_old = np.where(changed, -1, np.arange(len(stays)))[stays]
+    old_row = np.where(changed, -1, np.arange(len(stays)))[stays]
     plan = before.plan if stays.all() else before.plan.filter(pa.array(stays))
     now, shard = now[stays], shard[stays]
     records = sums_of(numbers_of(plan["records"]), shard, shards)
@@ -780,4 +781,4 @@ def _stays(
         columns["size"] = column_of(numbers_of(listing.table["size"])[now])
         faults = [units.faults.get(file) for file in now.tolist()] if units.faults else []
     rows = pa.table([*columns.values(), *why_unread(faults, len(now))], schema=JOB_PLAN_SCHEMA)
-    return Stays(rows, of_old, split_of, number, end, records, is_touched), is_new, units
+    return Stays(rows, old_row, split_of, number, end, records, is_touched), is_new, units

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Literal
@@ -56,7 +56,7 @@ def decide(inputs: Inputs) -> Decision:
     there, options = inputs.manifest, inputs.conversion.options
     if there is None or options.overwrite:
         return Decision.MAKE
-    verdict = verdict_on(differing_parts(there.fingerprint_parts, inputs.parts))
+    verdict = verdict_on(there.fingerprint_parts, inputs.parts)
     if verdict == "up-to-date" and not (options.update and tuple(inputs.sources) != there.sources):
         return Decision.NOTHING
     if not (options.update or options.append):
@@ -100,36 +100,40 @@ OF_BYTES = ("shardctl", "format", "pyarrow")
 Verdict = Literal["up-to-date", "update", "anew"]
 
 
-def verdict_on(differing: Collection[str]) -> Verdict:
-    """Return what becomes of a dataset where a conversion differs from it in these parts of the
-    fingerprint.
+def verdict_on(before: Mapping[str, str], now: Mapping[str, str]) -> Verdict:
+    """Return what becomes of a dataset, by the parts of its fingerprint, where those of a
+    conversion are what they are now.
 
     It is `up-to-date` if only versions differ: it is complete, and can be used. An `update` follows
     other inputs and labels. Where anything else differs, the conversion makes the dataset `anew`.
     """
-    if set(differing) <= {VERSIONS}:
+    if {*differing_parts(before, now)} <= {VERSIONS}:
         return "up-to-date"
-    return "update" if set(differing) <= set(FOLLOWED) else "anew"
+    return "update" if _why_not_followed(before, now) is None else "anew"
+
+
+def _why_not_followed(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> tuple[str, dict[str, str]] | None:
+    """Return why a dataset cannot be brought up to date, by the parts of its fingerprint: the
+    notice, and its values; None if it can."""
+    if not all(before.get(name, "lost") for name in now):
+        return "fingerprint-lost", {}
+    if names := [name for name in differing_parts(before, now) if name not in FOLLOWED]:
+        return "other-settings", {"differs": " and ".join(names)}
+    versions = [_of_values(parts.get(VERSIONS, "")) for parts in (before, now)]
+    if versions[0] != versions[1]:
+        return "made-by-other-versions", {"changes": version_changes(*versions)}
+    return None
 
 
 def _refuse_to_follow(inputs: Inputs, there: Manifest) -> None:
     """Raise DatasetError or InputError if the dataset that is there cannot be brought up to
     date."""
-    options, before, shown = (
-        inputs.conversion.options,
-        there.fingerprint_parts,
-        inputs.conversion.folder.shown(),
-    )
+    options, shown = inputs.conversion.options, inputs.conversion.folder.shown()
     refuse_written(inputs.conversion.folder.text, there)
-    if not all(before.get(name, "lost") for name in inputs.parts):
-        raise DatasetError(notice("fingerprint-lost", dataset=shown))
-    names = [name for name in differing_parts(before, inputs.parts) if name not in FOLLOWED]
-    if names:
-        raise DatasetError(notice("other-settings", dataset=shown, differs=" and ".join(names)))
-    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(inputs.parts[VERSIONS])
-    if made_by != now:
-        changes = version_changes(made_by, now)
-        raise DatasetError(notice("made-by-other-versions", dataset=shown, changes=changes))
+    if refused := _why_not_followed(there.fingerprint_parts, inputs.parts):
+        raise DatasetError(notice(refused[0], dataset=shown, **refused[1]))
     moved = [SourceRoot.of(old).recorded for old in options.moved_from]
     if options.append:
         moved = inputs.sources[: len(there.sources)]
@@ -292,4 +296,4 @@ def explain(inputs: Inputs, manifest: Manifest) -> Explanation:
         for paths, at in ((now, new), (table["path"], np.flatnonzero(gone)), (now, known[~same])):
             examples = paths.take(pa.array(at[:SHOWN])).to_pylist()
             files.append(Files(len(at), tuple(examples)))
-    return Explanation(verdict_on(differ), differ, tuple(found), *files)
+    return Explanation(verdict_on(before, parts), differ, tuple(found), *files)

@@ -6,7 +6,7 @@ import contextlib
 
 from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.format.manifest import Manifest
-from shardctl.making.commit.commit import sweep, upgrade
+from shardctl.making.commit.commit import sweep, upgrade_format_2
 from shardctl.making.commit.jobs import has_made
 from shardctl.making.convert.conversion import Conversion, Inputs
 from shardctl.making.convert.rejects import refuse_many_rejects
@@ -53,7 +53,7 @@ def _keeping_as_asked(conversion: Conversion, manifest: Manifest) -> Manifest:
                     sweep(target, held)
         return manifest
     with conversion.leased() as held:
-        upgrade(conversion.target, held)
+        upgrade_format_2(conversion.target, held)
         manifest = Manifest.load(conversion.folder).keeping(keep)
         conversion.target.replace_manifest(manifest.to_json().encode(), held)
         sweep(conversion.target, held)

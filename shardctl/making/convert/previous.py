@@ -181,31 +181,31 @@ NO_LABEL = np.iinfo(np.int64).min
 class Matching:
     """The files of a listing beside those of the dataset.
 
-    `before` has the row of each listed file in the dataset's table of files, -1 where it is new,
+    `old_row` has the row of each listed file in the dataset's table of files, -1 where it is new,
     and `same` says which of them are as they were, with the same labels and annotations: (files,)
     each. The dataset has `files_before`.
     """
 
-    before: Numbers
+    old_row: Numbers
     same: Bools
     files_before: int
 
     @cached_property
-    def now(self) -> Numbers:
+    def new_row(self) -> Numbers:
         """The row in the listing of each of the dataset's files, -1 where it is gone: (files
         before,)."""
         rows = np.full(self.files_before, -1, np.int64)
-        known = np.flatnonzero(self.before >= 0)
-        rows[self.before[known]] = known
+        known = np.flatnonzero(self.old_row >= 0)
+        rows[self.old_row[known]] = known
         return rows
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """How many files are new, are gone, and are there as before but differ in their content,
         their labels or their annotations."""
-        added = int((self.before < 0).sum())
-        changed = int(((self.before >= 0) & ~self.same).sum())
-        return added, self.files_before - len(self.before) + added, changed
+        added = int((self.old_row < 0).sum())
+        changed = int(((self.old_row >= 0) & ~self.same).sum())
+        return added, self.files_before - len(self.old_row) + added, changed
 
 
 def match_files(before: PreviousDataset, files: Path) -> Matching:

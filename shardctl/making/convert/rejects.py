@@ -292,7 +292,7 @@ def check_new(job: DatasetJob, new: LocalFolder, before: PreviousDataset) -> tup
     matching = match_files(before, job.folder / FILES)
     is_new, paths = ~matching.same, job.files["path"]
     files = np.flatnonzero(is_new)
-    rows, samples = matching.before[files], np.zeros(len(files), np.int64)
+    rows, samples = matching.old_row[files], np.zeros(len(files), np.int64)
     samples[rows >= 0] = before.samples_of_files[rows[rows >= 0]]
     plan = open_table(new, PLAN, PLAN_SCHEMA)
     rejected, made, planned = (
@@ -303,7 +303,7 @@ def check_new(job: DatasetJob, new: LocalFolder, before: PreviousDataset) -> tup
         planned //= len(job.splits)
     # Blank lines are no records, which a plan counts, unless samples are joined of several records.
     records = planned if job.recipe.joins else np.minimum(planned, made + rejected)
-    empty = (rows < 0) & (rejected > 0) & (job.fields is not None)
+    empty = (rows < 0) & (rejected > 0) & (not job.whole)
     empty = (records <= rejected) & (empty | (samples > 0))
     many = int(rejected.sum()) > int(records.sum()) * MANY_REJECTS
     if not (many or empty.any()):
@@ -371,7 +371,7 @@ def _rejected(job: Job, before: PreviousDataset, of_old: Numbers) -> Iterator[Kn
     """Yield the rejects of unchanged units of files of many records, in the shards that are built
     again."""
     rows = np.flatnonzero(of_old >= 0)
-    if not len(rows) or job.fields is None:
+    if not len(rows) or job.whole:
         return
     row_of = dict(zip(of_old[rows].tolist(), rows.tolist(), strict=True))
     samples, counts = before.units("samples"), before.units("rejected")
@@ -481,7 +481,7 @@ def _digest_of(job: Job, path: str, opened: str, unit: Unit) -> int | None:
 def moved_records(job: Job, matching: Matching) -> list[str]:
     """Warn of records that may be in another split than before: the path of their file and their
     number decide."""
-    if job.fields is None or job.draw is None or job.draw.by_key or job.draw.group is not None:
+    if job.whole or job.draw is None or job.draw.by_key or job.draw.group is not None:
         return []
     added, removed, changed = matching.counts
     if not changed and not (added and removed):
@@ -494,7 +494,7 @@ def _not_told(
 ) -> tuple[dict[str, list[int]], dict[str, dict[int, PrunedUnit | None]]]:
     """Return the pruned records of files of many records that cannot be told any more, by the path
     of their file, which was written anew; and those of files that have gone now."""
-    if not before.pruned or job.fields is None:
+    if not before.pruned or job.whole:
         return {}, {}
     matched = {
         (job.planned_at(unit).file.path, record)

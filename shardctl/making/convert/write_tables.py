@@ -138,7 +138,7 @@ def write_dataset(
     if changes is not None:
         numbers = (changes.added, changes.removed, changes.changed)
     if first_frames:
-        advice = "" if job.fields is not None else "; --frames all takes all"
+        advice = "; --frames all takes all" if job.whole else ""
         said = notice("several-frames", images=counted(first_frames, "image"), advice=advice)
         if said not in job.notices:
             job.notices.append(said)

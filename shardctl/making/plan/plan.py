@@ -4,10 +4,10 @@ unit in Python objects."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -203,23 +203,22 @@ class Planner:
             return [1.0] * len(self.names)
         return np.diff([0.0, *self.draw.edges, 1.0]).tolist()  # type: ignore[no-any-return]
 
-    def divided(self, split: int, count: int, first: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield where so many shards begin and end among the records of a split from `first` on;
+    def divided(
+        self, split: int, count: int, first: int = 0, number: int = 0
+    ) -> Iterator[ShardParts]:
+        """Yield so many shards of the records of a split from `first` on, from this number on;
         their sizes differ by 1 at most."""
         left = self.records[split] - first
-        return pairwise(first + left * number // max(1, count) for number in range(count + 1))
+        edges = (first + left * place // max(1, count) for place in range(count + 1))
+        for place, (start, end) in enumerate(pairwise(edges), number):
+            yield ShardParts(split, place, end - start, start, end)
 
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
-        divided = (enumerate(self.divided(*each)) for each in enumerate(shards))
-        new = [
-            ShardParts(split, number, end - start, start, end)
-            for split, of_split in enumerate(divided)
-            for number, (start, end) in of_split
-        ]
+        new = chain.from_iterable(self.divided(*each) for each in enumerate(shards))
         self.write_parts(folder, new, NO_ROWS)
 
-    def write_parts(self, folder: Path, shards: Sequence[ShardParts], old: pa.Table) -> None:
+    def write_parts(self, folder: Path, shards: Iterable[ShardParts], old: pa.Table) -> None:
         """Write plan.arrow and shards.arrow; `old` are the rows of the plan before that stay."""
         rows, first = array("q"), 0
         with plan_table(folder, JOB_PLAN_SCHEMA) as add:

@@ -241,7 +241,7 @@ class _Trial:
             job.recipe, transform=(), variants=1, store=ImageEncoding.parse(SOURCE_STORE)
         )
         content = draft.listing.kind.columns
-        if job.fields is not None:
+        if not job.whole:
             content = without_key(renamed(without_nulls(job.fields), job.renames), recipe)
         of_records = {
             name: role
@@ -274,7 +274,7 @@ def _tried(job: Job, shard: int) -> Tried:
     """Return what became of the one record of a shard."""
     planned, done = job.planned_at(shard), read_marker(job.marker_path(shard))
     reject = next(job.rejects(shard), None)
-    size = planned.unit.size if job.fields is None else None
+    size = planned.unit.size if job.whole else None
     records = tuple(_records(job.shards_root / done.path))
     return Tried(planned.key(), size, None, records, done.counts.cut_off or 0, reject)
 

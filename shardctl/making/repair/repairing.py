@@ -307,7 +307,7 @@ class Repair:
                 plan = open_table(self.dataset, PLAN)
             else:
                 job, plan = made.fresh_job(engine), None
-                if job.draw is None and job.records != manifest.inputs and job.fields is None:
+                if job.draw is None and job.records != manifest.inputs and job.whole:
                     raise DatasetError(
                         f"the sources have {job.records} inputs now, and had {manifest.inputs}; "
                         f"{ANEW}"

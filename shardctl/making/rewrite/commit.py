@@ -43,7 +43,7 @@ from shardctl.making.commit.commit import (
     making_generation,
     now,
     sweep,
-    upgrade,
+    upgrade_format_2,
 )
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.convert.decision import without_planned
@@ -203,7 +203,7 @@ def rewriting(
     waiting = (lambda owner: None) if if_running == "wait" else None
     with open_target(destination_of(dst, ())) as target, target.lease(waiting) as held:
         sweep(target, held)
-        upgrade(target, held)
+        upgrade_format_2(target, held)
         with open_location(dst) as place, making_generation(target, held) as new:
             yield SourceDataset(place.whole), new
 

@@ -65,7 +65,7 @@ class ShardBuilder(ShardInMaking):
         self.begin(planned)
         rejection = None
         try:
-            if self.job.fields is None:
+            if self.job.whole:
                 self._add_file()
             else:
                 self._add_records()
@@ -506,7 +506,7 @@ class ModelBuilder(ShardBuilder):
     def units_together(self, unit: int) -> range:
         """Return the units that this one must be made with: those of its group, where units are
         records."""
-        if self.job.fields is not None:
+        if not self.job.whole:
             return range(unit, unit + 1)
         first = unit - (unit - self.planned_shard.first_unit) % self._records_together
         return range(first, first + self._records_together)
@@ -527,7 +527,7 @@ class ModelBuilder(ShardBuilder):
 
     def _reject_unit(self, rejection: Rejection) -> None:
         """Have a file that is one record wait, to be told of in its turn."""
-        if self.job.fields is None:
+        if self.job.whole:
             self._wait(None, rejection=rejection.bare())
         else:
             super()._reject_unit(rejection)
@@ -585,7 +585,7 @@ def builder_of(job: Job) -> type[ShardBuilder]:
     """Return the class that builds the shards of a job."""
     if job.recipe.models:
         return ModelBuilder
-    if job.fields is None:
+    if job.whole:
         return BatchBuilder if job.recipe.batch_transforms else ShardBuilder
     if job.recipe.store is not None or job.has_image_columns:
         return ShardBuilder

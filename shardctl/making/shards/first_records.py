@@ -96,7 +96,7 @@ def inspect_first_records(
         if masks
         or (
             _unsized(planned.file.columns) is not None
-            if job.fields is None
+            if job.whole
             else OBJECTS in job.annotation_rules
         )
     ]
@@ -127,7 +127,7 @@ def inspect_first_records(
             notices += evidence.notices(printable(name), among)
             if (frame := evidence.frame()) is not None:
                 frames[old_names[name]] = frame
-    if job.fields is not None and frames:
+    if not job.whole and frames:
         job = replace(job, fields=with_said(job.fields, FRAME, frames))
     notices += _said_of_boxes(job, look)
     warnings = [
@@ -278,12 +278,12 @@ def _said_of_boxes(job: Job, look: _Look) -> Iterable[str]:
     """Say which boxes are not as they should be. Raises InputError if all of those of records are
     shares."""
     used = bool(job.recipe.moving) or look.rule.boxes != "keep" or look.rule.frame != "auto"
-    if job.fields is not None and used and look.with_boxes and look.shares == look.with_boxes:
+    if not job.whole and used and look.with_boxes and look.shares == look.with_boxes:
         raise InputError(
             f"{why_shares('the records')}, or keep the objects with --unmoved {OBJECTS}"
         )
     # those of labels files are counted where they are read
-    degenerate = look.degenerate if job.fields is not None else 0
+    degenerate = 0 if job.whole else look.degenerate
     for said in said_of_boxes(look.outside, degenerate, look.rule):
         yield f"{OBJECTS}: of {counted(look.count, 'image')} that were looked at, {said}"
 

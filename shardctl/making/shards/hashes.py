@@ -143,7 +143,7 @@ class TextHashTask(PrePlanTask):
         Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
         """
         job, planned = job_in(self.folder), self._units[number]
-        if job.fields is None:
+        if job.whole:
             fields = fields_of(job, planned, read_whole(job, planned))
             whole = records_of_file(planned.file_number, planned.key(), fields)
             return self._compare(number, [whole], progress)

@@ -428,7 +428,7 @@ def requests_of(job: Job, planned: PlannedUnit) -> Sequence[ReadRequest]:
     if planned.fault is not None:
         return ()
     version = job.version_of(file)
-    if job.fields is not None:
+    if not job.whole:
         return (ReadRequest(path, file.size, version, False),)
     wanted = ReadRequest(path, planned.unit.size, version, True)
     mask = mask_path(job, planned)

@@ -351,7 +351,9 @@ J = TypeVar("J", bound="Job")
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to build any shard. `folder` holds everything of it until the commit.
+    """What a worker needs to build any shard. `folder` has its plan, and what became of each shard.
+    The shards themselves are among those of the dataset from the beginning, where no manifest names
+    them before the commit.
 
     `fields`, `by_field` and `draw` say how files of many records are read (RecordReading).
     `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
@@ -553,6 +555,11 @@ class Job:
         """How many records it has, rejected or not, each in one split: about, where they are
         drawn."""
         return sum(split.expected for split in self.splits)
+
+    @property
+    def whole(self) -> bool:
+        """Whether each file is one record; else it has many."""
+        return self.fields is None
 
     def write_known(self, lines: Iterable[KnownLine]) -> None:
         """Have these records rejected."""

@@ -115,7 +115,7 @@ def record_of_marker(path: Path) -> Json:
     return dict(json.loads(metadata[b"done"]))
 
 
-def marker_of(done: ShardMarker) -> bytes:
+def marker_bytes(done: ShardMarker) -> bytes:
     """Return the marker of a finished shard."""
     jpegs = done.jpegs and done.jpegs.to_json()
     record = {**vars(done), "facts": asdict(done.facts), "jpegs": jpegs}

@@ -91,7 +91,7 @@ def read_unit(
 
     Raises Rejection, Misfit, SourceGoneError.
     """
-    assert job.fields is not None, "a format reads into columns"
+    assert not job.whole, "a format reads into columns"
     rules = job.recipe.record_reading
     parts: Iterable[Parsed] = read_fields(job, planned, unit, rules, job.fields, choose, digest)
     if ahead is not None:
@@ -336,7 +336,7 @@ class FirstRecords:
         job, hints = self.job, self.hints
         self.progress.begin(planned.number)
         hints.refuse_lost(planned.number)
-        if job.fields is None:
+        if job.whole:
             fields = fields_of(job, planned, read_whole(job, planned))
             mask = read_mask(job, planned)
             yield None, fields if mask is None else {**fields, MASK: mask}

@@ -273,7 +273,7 @@ class ShardInMaking:
         rows = shard, self.pipeline.settle, progress
         self.rows = (
             Rows(*rows)
-            if job.fields is None or job.shuffle is None
+            if job.whole or job.shuffle is None
             else ShuffledRows(*rows, job.shuffle, planned_shard.name)
         )
         self.images = TableImages(job, progress) if job.has_image_columns else None

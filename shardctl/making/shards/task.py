@@ -41,7 +41,7 @@ from shardctl.making.shards.job import (
     ShardTask,
     job_in,
 )
-from shardctl.making.shards.marker import ShardMarker, WorkDone, marker_of, upload_shard
+from shardctl.making.shards.marker import ShardMarker, WorkDone, marker_bytes, upload_shard
 from shardctl.making.shards.previous_samples import PreviousUnits
 from shardctl.making.shards.records import FirstRecords, TableImages, parsed_ahead, sample_of
 from shardctl.system.files import naming_the_path, replacing, write_atomically
@@ -96,7 +96,7 @@ def build_shard(
                 raise AssertionError(f"shard {shard} would be built in the same way") from again
             hints = again.hints
             reporter.take_back()  # it is built again from its first unit
-    marker = marker_of(built)
+    marker = marker_bytes(built)
     if job.url:
         progress.begin(NOWHERE, stage="deliver")
         upload_shard(job, shard, built.path, marker)
@@ -153,7 +153,7 @@ def _add_all(builder: ShardBuilder, reporter: _Reporter) -> None:
     made of the others."""
     job, (previous, anew) = builder.job, _divided(builder)
     wanted = prefetched_units(job, job.units_at(anew))
-    if not (job.fields is None or job.draw or job.recorded or job.on_store or builder.hints.apart):
+    if not (job.whole or job.draw or job.recorded or job.on_store or builder.hints.apart):
         wanted = parsed_ahead(job, wanted, builder.progress, builder.ahead)
     in_order: Iterable[PreviousUnits | PlannedUnit]
     in_order = merge(previous, wanted, key=attrgetter("number"))
@@ -292,7 +292,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     packed = packed_column(job.layout.roles)
     tokens = 1 if packed is None else int(job.layout.columns.field(packed).type.list_size)
     full = rows - padding / tokens
-    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
+    record_seconds, unit_seconds = _seconds(builder, units, added)
     nothing = pa.BufferOutputStream()  # names of classes and columns are in every shard, twice
     ShardWriter(nothing, shard_schema(job.layout, "probe", 0), Compression("none")).finish()
     empty = int(nothing.getvalue().size)
@@ -300,9 +300,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
     return Probe(
         layout=job.layout,
         sample_bytes=(size - empty) / max(1, rows),
-        record_bytes=0.0
-        if job.fields is not None
-        else fmean(planned.unit.size for planned in units),
+        record_bytes=fmean(planned.unit.size for planned in units) if job.whole else 0.0,
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / inputs,
         unit_seconds=unit_seconds,
@@ -318,7 +316,7 @@ def probe_records(job: Job, progress: WorkerProgress, hints: RetryHints) -> Prob
 
 
 def _seconds(
-    builder: ShardBuilder, units: list[PlannedUnit], added: list[float], of_many: bool
+    builder: ShardBuilder, units: list[PlannedUnit], added: list[float]
 ) -> tuple[float, float]:
     """Return what a record and what a unit of many records take, given what all of each unit took
     that was tried.
@@ -326,7 +324,7 @@ def _seconds(
     The first one is left out where there are others: it also loaded the decoders.
     """
     some = slice(1 if len(units) > 1 else 0, None)
-    if not of_many:
+    if builder.job.whole:
         return sum(added[some]) / len(added[some]), 0.0
     read: list[float] = []
     for planned in units[some]:

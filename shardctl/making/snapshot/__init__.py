@@ -33,7 +33,7 @@ from shardctl.making.convert.result import (
 )
 from shardctl.making.convert.run import run
 from shardctl.making.options import convert_options
-from shardctl.making.plan.fingerprint import differing_parts, parts_without_sources
+from shardctl.making.plan.fingerprint import parts_without_sources
 from shardctl.making.snapshot.partial_dataset import PartialDataset, in_background
 from shardctl.system.arguments import instance, truth, whole_number
 from shardctl.system.folders import LocalFolder
@@ -166,7 +166,7 @@ def _is_same_recipe(request: ConvertRequest, manifest: Manifest) -> bool:
         return False
     before = manifest.fingerprint_parts
     parts = parts_without_sources(recipe, request.recorded_settings(recipe))
-    return verdict_on(differing_parts(before, {**before, **parts})) == "up-to-date"
+    return verdict_on(before, {**before, **parts}) == "up-to-date"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from shardctl.format.names import DATA, MANIFEST, STAGING, are_paths_inside
 from shardctl.format.shard import SHARD_VERSION
 from shardctl.format.shard_copy import Run, copy_shard
 from shardctl.format.tables import MADE_BY, ShardEntry
-from shardctl.making.commit.commit import NewGeneration, making_generation, sweep, upgrade
+from shardctl.making.commit.commit import NewGeneration, making_generation, sweep, upgrade_format_2
 from shardctl.making.commit.jobs import discard, id_of_job, refuse_to_discard_job
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.options import IF_RUNNING
@@ -184,7 +184,7 @@ def write(
         sweep(place, held)
         _refuse_existing(target, overwrite)
         with suppress(DatasetError):  # a damaged one gives way as it is
-            upgrade(place, held)
+            upgrade_format_2(place, held)
         if make is None:
             manifest = _write_at_once(place, held, made_of, given)
         else:
