@@ -570,18 +570,29 @@ def read_small(text: str, limit: int) -> bytes:
     Raises OSError, also for what is no ordinary file, or is larger; Rejection, SourceGoneError,
     StorageError.
     """
-    descriptor = ordinary(local_copy(text), os.O_RDONLY)  # a file object takes as long to make
-    try:
-        # a buffer of the limit would take longer than the reading
-        most, data = min(os.fstat(descriptor).st_size, limit) + 1, b""
-        # one call may return less than there is: of a file on a network
-        while len(data) < most and (part := os.read(descriptor, most - len(data))):
-            data += part
-    finally:
-        os.close(descriptor)
+    data, _ = read_file(local_copy(text), limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it has more than {format_bytes(limit)}")
     return data
+
+
+def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
+    """Return `size` bytes of a file, or the part of them that exists, and the file's state after
+    the last byte was read.
+
+    It is never more than the file has, whatever the plan says. Raises OSError.
+    """
+    # a file object of Python takes as long as to read a small file, and so does a large buffer
+    file = ordinary(path, os.O_RDONLY)
+    try:
+        left, parts = min(size, os.fstat(file).st_size), list[bytes]()
+        # one call may return fewer: 2 GiB at most, or less of a file on a network
+        while left > 0 and (data := os.read(file, left)):
+            parts.append(data)
+            left -= len(data)
+        return b"".join(parts), os.fstat(file)
+    finally:
+        os.close(file)
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def match_files(before: PreviousDataset, files: Path) -> Matching:
     facts = (
         (numbers_of(now["size"]), numbers_of(before.files["size"])),
         (numbers_of(now["mtime_ns"]), before.state.mtime_ns),
-        (numbers_of(now["beside"]), before.state.beside),
+        (numbers_of(now["beside"]), before.state.beside),  # the state of its mask, say
     )
     for as_now, as_then in facts:
         same[known] &= as_now[known] == as_then[of]

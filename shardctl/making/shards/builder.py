@@ -1,5 +1,6 @@
 """Puts a shard together: units go in, makers make samples of their records, and these come out as
-rows; what became of each unit is counted."""
+rows; what became of each unit is counted. What all builders do with rows and rejects is in
+ShardInMaking (rows.py)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,16 @@ from shardctl.format.names import Json
 from shardctl.making.shards.job import Job, PlannedUnit
 from shardctl.sources import files
 from shardctl.sources.annotations.base import MASK_FILE
-from shardctl.sources.files import REQUESTS, local_copy, read, stretch_of, version_of
+from shardctl.sources.files import (
+    REQUESTS,
+    Version,
+    local_copy,
+    local_version,
+    read,
+    read_file,
+    stretch_of,
+    version_of,
+)
 from shardctl.sources.format_table import PLAIN_TEXTS
 from shardctl.sources.formats import (
     RECORD_BYTES,
@@ -43,7 +52,7 @@ from shardctl.sources.formats import (
     copy_to_read,
     find_format,
 )
-from shardctl.system.files import check_ordinary, naming_the_path, open_ordinary, ordinary
+from shardctl.system.files import check_ordinary, naming_the_path, open_ordinary
 from shardctl.system.locations import follow, is_stored
 from shardctl.system.processes.worker_state import OUT_OF_MEMORY_MESSAGE, WorkerProgress
 from shardctl.system.stores.base import PIECE
@@ -262,22 +271,17 @@ def read_beside(
         raise _unreadable(job, planned, error, beside, path) from error
 
 
-State = tuple[int, int, int]
-"""The size of a file, when it was changed last, in ns, and its number in the file system."""
-
-
-def state_of(job: Job, planned: PlannedUnit, path: str) -> State:
+def state_of(job: Job, planned: PlannedUnit, path: str) -> Version:
     """Return the state of a file of many records that lies at a path of this machine, where it or
     its copy is.
 
     Raises Rejection if it is not as it was when it was listed, OSError.
     """
     check_ordinary(path)
-    status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
-    found, listed = (status.st_size, status.st_mtime_ns), (planned.file.size, planned.file.mtime_ns)
-    if found != listed and not (job.recorded or job.bases[planned.file.root].is_stored):
+    found, listed = local_version(path), (planned.file.size, planned.file.mtime_ns)
+    if found[:2] != listed and not (job.recorded or job.bases[planned.file.root].is_stored):
         raise changed(job, planned)
-    return *found, status.st_ino
+    return found
 
 
 def changed(job: Job, planned: PlannedUnit) -> Rejection:
@@ -374,25 +378,6 @@ def _read_range(path: str, offset: int, size: int) -> None:
         file.seek(offset)
         while size > 0 and (data := file.read(min(size, 1 << 20))):
             size -= len(data)
-
-
-def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
-    """Return `size` bytes of a file, or the part of them that exists, and the file's state after
-    the last byte was read.
-
-    It is never more than the file has, whatever the plan says. Raises OSError.
-    """
-    # a file object of Python takes as long as to read a small file
-    file = ordinary(path, os.O_RDONLY)
-    try:
-        left, parts = min(size, os.fstat(file).st_size), list[bytes]()
-        # one read may return fewer, 2 GiB at most
-        while left > 0 and (data := os.read(file, left)):
-            parts.append(data)
-            left -= len(data)
-        return b"".join(parts), os.fstat(file)
-    finally:
-        os.close(file)
 
 
 def digest_of(data: bytes) -> int:

@@ -262,8 +262,8 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few records pushed through the recipe showed: the layout of the shards, and what a
-    sample costs. The shape that all images share is known when the markers are joined.
+    """What a few records pushed through the recipe showed, or the dataset that is updated: the
+    layout of the shards, and what a sample costs. The shape that all images share is known when the markers are joined.
 
     All figures are averages. A sample takes `sample_bytes` in a shard, and a shard without samples
     has `shard_bytes`. A record has `record_bytes` (0: not known), and takes `record_seconds`. A
