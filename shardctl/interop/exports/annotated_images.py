@@ -67,7 +67,7 @@ def marked_columns(source: Source) -> tuple[str, str]:
             "with --columns"
         )
     name = "objects" if "objects" in objects else objects[0]
-    type_ = source.exported.columns.field(name).type
+    type_ = source.type_of(name)
     if not pa.types.is_struct(type_) or not {"category", "bbox"} <= {each.name for each in type_}:
         raise InputError(
             f"{source.shown}: {name} has no lists of bbox and category, as objects have"
@@ -136,15 +136,14 @@ class AnnotatedImagesExport(Export):
         is_objects = column.name == marked_columns(column.source)[1]
         return ColumnEncoding(column.target, self.form_of_objects()) if is_objects else None
 
-    def notes_of(self, done: Done) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> Iterator[str]:
         """Say how many files are not called as their keys are; `renamed` in the facts of each part
         counts them."""
-        renamed = sum(each.facts["renamed"] for _, each in done.parts)
-        said = (
-            f"{counted(renamed, 'file')} with another name than the key: a split has one folder "
-            "(`shardctl help annotations`)"
-        )
-        return (said,) if renamed else ()
+        if renamed := sum(each.facts["renamed"] for _, each in done.parts):
+            yield (
+                f"{counted(renamed, 'file')} with another name than the key: a split has one "
+                "folder (`shardctl help annotations`)"
+            )
 
 
 def is_whole(type_: pa.DataType) -> bool:
@@ -176,7 +175,7 @@ class Members:
 def members_of(source: Source) -> Members:
     """Return what objects the chosen samples have. All of them are looked at, once."""
     name = marked_columns(source)[1]
-    fields = [each.name for each in source.exported.columns.field(name).type]
+    fields = [each.name for each in source.type_of(name)]
     having = dict.fromkeys(fields, 0)
     unannotated = objects = several = bare = both = classes = 0
     points: Counter[int] = Counter()
@@ -316,9 +315,7 @@ def objects_of(
         yield key, each
 
 
-def said_of_sizes(source: Source) -> list[str]:
+def said_of_sizes(source: Source) -> Iterator[str]:
     """Say what becomes of columns with the size of the image, if there are some."""
-    there = [name for name in (WIDTH, HEIGHT) if name in source.names]
-    return (
-        [f"the columns {' and '.join(there)} are not written: images have sizes"] if there else []
-    )
+    if there := [name for name in (WIDTH, HEIGHT) if name in source.names]:
+        yield f"the columns {' and '.join(there)} are not written: images have sizes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +22,7 @@ from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.names import Json
 from shardctl.format.python_values import check_type, json_text
 from shardctl.format.roles import Mask, Objects, Role
-from shardctl.interop.exports.options import EXPORTS, Choice
+from shardctl.interop.exports.options import EXPORTS
 from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, HashingFile, naming_the_path, write_atomically
@@ -95,7 +95,7 @@ class Work(ExportPart):
         self, field: Field, is_turned: bool, plain: bool
     ) -> Callable[[pa.Array], pa.Array]:
         exported = self.source.exported
-        is_encoded = exported.columns.field(field.name).type.equals(ENCODED_IMAGE)
+        is_encoded = self.source.type_of(field.name).equals(ENCODED_IMAGE)
         is_mask = isinstance(exported.roles.get(field.name), Mask)
         encode = encoder(field.form) if field.form.startswith(("png", "jpeg:")) else None
 
@@ -207,7 +207,7 @@ class Column:
     def __init__(self, source: Source, name: str) -> None:
         self.source = source
         self.name, self.target = name, source.written_names[name]
-        self.type: pa.DataType = source.exported.columns.field(name).type
+        self.type: pa.DataType = source.type_of(name)
         self.role: Role | None = source.exported.roles.get(name)
 
     @property
@@ -333,12 +333,12 @@ class Export(ABC):
         shardctl.json."""
         return {}
 
-    def notes(self, source: Source) -> tuple[str, ...]:
+    def notes(self, source: Source) -> Iterable[str]:
         """Return sentences about what the form has no place for. They are told before anything is
         written."""
         return ()
 
-    def notes_of(self, done: Done) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> Iterable[str]:
         """Return sentences about what was written, known only when all parts are. The pieces are
         still there."""
         return ()
@@ -368,11 +368,11 @@ def refuse_missing(column: Column, number: int, what: str) -> None:
 
 def refuse_taken(column: Column, names: Collection[str], what: str) -> None:
     """Raise UsageError if a column is called as something else that is written of this one."""
-    taken = next((name for name in column.source.written_names.values() if name in names), None)
-    if taken is not None:
-        raise UsageError(
-            f"{taken} is a column, and {what} of {column.target}; --rename gives another name"
-        )
+    for name in column.source.written_names.values():
+        if name in names:
+            raise UsageError(
+                f"{name} is a column, and {what} of {column.target}; --rename gives another name"
+            )
 
 
 def check_json(column: Column) -> None:
@@ -383,25 +383,10 @@ def check_json(column: Column) -> None:
         raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
 
 
-def refuse_choices(source: Source, to: str) -> None:
-    """Raise UsageError if more than a split was chosen: for a form that has no columns."""
-    given: Mapping[str, Any] = {
-        "--columns": source.choice.columns,
-        "--rename": source.choice.rename,
-        "--where": source.choice.where,
-        "--store": source.choice.store,
-        "--on-loss": source.choice.on_loss != Choice.on_loss,
-    }
-    odd = next((option for option, value in given.items() if value), None)
-    if odd is not None:
-        raise UsageError(f"{odd} does not go with {to}, which has bare tokens")
-
-
 def is_packed(type_: pa.DataType) -> bool:
     """Return whether a type is a tensor, or a list of one length, of numbers."""
-    if not isinstance(type_, pa.FixedShapeTensorType) and not pa.types.is_fixed_size_list(type_):
-        return False
-    return is_number(type_.value_type)
+    is_fixed = isinstance(type_, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(type_)
+    return is_fixed and is_number(type_.value_type)
 
 
 def is_bytes(type_: pa.DataType) -> bool:
@@ -409,28 +394,28 @@ def is_bytes(type_: pa.DataType) -> bool:
     return is_text(type_) or is_binary(type_)
 
 
+def stored(array: pa.Array) -> pa.Array:
+    """Return a column of tensors as the lists that it is stored as, any other as it is."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
 def has_gaps(array: pa.Array) -> bool:
     """Return whether a value is missing inside a column of lists or tensors."""
-    storage = array.storage if isinstance(array.type, pa.FixedShapeTensorType) else array
-    return bool(storage.flatten().null_count)
+    return bool(stored(array).flatten().null_count)
+
+
+def shape_of(type_: pa.DataType) -> tuple[int, ...]:
+    """Return the shape of the values of a tensor, or of a list of one length."""
+    return tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else (type_.list_size,)
 
 
 def arrays_of(array: pa.Array) -> list[Any]:
-    """Return the rows of a column of tensors, or of lists of one length, none of which is
-    missing."""
-    if isinstance(array.type, pa.FixedShapeTensorType):
-        return pixels_of(array)
-    return list(np.asarray(items_of(array)).reshape(len(array), array.type.list_size))
-
-
-def pixels_of(array: pa.Array) -> list[Any]:
-    """Return the arrays in a column of tensors, without a copy; None for a missing one."""
-    flat = items_of(array.storage)
+    """Return the rows of a column of tensors, or of lists of one length, without a copy; None for a
+    missing one."""
+    flat = items_of(stored(array))
     if flat.null_count:
         raise InputError("a tensor lacks some of its numbers")
-    rows = np.asarray(flat).reshape(len(array), *array.type.shape)
-    if not array.null_count:
-        return list(rows)
+    rows = np.asarray(flat).reshape(len(array), *shape_of(array.type))
     return [
         row if valid else None
         for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
@@ -524,15 +509,12 @@ def encoder(form: str) -> Callable[[pa.Array], pa.Array]:
         cannot be."""
         try:
             encoded = [
-                None if pixels is None else store.encode(pixels) for pixels in pixels_of(array)
+                None if pixels is None else {"bytes": store.encode(pixels)}
+                for pixels in arrays_of(array)
             ]
         except Rejection as fault:
             raise InputError(f"an image {fault.message}") from fault
-        children = [pa.array(encoded, pa.binary()), pa.nulls(len(encoded), pa.string())]
-        missing = (
-            pa.array([each is None for each in encoded], pa.bool_()) if None in encoded else None
-        )
-        return pa.StructArray.from_arrays(children, fields=list(ENCODED_IMAGE), mask=missing)
+        return pa.array(encoded, ENCODED_IMAGE)
 
     return encode
 

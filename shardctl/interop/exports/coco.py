@@ -135,31 +135,25 @@ class Coco(AnnotatedImagesExport):
             made[name] = sink.facts
         return made
 
-    def notes(self, source: Source) -> tuple[str, ...]:
+    def notes(self, source: Source) -> Iterator[str]:
         """Say what is not in the files of annotations."""
-        role, found, said = main_role(source), members_of(source), list[str]()
+        role, found = main_role(source), members_of(source)
         if found.unannotated:
-            said.append(
-                f"{counted(found.unannotated, 'image')} not annotated: written, and not listed in "
-                f"{FOLDER}"
-            )
+            images = counted(found.unannotated, "image")
+            yield f"{images} not annotated: written, and not listed in {FOLDER}"
         if role.names is None and found.objects:
-            said.append(NO_NAMES)
-        said += said_of_sizes(source)
+            yield NO_NAMES
+        yield from said_of_sizes(source)
         if role.flip is not None and role.flip != mirrored_points(role.keypoints):
-            said.append("what each keypoint becomes in a mirrored image has no place in COCO")
-        return tuple(said)
+            yield "what each keypoint becomes in a mirrored image has no place in COCO"
 
-    def notes_of(self, done: Done) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> Iterator[str]:
         """Say which files have other names than their keys, and which ids are new."""
-        said = list(super().notes_of(done))
+        yield from super().notes_of(done)
         for split, of_split in done.of_splits():
             for place, what in enumerate(("image_id", "id of objects")):
                 if _ids(done.pieces(of_split, place), place)[1]:
-                    said.append(
-                        f"{split}: the {what} is counted from 1, as some have none, or the same"
-                    )
-        return tuple(said)
+                    yield f"{split}: the {what} is counted from 1, as some have none, or the same"
 
 
 _KEPT = frozenset(ITEMS).difference(FLAGS)
@@ -195,9 +189,7 @@ def _annotation(each: ObjectRecord, role: Objects) -> Json:
     """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is
     none."""
     said = {
-        "category_id": _category_ids(role)[each["category"]]
-        if role.names is not None
-        else each["category"] + 1,
+        "category_id": _category_ids(role)[each["category"]],
         "bbox": each["bbox"],
         "area": _area(each),
         "iscrowd": int(each.get("iscrowd") or 0),
@@ -233,17 +225,17 @@ def _pixel(x: float, y: float, seen: float) -> list[float]:
 @lru_cache(maxsize=8)
 def _category_ids(role: Objects) -> Sequence[int]:
     """Return the id of each category: that of the source, else counted from 1."""
-    count = len(role.names or ())
-    return role.ids if role.ids is not None and len(set(role.ids)) == count else range(1, count + 1)
+    if role.ids and len(set(role.ids)) == len(role.names or ()):
+        return role.ids
+    return range(1, 2**31)
 
 
 def _categories(role: Objects, classes: int, pointed: set[int]) -> Iterator[Json]:
     """Yield the categories, of which `classes` are there at least. Those that are `pointed` have
     objects with keypoints."""
     names = role.names if role.names is not None else tuple(map(str, range(classes)))
-    ids = _category_ids(role) if role.names is not None else range(1, classes + 1)
     for number, name in enumerate(names):
-        category: Json = {"id": ids[number], "name": name}
+        category: Json = {"id": _category_ids(role)[number], "name": name}
         if role.supercategories is not None:
             category["supercategory"] = role.supercategories[number]
         if role.keypoints is not None and (number in pointed or not pointed):

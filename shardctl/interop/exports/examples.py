@@ -34,6 +34,7 @@ from shardctl.interop.exports.base import (
     is_bytes,
     is_packed,
     refuse_taken,
+    stored,
 )
 from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
@@ -105,7 +106,8 @@ def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
     if pa.types.is_float64(type_):
         return "an Example has float32, which rounds float64"
     if pa.types.is_uint64(type_) and any(
-        (pc.max(_flat(array)).as_py() or 0) > MOST_INT64 for array in column.arrays()
+        (pc.max(array.flatten() if is_list(array.type) else array).as_py() or 0) > MOST_INT64
+        for array in map(stored, column.arrays())
     ):
         return "an Example has int64, and a number is larger"
     if pa.types.is_boolean(type_) or is_number(type_) or is_bytes(type_):
@@ -142,13 +144,6 @@ def _loss_of_members(column: Column) -> str | None:
 def _lacks_values(array: pa.Array) -> bool:
     """Return whether a value is missing, or one in a list."""
     return bool(array.null_count) or (is_list(array.type) and _lacks_values(array.flatten()))
-
-
-def _flat(array: pa.Array) -> pa.Array:
-    """Return the values of a column, those of its lists one behind the other; a missing list has
-    none."""
-    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
-    return storage.flatten() if is_list(storage.type) else storage
 
 
 def form_of_images(column: Column) -> str | None:
@@ -214,7 +209,7 @@ def _features(array: pa.Array, field: Field) -> Iterator[Feature]:
         if field.form == WITH_PATHS:
             yield _feature(name + PATH, path)
     else:
-        yield _feature(name, array.storage if isinstance(array, pa.ExtensionArray) else array)
+        yield _feature(name, stored(array))
 
 
 def _feature(name: str, array: pa.Array) -> Feature:

@@ -23,13 +23,14 @@ from shardctl.errors import (
     explaining_interrupts,
 )
 from shardctl.format.dataset_location import open_location
+from shardctl.format.manifest import digest_of
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
 from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
 from shardctl.interop.exports.job import ExportJob, chosen_export, write_parts
 from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.source import KEY, Source, digest_of
+from shardctl.interop.exports.source import KEY, Source
 from shardctl.interop.exports.staging import (
     Staging,
     Writer,
@@ -212,9 +213,8 @@ def export(
             on_note(note)
         with only_writer(target) as writer:
             check_target()  # another export may have been here meanwhile
-            staging = Staging(
-                writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__])
-            )
+            versions = {"state": source.state, "versions": [__version__, pa.__version__]}
+            staging = Staging(writer.folder / digest_of({**job.named(), **versions})[:16])
             discard_others(writer.folder, staging.path)
             with _kept_if_of_use(job, staging, writer):
                 with counting(progress, "samples", "exporting") as report:
@@ -225,7 +225,7 @@ def export(
                     writer.discard(staging.path)
                     raise
                 done = Done(source, job.fields, staging.files, written)
-                description, late = _complete(job, staging, done), job.notes_of(done)
+                description, late = _complete(job, staging, done), tuple(job.notes_of(done))
                 check_target()  # and so may anybody else, in all the time that this took
                 writer.lease.check()
                 parts = [each for _, each in written]
@@ -265,10 +265,9 @@ def plan_export(
 
 def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
     source = job.source
+    notes = tuple(job.export.notes(source))
     size = sum(entry.raw_bytes for _, entry in source.numbered_shards())
-    return ExportPlan(
-        job.export.name, source.samples, len(job.parts), planned, job.export.notes(source), size
-    )
+    return ExportPlan(job.export.name, source.samples, len(job.parts), planned, notes, size)
 
 
 def _planned(source: Source, form: Export) -> tuple[ExportJob, tuple[PlannedField, ...]]:

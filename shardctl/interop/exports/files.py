@@ -105,26 +105,16 @@ class Files(Export):
         pieces = {piece: lines.facts, **loose.piece}
         return PartResult(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
 
-    def notes(self, source: Source) -> tuple[str, ...]:
+    def notes(self, source: Source) -> Iterator[str]:
         """Say which classes have folders of other names."""
-        renamed = _Naming(source).renamed()
-        return (
-            (
-                f"{counted(len(renamed), 'class folder')} of another name than the class: "
-                f"{some(renamed)}",
-            )
-            if renamed
-            else ()
-        )
+        if renamed := _Naming(source).renamed():
+            folders = counted(len(renamed), "class folder")
+            yield f"{folders} of another name than the class: {some(renamed)}"
 
-    def notes_of(self, done: Done) -> tuple[str, ...]:
+    def notes_of(self, done: Done) -> Iterator[str]:
         """Say how many files are not called as their keys are."""
-        renamed = sum(each.facts["renamed"] for _, each in done.parts)
-        return (
-            (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",)
-            if renamed
-            else ()
-        )
+        if renamed := sum(each.facts["renamed"] for _, each in done.parts):
+            yield f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has"
 
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write SPLIT/metadata.jsonl: the pieces of all shards."""
@@ -148,8 +138,7 @@ def main_file(source: Source) -> str:
     image = source.exported.roles.main_image
     if image is not None:
         return image
-    text = source.exported.columns.get_field_index("text")
-    if text >= 0 and pa.types.is_string(source.exported.columns.field(text).type):
+    if "text" in source.names and pa.types.is_string(source.type_of("text")):
         return "text"
     raise InputError(
         f"{source.shown}: has no image and no text to make files of; export it to parquet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -76,7 +76,7 @@ class ExportJob:
     def from_json(cls, record: Mapping[str, Any], state: str) -> ExportJob:
         """Return the job that `to_json` gave. Raises DatasetError if the dataset is not in the
         `state` for which it was planned."""
-        source = Source(from_json(record["dataset"]), Choice.from_json(record["choice"]))
+        source = Source(from_json(record["dataset"]), Choice(**record["choice"]))
         if source.state != state:  # moved away, and another one put in its place
             raise DatasetError(f"{source.shown}: {WAS_REPLACED}")
         fields = tuple(Field(**field) for field in record["fields"])
@@ -97,15 +97,11 @@ class ExportJob:
             written = replace(written, facts={**written.facts, TURNED: turned})
         return written
 
-    def notes_of(self, done: Done) -> tuple[str, ...]:
-        """Return sentences about what was written, known only when all parts are."""
-        turned = sum(each.facts.get(TURNED, 0) for _, each in done.parts)
-        said = self.export.notes_of(done)
-        return (
-            (*said, f"{counted(turned, 'image')} turned as EXIF says, and written anew")
-            if turned
-            else said
-        )
+    def notes_of(self, done: Done) -> Iterator[str]:
+        """Yield sentences about what was written, known only when all parts are."""
+        yield from self.export.notes_of(done)
+        if turned := sum(each.facts.get(TURNED, 0) for _, each in done.parts):
+            yield f"{counted(turned, 'image')} turned as EXIF says, and written anew"
 
 
 def chosen_export(to: str, settings: Mapping[str, Any]) -> Export:
@@ -116,12 +112,12 @@ def chosen_export(to: str, settings: Mapping[str, Any]) -> Export:
     module, _, name = EXPORTS[to].export.partition(":")
     class_: Any = getattr(importlib.import_module(f"shardctl.interop.exports.{module}"), name)
     known = [field.name for field in fields(class_)]
-    odd = next((name for name in settings if name not in known), None)
-    if odd is not None:
-        has = f"{did_you_mean(odd, known) or ';'} it has {', '.join(known)}" if known else ""
-        declared = declared_in(FormSettings)
-        shown = declared[odd].spelled(odd) if odd in declared else odd
-        raise UsageError(f"{shown} is not for an export to {to}{has}")
+    declared = declared_in(FormSettings)
+    for odd in settings:
+        if odd not in known:
+            has = f"{did_you_mean(odd, known) or ';'} it has {', '.join(known)}" if known else ""
+            shown = declared[odd].spelled(odd) if odd in declared else odd
+            raise UsageError(f"{shown} is not for an export to {to}{has}")
     for name, words in EXPORTS[to].settings.items():
         if words and name in settings:
             Word(*words).check(name, settings[name])
@@ -158,8 +154,7 @@ def write_parts(
         if (done := staging.done(part)) is not None:
             found[number] = done
     staging.sweep(list(found.values()))
-    rows = {number: entry.rows for number, entry in source.numbered_shards()}
-    tell(sum(rows[shard] for number in found for shard in parts[number].shards))
+    tell(sum(source.shard(shard).entry.rows for number in found for shard in parts[number].shards))
     missing = [number for number in range(len(parts)) if number not in found]
     ends = list(accumulate(len(parts[number].shards) for number in missing))
     names = [source.shard(shard).entry.path for number in missing for shard in parts[number].shards]

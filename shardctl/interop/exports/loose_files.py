@@ -36,24 +36,7 @@ LONGEST = 180
 """Bytes of a name at most, so that suffixes and numbers still fit into the 255 that file systems
 allow."""
 
-IMAGE_SUFFIXES = frozenset(
-    (
-        "jpg",
-        "jpeg",
-        "png",
-        "gif",
-        "bmp",
-        "tif",
-        "tiff",
-        "webp",
-        "jp2",
-        "qoi",
-        "avif",
-        "ppm",
-        "tga",
-        "ico",
-    )
-)
+IMAGE_SUFFIXES = frozenset("jpg,jpeg,png,gif,bmp,tif,tiff,webp,jp2,qoi,avif,ppm,tga,ico".split(","))
 TEXT_SUFFIXES = frozenset(("txt", "text"))
 
 
@@ -118,17 +101,12 @@ def _hash(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
 
 
-AT_ONCE = 64 << 10
-"""Bytes of a list that are written together."""
-
-
 class LooseFiles:
     """Writes files below the folder of an export, and their list. What there is, is known when the
     block of `writing` ends."""
 
     def __init__(self, work: Work, piece: str, sink: HashingFile) -> None:
         self._work, self._piece, self._sink = work, piece, sink
-        self._lines = bytearray()
         self._files = self._bytes = 0
 
     def write(self, name: str, data: bytes) -> None:
@@ -141,16 +119,9 @@ class LooseFiles:
             path = self._work.path(name)
             with naming_the_path(path):
                 path.write_bytes(data)
-        self._lines += f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode()
+        self._sink.write(f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode())
         self._files += 1
         self._bytes += len(data)
-        if len(self._lines) >= AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the list as far as it goes."""
-        self._sink.write(self._lines)
-        self._lines = bytearray()
 
     @property
     def found(self) -> FileList:
@@ -169,9 +140,7 @@ def writing(work: Work, within: str) -> Iterator[LooseFiles]:
     on disk."""
     piece = f"{within}/{MARK}{work.name}.files"  # no other name begins so
     with replacing(work.piece(piece)) as sink:
-        loose = LooseFiles(work, piece, sink)
-        yield loose
-        loose.flush()
+        yield LooseFiles(work, piece, sink)
     os.sync()  # all files at once: to wait for the disk after each would take most of the time
 
 

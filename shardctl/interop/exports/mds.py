@@ -38,8 +38,8 @@ from shardctl.interop.exports.base import (
     is_bytes,
     is_packed,
     refuse_taken,
+    shape_of,
 )
-from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 
@@ -60,20 +60,10 @@ WITH_PATHS = "+path"
 """What the form of encoded images ends with that have such a column. It begins with `image:` and
 their encoding."""
 
-_SCALARS = {
-    pa.int8(): ("int8", "<i1"),
-    pa.int16(): ("int16", "<i2"),
-    pa.int32(): ("int32", "<i4"),
-    pa.int64(): ("int", "<i8"),
-    pa.uint8(): ("uint8", "<u1"),
-    pa.uint16(): ("uint16", "<u2"),
-    pa.uint32(): ("uint32", "<u4"),
-    pa.uint64(): ("uint64", "<u8"),
-    pa.float16(): ("float16", "<f2"),
-    pa.float32(): ("float32", "<f4"),
-    pa.float64(): ("float64", "<f8"),
-}
-"""The encodings of numbers, and how numpy calls the same."""
+_NUMBERS = "int8,int16,int32,int64,uint8,uint16,uint32,uint64,float16,float32,float64".split(",")
+_SCALARS = {pa.from_numpy_dtype(name): np.dtype(name).newbyteorder("<") for name in _NUMBERS}
+"""The types of numbers that have an encoding, and how they are written. The encoding is called as
+numpy calls the type, but that of int64 `int`."""
 
 
 @dataclass(frozen=True)
@@ -106,22 +96,26 @@ class Mds(Export):
         columns = sorted(
             (*column, place)
             for place, field in enumerate(work.fields)
-            for column in _columns(work.source, field)
+            for column in _columns(work.source.type_of(field.name), field)
         )
+        names, encodings, fixed, encoders, places = zip(*columns, strict=True)
         with (
             naming_the_path(work.folder),
             tempfile.SpooledTemporaryFile(HELD_BYTES, dir=str(work.folder)) as spool,
         ):
             sizes: list[int] = []
             for batch in work.batches():
-                values = [encode(batch.column(place)) for *_, encode, place in columns]
-                sizes += _write_samples(spool, values, [size for _, _, size, *_ in columns])
+                values = [
+                    encode(batch.column(place))
+                    for encode, place in zip(encoders, places, strict=True)
+                ]
+                sizes += _write_samples(spool, values, fixed)
             if not sizes:
                 return PartResult(0, {})
             config = {
-                "column_encodings": [encoding for _, encoding, *_ in columns],
-                "column_names": [name for name, *_ in columns],
-                "column_sizes": [size for _, _, size, *_ in columns],
+                "column_encodings": encodings,
+                "column_names": names,
+                "column_sizes": fixed,
                 "compression": None,
                 "format": "mds",
                 "hashes": ["sha256", "xxh3_64"],
@@ -164,7 +158,7 @@ def _is_array(column: Column) -> bool:
     a gap."""
     type_ = column.type
     if is_packed(type_):
-        return 0 not in _shape(type_) and not column.nulls and not column.has_gaps
+        return 0 not in shape_of(type_) and not column.nulls and not column.has_gaps
     if not is_list(type_) or not is_number(type_.value_type):
         return False
     import pyarrow.compute as pc
@@ -177,10 +171,6 @@ def _is_array(column: Column) -> bool:
     )
 
 
-def _shape(type_: pa.DataType) -> tuple[int, ...]:
-    return tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else (type_.list_size,)
-
-
 Values = Sequence[bytes]
 """The encoded values of a column."""
 
@@ -189,9 +179,8 @@ _Column = tuple[str, str, int | None, Callable[[pa.Array], Values]]
 and what encodes them."""
 
 
-def _columns(source: Source, field: Field) -> Iterator[_Column]:
+def _columns(type_: pa.DataType, field: Field) -> Iterator[_Column]:
     """Yield what becomes of a column: itself, and the paths of its images where it has them."""
-    type_ = source.exported.columns.field(field.name).type
     name, form = field.written, field.form
     if form == "json":
         yield name, form, None, _texts
@@ -201,10 +190,11 @@ def _columns(source: Source, field: Field) -> Iterator[_Column]:
         if form.endswith(WITH_PATHS):
             yield name + PATHS, "json", None, lambda array: _texts(json_text(array.field("path")))
     elif type_ in _SCALARS:
-        encoding, code = _SCALARS[type_]
-        yield name, encoding, np.dtype(code).itemsize, partial(_scalars, code)
+        dtype = _SCALARS[type_]
+        encoding = "int" if dtype.name == "int64" else dtype.name
+        yield name, encoding, dtype.itemsize, partial(_scalars, dtype)
     elif is_packed(type_):
-        dtype, shape = dtype_of(type_.value_type), _shape(type_)
+        dtype, shape = dtype_of(type_.value_type), shape_of(type_)
         encoding = f"ndarray:{dtype.name}:{','.join(map(str, shape))}"
         size = int(np.prod(shape)) * dtype.itemsize
         yield name, encoding, size, lambda array: list(map(_little, arrays_of(array)))
@@ -217,9 +207,8 @@ def _columns(source: Source, field: Field) -> Iterator[_Column]:
         yield name, "bytes", None, pa.Array.to_pylist
 
 
-def _scalars(code: str, array: pa.Array) -> Values:
-    data = np.from_dlpack(array).astype(code).tobytes()
-    size = len(data) // len(array)
+def _scalars(dtype: np.dtype[Any], array: pa.Array) -> Values:
+    data, size = np.from_dlpack(array).astype(dtype).tobytes(), dtype.itemsize
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 

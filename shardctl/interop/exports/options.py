@@ -6,7 +6,7 @@ Little is imported: the command line lists them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -128,18 +128,13 @@ class NewNames(ValueType):
 
     def of_text(self, given: tuple[str, ...]) -> dict[str, str]:
         """Return the new names by the old ones. Raises ValueError."""
-        pairs = [value.partition("=") for value in given]
-        odd = next(
-            (
-                value
-                for value, (name, _, new) in zip(given, pairs, strict=True)
-                if not (name and new) or "=" in new
-            ),
-            None,
-        )
-        if odd is not None:
-            raise ValueError(f"{odd!r} is not COLUMN=NAME; give the option again for each")
-        return {name: new for name, _, new in pairs}
+        names = {}
+        for value in given:
+            name, _, new = value.partition("=")
+            if not (name and new) or "=" in new:
+                raise ValueError(f"{value!r} is not COLUMN=NAME; give the option again for each")
+            names[name] = new
+        return names
 
     def check(self, name: str, value: Any) -> None:
         """Raise UsageError for anything but a dict of strings."""
@@ -159,7 +154,7 @@ class Choice:
         "Export this split only.  [default: all]",
         metavar="NAME",
     )
-    columns: tuple[str, ...] | None = option(
+    columns: Sequence[str] | None = option(
         Columns(), None, "Export these columns only, and the key.  [default: all]", metavar="A,B,…"
     )
     rename: Mapping[str, str] = option(
@@ -188,12 +183,6 @@ class Choice:
         f"{' and '.join(made_of('objects'))} have no JSON text, and drop parts of objects.",
         shows_default=True,
     )
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Choice:
-        """Build the choice that `asdict` gave."""
-        columns = record["columns"]
-        return cls(**{**record, "columns": None if columns is None else tuple(columns)})
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,7 @@ class Parquet(Export):
         """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this
         order."""
         config = {
-            **dict.fromkeys(
-                ("chunk_bytes", "chunk_size", "compression", "data_spec", "encryption")
-            ),
+            **dict.fromkeys("chunk_bytes,chunk_size,compression,data_spec,encryption".split(",")),
             "data_format": [str(field.type) for field in written_schema(done.source, done.fields)],
             "item_loader": "ParquetLoader",
         }
@@ -127,7 +125,7 @@ def written_schema(source: Source, fields: Sequence[Field]) -> pa.Schema:
     """Return the schema of the files, with the features for Hugging Face."""
     columns, roles = [], {}
     for field in fields:
-        type_ = source.exported.columns.field(field.name).type
+        type_ = source.type_of(field.name)
         role = source.exported.roles.get(field.name)
         if field.form == "json":
             type_, role = pa.string(), None

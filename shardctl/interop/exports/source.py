@@ -4,11 +4,9 @@ against its checksum."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -95,8 +93,8 @@ class Source:
         self._stored = DatasetTables(folder)
         self.manifest: Manifest = self._stored.manifest
         self.turned = 0
-        chosen = self.manifest.splits_of(choice.split, self.shown)
-        self.splits: tuple[str, ...] = tuple(each.name for each in chosen)
+        self._chosen = self.manifest.splits_of(choice.split, self.shown)
+        self.splits: tuple[str, ...] = tuple(each.name for each in self._chosen)
 
     @property
     def shown(self) -> str:
@@ -106,12 +104,12 @@ class Source:
     @property
     def samples(self) -> int:
         """The number of samples that are read. With a condition fewer may be written."""
-        return sum(facts.samples for facts in self.manifest.splits if facts.name in self.splits)
+        return sum(split.samples for split in self._chosen)
 
     @property
     def bytes(self) -> int:
         """The size of the shards that are read."""
-        return sum(facts.bytes for facts in self.manifest.splits if facts.name in self.splits)
+        return sum(split.bytes for split in self._chosen)
 
     @cached_property
     def state(self) -> str:
@@ -139,9 +137,11 @@ class Source:
     def written_names(self) -> dict[str, str]:
         """The name that each exported column is to have. Raises UsageError if two have the same."""
         names = {name: self.choice.rename.get(name, name) for name in self.names}
-        odd = next((name for name in self.choice.rename if name not in names), None)
-        if odd is not None:
-            raise UsageError(f"--rename {odd}: this column is not among those that are exported")
+        for name in self.choice.rename:
+            if name not in names:
+                raise UsageError(
+                    f"--rename {name}: this column is not among those that are exported"
+                )
         if len(set(names.values())) != len(names) or "" in names.values():
             raise UsageError(
                 f"--rename: columns need different names, not {', '.join(names.values())}"
@@ -156,6 +156,10 @@ class Source:
             name: role for name in self.names if (role := self.layout.roles.get(name)) is not None
         }
         return replace(self.layout, columns=columns, roles=Roles(roles))
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the type of an exported column, by its name in the dataset."""
+        return self.exported.columns.field(name).type
 
     @cached_property
     def where(self) -> Condition | None:
@@ -182,7 +186,7 @@ class Source:
         Raises DatasetError, UsageError if the condition does not fit the values.
         """
         for block in shard.blocks():
-            yield self._chosen(block).select(list(self.names)), block.num_rows
+            yield self._matching(block).select(list(self.names)), block.num_rows
 
     def columns(self, names: tuple[str, ...], split: str | None = None) -> Iterator[pa.RecordBatch]:
         """Yield some columns of all chosen samples, or of those of a split, block by block, without
@@ -190,9 +194,9 @@ class Source:
         needed = tuple(dict.fromkeys([*names, *(self.where.columns if self.where else ())]))
         for number, _ in self.numbered_shards(split):
             for block in self.shard(number).blocks_of(needed):
-                yield self._chosen(block)
+                yield self._matching(block)
 
-    def _chosen(self, block: pa.RecordBatch) -> pa.RecordBatch:
+    def _matching(self, block: pa.RecordBatch) -> pa.RecordBatch:
         if self.where is None:
             return block
         try:
@@ -210,8 +214,3 @@ class Source:
         check_unchanged(self.folder)
         if Manifest.load(self.folder) != self.manifest:
             raise DatasetError(f"{self.shown}: {WAS_REPLACED}")
-
-
-def digest_of(record: Any) -> str:
-    """Return a short name for plain data: the first 16 hex digits of the SHA-256 of its JSON."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]

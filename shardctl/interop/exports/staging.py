@@ -221,14 +221,12 @@ def _refuse_if_not_ours(beside: Path) -> None:
         return
     with naming_the_path(beside):
         refuse_links(beside)
-        other = next(
-            (name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None
-        )
-    if other is not None:
-        raise StorageError(
-            f"{printable(beside)}: {printable(other)} is not of an export; "
-            "move it away, or give another destination"
-        )
+        for name in sorted(os.listdir(beside)):
+            if not _is_ours(beside / name):
+                raise StorageError(
+                    f"{printable(beside)}: {printable(name)} is not of an export; "
+                    "move it away, or give another destination"
+                )
 
 
 def _is_ours(path: Path) -> bool:

@@ -9,8 +9,9 @@ these: TFDS passes over them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -25,7 +26,6 @@ from shardctl.interop.exports.base import (
     Export,
     PartResult,
     Work,
-    Written,
     is_bytes,
     is_packed,
     suffixes_in,
@@ -65,20 +65,21 @@ class Tfds(Export):
         """Raise InputError for a split that TFDS cannot name, UsageError for names of columns,
         InstallError."""
         TfRecord().check(source)
-        odd = next((split for split in source.splits if "." in split), None)
-        if odd is not None:
-            raise InputError(
-                f"{source.shown}: the split {odd!r} has a dot in its name, which TFDS does not read"
-            )
+        for split in source.splits:
+            if "." in split:
+                raise InputError(
+                    f"{source.shown}: the split {split!r} has a dot in its name, which TFDS does "
+                    "not read"
+                )
         _check_names(list(source.written_names.values()))
         labels = [source.written_names[name] for name in source.exported.roles.names]
         labels += [_category(source.written_names[name]) for name in source.exported.roles.objects]
         files = list(map(label_file, labels))
-        twice = next((file for file in files if files.count(file) > 1), None)
-        if twice is not None:
-            raise UsageError(
-                f"the classes of two labels would be in one file, {twice}; use --rename"
-            )
+        for file in files:
+            if files.count(file) > 1:
+                raise UsageError(
+                    f"the classes of two labels would be in one file, {file}; use --rename"
+                )
 
     def encoding_of(self, column: Column) -> ColumnEncoding | None:
         """Say which feature a column becomes: as in TFRecord, but TFDS has no missing values.
@@ -111,7 +112,7 @@ class Tfds(Export):
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write features.json, the names of classes, and dataset_info.json."""
         made: dict[str, bytes] = {
-            "features.json": _dumps(_features(done.source, done.fields, _suffixes(done.parts))),
+            "features.json": _dumps(_features(done)),
             "dataset_info.json": _dumps(_info(done)),
         }
         for field in done.fields:
@@ -132,13 +133,11 @@ def _check_names(names: Sequence[str]) -> None:
                 f"{name!r} has an empty part between its slashes, which TFDS does not read; use "
                 "--rename"
             )
-        above = next(
-            (dict_ for at in range(1, len(parts)) if (dict_ := "/".join(parts[:at])) in names), None
-        )
-        if above is not None:
-            raise UsageError(
-                f"TFDS takes {name!r} for a part of {above!r}; --rename gives it another name"
-            )
+        for above in accumulate(parts[:-1], "{}/{}".format):
+            if above in names:
+                raise UsageError(
+                    f"TFDS takes {name!r} for a part of {above!r}; --rename gives it another name"
+                )
 
 
 def _category(name: str) -> str:
@@ -211,32 +210,21 @@ def _noted(
         yield batch
 
 
-def _suffixes(written: Written) -> dict[str, set[str]]:
-    """Return the suffixes of the encoded images in each column that has some."""
-    found: dict[str, set[str]] = {}
-    for _, part in written:
-        for name, suffixes in part.facts["suffixes"].items():
-            found.setdefault(name, set()).update(suffixes)
-    return found
-
-
-def _features(source: Source, fields: Sequence[Field], suffixes: Mapping[str, set[str]]) -> Json:
+def _features(done: Done) -> Json:
     """Return features.json (tensorflow_datasets/core/proto/feature.proto)."""
-    tree: Json = _dict_of_features()
-    for field in fields:
-        _put_in(tree, field.written, _feature(source, field, suffixes.get(field.name, set())))
-    return tree
+    features: Json = {}
+    for field in done.fields:
+        inside = features
+        *above, last = field.written.split("/")
+        for part in above:
+            inside = inside.setdefault(part, _dict_of({}))["featuresDict"]["features"]
+        found = (part.facts["suffixes"].get(field.name, ()) for _, part in done.parts)
+        inside[last] = _feature(done.source, field, set().union(*found))
+    return _dict_of(features)
 
 
-def _put_in(tree: Json, name: str, feature: Json) -> None:
-    *above, last = name.split("/")
-    for part in above:
-        tree = tree["featuresDict"]["features"].setdefault(part, _dict_of_features())
-    tree["featuresDict"]["features"][last] = feature
-
-
-def _dict_of_features() -> Json:
-    return _made("features_dict.FeaturesDict", "featuresDict", {"features": {}})
+def _dict_of(features: Json) -> Json:
+    return _made("features_dict.FeaturesDict", "featuresDict", {"features": features})
 
 
 def _classes(source: Source, field: Field) -> tuple[str, ...] | None:
@@ -245,25 +233,20 @@ def _classes(source: Source, field: Field) -> tuple[str, ...] | None:
     role = source.exported.roles.get(field.name)
     if field.form == STRUCT:
         return (role.names or None) if isinstance(role, Objects) else None
-    if field.form != "value" or not pa.types.is_integer(
-        source.exported.columns.field(field.name).type
-    ):
+    if field.form != "value" or not pa.types.is_integer(source.type_of(field.name)):
         return None
     return _names_of(role) or None
 
 
 def _feature(source: Source, field: Field, suffixes: set[str]) -> Json:
-    type_, names = source.exported.columns.field(field.name).type, _classes(source, field)
+    type_, names = source.type_of(field.name), _classes(source, field)
     if field.form == "json":
         return _TEXT
     if not suffixes <= DECODED.keys():
         return _tensor(pa.binary(), [])
     if field.form == STRUCT:
-        tree = _dict_of_features()
-        for member in type_:
-            inner = _class_label(names) if names and member.name == "category" else None
-            tree["featuresDict"]["features"][member.name] = _plain(member.type, inner)
-        return tree
+        inner = {"category": _class_label(names)} if names else {}
+        return _dict_of({each.name: _plain(each.type, inner.get(each.name)) for each in type_})
     if field.form != "value":
         formats = suffixes or {"png" if field.form == "png" else "jpg"}
         return _image(

@@ -47,8 +47,8 @@ from shardctl.interop.exports.base import (
     ExportPart,
     PartResult,
     Work,
-    refuse_choices,
 )
+from shardctl.interop.exports.options import Choice
 from shardctl.interop.exports.source import Shard, Source
 from shardctl.system.arguments import truth
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
@@ -146,8 +146,18 @@ class TokenExport(Export):
 
     def check(self, source: Source) -> None:
         """Raise InputError or UsageError if there are no tokens, or none that ends them, or the
-        files cannot hold them."""
-        refuse_choices(source, self.name)
+        files cannot hold them; or if more than a split was chosen, as they have no columns."""
+        choice = source.choice
+        chosen: dict[str, Any] = {
+            "--columns": choice.columns,
+            "--rename": choice.rename,
+            "--where": choice.where,
+            "--store": choice.store,
+            "--on-loss": choice.on_loss != Choice.on_loss,
+        }
+        for option, value in chosen.items():
+            if value:
+                raise UsageError(f"{option} does not go with {self.name}, which has bare tokens")
         self.form(source)
 
     def encoding_of(self, column: Column) -> ColumnEncoding | None:
@@ -173,11 +183,10 @@ class TokenExport(Export):
             "tokenizer": form.role.tokenizer,
         }
 
-    def notes(self, source: Source) -> tuple[str, ...]:
-        """Return what is lost in such files."""
+    def notes(self, source: Source) -> Iterator[str]:
+        """Say what is lost in such files."""
         if LOSS_MASK in source.layout.columns.names:
-            return (f"{LOSS_MASK} was left out, so that the loss counts all tokens",)
-        return ()
+            yield f"{LOSS_MASK} was left out, so that the loss counts all tokens"
 
     def form(self, source: Source) -> TokenForm:
         """Return how the tokens are written. Raises as `check` does, and DatasetError for a field
@@ -248,7 +257,7 @@ def ended(tokens: Values, lengths: Numbers, eos: int | None) -> tuple[Values, Nu
     """Return documents and their lengths without the empty ones, each with `eos` behind it where it
     does not end so; None adds nothing."""
     lengths = lengths[lengths > 0]
-    if eos is None or not len(lengths):
+    if eos is None:
         return tokens, lengths
     ends = np.cumsum(lengths)
     lacks = tokens[ends - 1] != eos
@@ -342,7 +351,7 @@ def _whole(
 def _pieces_of(shard: Shard, size: int) -> Pieces:
     """Read which pieces a shard has. Raises DatasetError if that cannot be."""
     keys: list[pa.Array] = []
-    numbers: list[list[Numbers]] = [[np.zeros(0, np.int64)] for _ in range(4)]
+    found = [np.zeros((4, 0), np.int64)]
     first = 0
     for block in shard.blocks_of(DOCUMENT_COLUMNS):
         columns = {name: block.column(name) for name in DOCUMENT_COLUMNS}
@@ -363,16 +372,14 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
                 "its blocks do not say which documents they have: something is missing"
             )
         keys.append(key)
-        for kept, values in zip(
-            numbers,
-            (first + there.row, there.first - there.row * size, there.length, there.start),
-            strict=True,
-        ):
-            kept.append(values)
+        offset = there.first - there.row * size
+        found.append(np.stack([first + there.row, offset, there.length, there.start]))
         first += block.num_rows
-    row, offset, length, start = (np.concatenate(each) for each in numbers)
-    document, total = _documents(shard, pa.chunked_array(keys, pa.string()), start, length)
-    return np.stack([row, offset, length, start, document, total])
+    pieces = np.concatenate(found, axis=1)
+    _, _, length, start = pieces
+    return np.vstack(
+        [pieces, *_documents(shard, pa.chunked_array(keys, pa.string()), start, length)]
+    )
 
 
 def _documents(

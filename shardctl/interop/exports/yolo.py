@@ -45,22 +45,8 @@ TASKS = {"detect": "bbox", "segment": "segmentation", "pose": "keypoints"}
 VALIDATION = ("valid", "validation", "dev")
 """Splits that are meant by `val`, where none has that name."""
 
-RESERVED = frozenset(
-    (
-        "path",
-        "names",
-        "nc",
-        "task",
-        "channels",
-        "download",
-        "kpt_shape",
-        "kpt_names",
-        "flip_idx",
-        "yaml_file",
-        IMAGES,
-        LABELS,
-    )
-)
+_MEMBERS = "path,names,nc,task,channels,download,kpt_shape,kpt_names,flip_idx,yaml_file"
+RESERVED = frozenset((IMAGES, LABELS, *_MEMBERS.split(",")))
 """What splits cannot be called: members of data.yaml, and the folders by which the labels of an
 image are found."""
 
@@ -82,12 +68,12 @@ class Yolo(AnnotatedImagesExport):
         """Raise InputError if there are no images or objects, UsageError for a task of which there
         are none."""
         super().check(source)
-        odd = next((split for split in source.splits if split in RESERVED), None)
-        if odd is not None:
-            raise UsageError(
-                f"{source.shown}: the split {odd} has another meaning in YOLO; convert again "
-                "with another name (--split)"
-            )
+        for split in source.splits:
+            if split in RESERVED:
+                raise UsageError(
+                    f"{source.shown}: the split {split} has another meaning in YOLO; convert again "
+                    "with another name (--split)"
+                )
         found, wanted = members_of(source), TASKS[self.task]
         needs_some = found.objects > 0 or (self.task == "pose" and not self._points(source))
         if needs_some and not found.having.get(wanted):
@@ -139,7 +125,7 @@ class Yolo(AnnotatedImagesExport):
         lines = self._data_yaml(done.source, splits, self._points(done.source))
         return done.write({DATA: "".join(f"{line}\n" for line in lines).encode()})
 
-    def notes(self, source: Source) -> tuple[str, ...]:
+    def notes(self, source: Source) -> Iterator[str]:
         """Say what is not in the files."""
         role, found = main_role(source), members_of(source)
         splits = _split_names(source.splits)
@@ -165,7 +151,8 @@ class Yolo(AnnotatedImagesExport):
             (self.task == "segment", "boxes are those around the polygons"),
             (bare, f"{counted(bare, 'object')} without keypoints: written as not visible"),
         )
-        return (*(text for applies, text in said if applies), *said_of_sizes(source))
+        yield from (text for applies, text in said if applies)
+        yield from said_of_sizes(source)
 
     def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""
