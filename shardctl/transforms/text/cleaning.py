@@ -155,18 +155,11 @@ options of lists)."""
 
 CELLS = "td|th"
 
-UNSEEN = [
-    "script",
-    "style",
-    "noscript",
-    "template",
-    "iframe",
-    "object",
-    "metadata",
-    "desc",
-    "annotation",
-    "annotation-xml",
-]
+UNSEEN = (
+    "script,style,noscript,template,iframe,object,metadata,desc,annotation,annotation-xml".split(
+        ","
+    )
+)
 """Elements whose content is no text of the page. The last four are of pictures and formulas, of
 which other text is."""
 

@@ -126,7 +126,7 @@ class FilterC4(TextStep, step="filter_c4"):
 
     endings: tuple[str, ...] = setting(
         NAMES,
-        (".", "?", "!", '"', "”"),
+        tuple('.?!"”'),
         "A line must end with one of these, and no ellipsis (...).",
     )
     min_line_words: int = setting(
@@ -203,7 +203,7 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
     )
     punctuation: tuple[str, ...] = setting(
         NAMES,
-        (".", "?", "!", '"', "'", "”", "’", "。", "？", "！"),
+        tuple(".?!\"'”’。？！"),
         "What a line may end with; the first five are those of the code.",
     )
     max_short_lines: float = setting(
@@ -287,7 +287,7 @@ class FilterGopher(TextFilter, step="filter_gopher"):
     )
     stop_words: tuple[str, ...] = setting(
         NAMES,
-        ("the", "be", "to", "of", "and", "that", "have", "with"),
+        tuple("the,be,to,of,and,that,have,with".split(",")),
         "These words, in lower or upper case.",
     )
 

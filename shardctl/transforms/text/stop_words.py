@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.format.arrays import Bools, Numbers, bytes_of, texts_from
+from shardctl.format.arrays import Bools, Numbers, bytes_of, edges_of, texts_from
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.packages import needed
 from shardctl.transforms.base import Limited
@@ -29,7 +29,6 @@ from shardctl.transforms.text.words import (
     shares,
     spaces,
     stretches,
-    sums,
     texts_of_kept,
 )
 
@@ -94,7 +93,7 @@ class FilterStopWords(Limited, _Listed, TextFilter, step="filter_stop_words"):
         wanted = stop_words(self.language, self.name) | _plain(self.also)
         starts, _, stops = _find(texts, wanted)
         of_text = np.searchsorted(starts, bytes_of(texts).offsets)
-        share = shares(np.diff(sums(stops)[of_text]), np.diff(of_text))
+        share = shares(np.diff(edges_of(stops)[of_text]), np.diff(of_text))
         yield Rule(
             "stop-words",
             f"share of stop words ({self.language})",
@@ -124,10 +123,10 @@ def _find(texts: pa.Array, wanted: frozenset[str]) -> tuple[Numbers, Numbers, Bo
         for place in range(size):
             inner[places + place] = True
     first, end = stretches(inner, offsets)
-    named = texts_from(data[inner], sums(end - first)).dictionary_encode()
+    named = texts_from(data[inner], edges_of(end - first)).dictionary_encode()
     names = named.dictionary.to_pylist()
     is_stop = np.fromiter((_same(name) in wanted for name in names), bool, len(names))
-    return first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool)
+    return first, end, is_stop[named.indices.to_numpy()]
 
 
 def _same(word: str) -> str:

@@ -25,16 +25,6 @@ from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
-from shardctl.transforms.text.chat_forms import (
-    JSON_FIELDS,
-    MEDIA,
-    MESSAGES,
-    Form,
-    chat_of,
-    form_of,
-    pair,
-    which_chats,
-)
 from shardctl.transforms.tokenizers.base import (
     UINT16_VOCABULARY,
     Ids,
@@ -46,7 +36,21 @@ from shardctl.transforms.tokenizers.base import (
 from shardctl.transforms.tokenizers.engines import not_given_back
 from shardctl.transforms.tokenizers.huggingface import AUTO, CHOICES, TEMPLATE
 from shardctl.transforms.tokenizers.table import digest_of_files, open_tokenizer
-from shardctl.transforms.tokenizers.templates import CHATML, MARKS, Template, Written, text_in
+from shardctl.transforms.tokenizers.templates import (
+    CHATML,
+    JSON_FIELDS,
+    MARKS,
+    MEDIA,
+    MESSAGES,
+    Form,
+    Template,
+    Written,
+    chat_of,
+    form_of,
+    pair,
+    text_in,
+    which_chats,
+)
 
 S = TypeVar("S", bound="TokenStep")
 
@@ -434,12 +438,10 @@ class TokenizeChat(TokenStep, step="tokenize_chat"):
     def written(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> Written:
         """Return a chat as one text. Raises Rejection if it is not one that can be trained on."""
         said = text_in([messages, tools])
-        found = next((token for token in self.opened.special if token in said), None)
-        if found is not None:
-            message = (
-                f"a message has {found} in it, which would become the special token of this name"
-            )
-            raise Rejection("transform", "special-token", message)
+        for token in self.opened.special:
+            if token in said:
+                message = f"a message has {token} in it, which would become the special token of this name"
+                raise Rejection("transform", "special-token", message)
         if any(mark in said for mark in MARKS):
             message = "a message has U+FDD0, U+FDD1 or U+FDD2, which are not characters"
             raise Rejection("transform", "noncharacter", message)

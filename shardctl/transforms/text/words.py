@@ -22,6 +22,7 @@ from shardctl.format.arrays import (
     Numbers,
     TextBytes,
     bytes_of,
+    edges_of,
     owners_of,
     texts_from,
 )
@@ -135,7 +136,7 @@ class _OfTexts:
 
     def per_text(self, values: Numbers | Bools) -> Numbers:
         """Return the sums of the values of the parts, (parts,), by text, (texts,)."""
-        return np.diff(sums(values)[self.of_text])
+        return np.diff(edges_of(values)[self.of_text])
 
     def share(self, chosen: Bools) -> Floats:
         """Return the share of the parts of each text that are chosen, (parts,): (texts,)."""
@@ -213,7 +214,7 @@ class Words(_OfTexts):
     @cached_property
     def lengths_before(self) -> Numbers:
         """How many characters the words before each one have, and all words: (words + 1,)."""
-        return sums(self.characters)
+        return edges_of(self.characters)
 
     @cached_property
     def text_characters(self) -> Numbers:
@@ -222,8 +223,6 @@ class Words(_OfTexts):
 
     def with_letters(self) -> Bools:
         """Return which words have a letter, (words,)."""
-        if not len(self):
-            return np.zeros(0, bool)
         return np.logical_or.reduceat(letters(self.bytes.data), self.starts)
 
     @cached_property
@@ -266,7 +265,7 @@ class Words(_OfTexts):
     def packed(self) -> TextBytes:
         """The bytes of all words without what is between them; offsets are those of words, (words +
         1,)."""
-        return TextBytes(self.bytes.data[~self.spaces], sums(self.ends - self.starts))
+        return TextBytes(self.bytes.data[~self.spaces], edges_of(self.ends - self.starts))
 
     def ids(self) -> Numbers:
         """Return a number for each word, (words,): the same for words of a text that are the same,
@@ -290,19 +289,12 @@ def dense(keys: Numbers) -> Numbers:
 
 def are_first(numbers: Numbers) -> Bools:
     """Return where each of some numbers (`dense`) is for the first time."""
-    if not len(numbers):
-        return np.zeros(0, bool)
     return np.diff(np.maximum.accumulate(numbers), prepend=-1) > 0
 
 
 def _numbered(values: pa.Array) -> Numbers:
     numbers: npt.NDArray[np.int32] = values.dictionary_encode().indices.to_numpy()
     return numbers.astype(np.int64)
-
-
-def sums(values: Numbers | Bools) -> Numbers:
-    """Return the sums of the values before each place, (n + 1,)."""
-    return np.append(0, np.cumsum(values, dtype=np.int64))
 
 
 def shares(parts: Numbers, whole: Numbers) -> Floats:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +21,10 @@ times as much memory."""
 UINT16_VOCABULARY = 1 << 16
 """The largest vocabulary whose numbers fit in uint16."""
 
-END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
-BEGIN_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]")
-PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
-UNKNOWN_NAMES = ("<unk>", "<|unk|>", "[UNK]")
+END_NAMES = "<|endoftext|>,<|end_of_text|>,</s>,<eos>,<|eos|>,[EOS]".split(",")
+BEGIN_NAMES = "<|begin_of_text|>,<s>,<bos>,<|bos|>,[BOS]".split(",")
+PAD_NAMES = "<|pad|>,<pad>,[PAD],<|padding|>,<|finetune_right_pad_id|>".split(",")
+UNKNOWN_NAMES = "<unk>,<|unk|>,[UNK]".split(",")
 """What special tokens are called, for tokenizers that do not say what theirs are for."""
 
 
@@ -109,20 +108,18 @@ class TokensInText:
     ends: Numbers
 
 
-@runtime_checkable
-class WithOffsets(Protocol):
-    """A tokenizer that knows the places of tokens, which a loss mask needs. `template` is its chat
-    template, if it has one."""
+class WithOffsets(Tokenizer):
+    """A tokenizer that knows the places of tokens, which a loss mask needs."""
 
     @property
     def template(self) -> str | None:
-        """The chat template, in the language of Jinja."""
-        ...
+        """Its chat template, in the language of Jinja, if it has one."""
+        return None
 
+    @abstractmethod
     def with_offsets(self, texts: Sequence[str]) -> Iterable[TokensInText]:
         """Yield the tokens of each text, with their places. Special tokens are found in the texts,
         and none is added."""
-        ...
 
 
 def longer_than(texts: pa.Array, most: int) -> Bools:

@@ -35,8 +35,8 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     Encoded,
     Ids,
-    Tokenizer,
     TokensInText,
+    WithOffsets,
     joined,
     longer_than,
     of_names,
@@ -85,15 +85,13 @@ _PLACE = re.compile(r"(?<=[a-z])(?= [a-z])|(?<=[^\s]\n)(?=[^\W\d_])")
 """Where texts may be cut."""
 
 
-class HuggingFace(Tokenizer):
+class HuggingFace(WithOffsets):
     """A `tokenizer.json`. `engine` says by what it is done: auto takes the fastest that gives the
     same tokens."""
 
     kept_as = FILE
 
-    def __init__(
-        self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str = AUTO
-    ) -> None:
+    def __init__(self, data: bytes, beside: Mapping[str, bytes], where: str, engine: str) -> None:
         self._where, self._data = where, data
         self.files = {FILE: data, **beside}
         self._config = {

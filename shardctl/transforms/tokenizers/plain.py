@@ -1,26 +1,32 @@
-"""Bytes as tokens: 0 to 255 are the bytes of UTF-8, 256 ends a document, 257 fills up. No file, no
-training."""
+"""Tokenizers that need no tokenizer.json: the bytes of a text, the words of a list, and models of
+SentencePiece (`.model`), which need the extra `sentencepiece`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import bytes_of, edges_of
+from shardctl.format.arrays import Bools, bytes_of, edges_of
+from shardctl.system.packages import needed
 from shardctl.transforms.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,
+    MOST,
     PAD_NAMES,
     UNKNOWN_NAMES,
     Encoded,
     Ids,
     Tokenizer,
     TokensInText,
+    WithOffsets,
+    joined,
+    longer_than,
     of_names,
 )
 
@@ -29,9 +35,9 @@ SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_
 _PIECE = re.compile("|".join((*map(re.escape, SPECIAL), "(?s:.)")))
 
 
-class Bytes(Tokenizer):
-    """The bytes of a text are its tokens, which gives back every text. The names of special tokens
-    in texts are bytes too."""
+class Bytes(WithOffsets):
+    """The bytes of a text are its tokens, which gives back every text: 0 to 255 are the bytes of
+    UTF-8, 256 ends a document, 257 fills up. The names of special tokens in texts are bytes too."""
 
     kept_as = "bytes"
     vocabulary = 256 + len(SPECIAL)
@@ -40,7 +46,6 @@ class Bytes(Tokenizer):
     pad = SPECIAL["<pad>"]
     special = SPECIAL
     files: Mapping[str, bytes] = {}
-    template: str | None = None
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the bytes of texts."""
@@ -154,3 +159,62 @@ class Words(Tokenizer):
     def number(self, token: str) -> int | None:
         """Return the number of a word."""
         return self._numbers.get(token)
+
+
+MODEL = "tokenizer.model"
+
+
+class SentencePiece(Tokenizer):
+    """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do
+    not come back exactly."""
+
+    kept_as = MODEL
+
+    def __init__(self, data: bytes, where: str) -> None:
+        sentencepiece = needed("sentencepiece", "sentencepiece", f"{where}: it")
+        self._model: Any = sentencepiece.SentencePieceProcessor()
+        try:
+            loaded = bool(data) and self._model.LoadFromSerializedProto(data)
+        except (RuntimeError, ValueError):
+            loaded = False
+        if not loaded or not self._model.GetPieceSize():
+            raise InputError(
+                f"{where}: not a SentencePiece model; it is what spm_train writes, such as "
+                "tokenizer.model"
+            )
+        self.files = {MODEL: data}
+        self.versions = (f"sentencepiece {sentencepiece.__version__}",)
+        self.vocabulary = self._model.GetPieceSize()
+        control = (
+            number
+            for number in range(self.vocabulary)
+            if self._model.IsControl(number) or self._model.IsUnknown(number)
+        )
+        self.special = {self._model.IdToPiece(number): number for number in control}
+        ids = self._model.eos_id(), self._model.bos_id(), self._model.pad_id()
+        self.eos, self.bos, self.pad = (number if number >= 0 else None for number in ids)
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """Return the numbers of the pieces. The package gives lists: a Python number for each
+        token."""
+        return joined(
+            self._model.EncodeAsIds(texts.to_pylist(), num_threads=1) if len(texts) else []
+        )
+
+    def too_long(self, texts: pa.Array) -> Bools:
+        """Return which of the texts are above the limit: it is not known where they could be
+        cut."""
+        return longer_than(texts, MOST)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text of pieces."""
+        return str(self._model.DecodeIds(np.asarray(ids).tolist()))
+
+    def _token(self, number: int) -> str:
+        """Return a piece; a space is shown as U+2581."""
+        return str(self._model.IdToPiece(number))
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a piece."""
+        number = int(self._model.PieceToId(token))
+        return number if self._model.IdToPiece(number) == token else None

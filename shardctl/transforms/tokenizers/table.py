@@ -15,16 +15,15 @@ from shardctl.format.token_columns import main_tokens
 from shardctl.system.files import read_named
 from shardctl.system.folders import Folder
 from shardctl.system.text import printable
-from shardctl.transforms.tokenizers import huggingface, plain, sentencepiece, tiktoken
+from shardctl.transforms.tokenizers import huggingface, plain, tiktoken
 from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY, Tokenizer, WithOffsets
 from shardctl.transforms.tokenizers.engines import not_given_back
 from shardctl.transforms.tokenizers.huggingface import AUTO
-from shardctl.transforms.tokenizers.plain import Bytes, Words
-from shardctl.transforms.tokenizers.sentencepiece import SentencePiece
+from shardctl.transforms.tokenizers.plain import Bytes, SentencePiece, Words
 
 FILES: Mapping[str, Callable[[Path, str], Tokenizer]] = {
     huggingface.FILE: huggingface.open_file,
-    sentencepiece.FILE: lambda where, _: SentencePiece(where.read_bytes(), printable(where)),
+    plain.MODEL: lambda where, _: SentencePiece(where.read_bytes(), printable(where)),
     plain.FILE: lambda where, _: Words(where.read_bytes(), printable(where)),
     tiktoken.FILE: lambda where, _: tiktoken.open_file(where),
 }
@@ -94,10 +93,10 @@ def _file(where: Path) -> tuple[Path, str]:
     have. Raises InputError."""
     shown = f"tokenizer {printable(where)}"
     if where.is_dir():
-        there = next((name for name in FILES if (where / name).is_file()), None)
-        if there is None:
-            raise InputError(f"{shown}: the folder has none of {', '.join(FILES)}")
-        return where / there, there
+        for name in FILES:
+            if (where / name).is_file():
+                return where / name, name
+        raise InputError(f"{shown}: the folder has none of {', '.join(FILES)}")
     if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
         raise InputError(f"{shown}: it is not a regular file")
     for name in FILES if where.suffix else ():

@@ -25,8 +25,8 @@ from shardctl.transforms.tokenizers.base import (
     PAD_NAMES,
     Encoded,
     Ids,
-    Tokenizer,
     TokensInText,
+    WithOffsets,
     joined,
     of_names,
 )
@@ -37,16 +37,14 @@ FACTS = "tokenizer_tiktoken.json"
 
 _R50K = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 _CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
-_O200K = "|".join(
-    (
-        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
-        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
-        r"""\p{N}{1,3}""",
-        r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""",
-        r"""\s*[\r\n]+""",
-        r"""\s+(?!\S)""",
-        r"""\s+""",
-    )
+_O200K = (
+    r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"""
+    r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"""
+    r"""\p{N}{1,3}|"""
+    r""" ?[^\s\p{L}\p{N}]+[\r\n/]*|"""
+    r"""\s*[\r\n]+|"""
+    r"""\s+(?!\S)|"""
+    r"""\s+"""
 )
 _END = "<|endoftext|>"
 _FILL_IN = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
@@ -90,11 +88,10 @@ ENCODINGS: dict[str, tuple[str, Mapping[str, int]]] = {
 words, and the special tokens with their numbers. They are as in tiktoken's own `openai_public`; a test compares them."""
 
 
-class Tiktoken(Tokenizer):
+class Tiktoken(WithOffsets):
     """An encoding of tiktoken. Special tokens in texts are found, as `tokenizers` does."""
 
     kept_as = FILE
-    template: str | None = None
 
     def __init__(self, name: str, data: bytes, where: str) -> None:
         if name not in ENCODINGS:
@@ -102,11 +99,11 @@ class Tiktoken(Tokenizer):
         pattern, self.special = ENCODINGS[name]
         ranks = _ranks(data, where)
         taken = set(ranks.values())
-        clash = next((token for token, number in self.special.items() if number in taken), None)
-        if clash is not None:
-            raise InputError(
-                f"{where}: these are not the ranks of {name}: the number of {clash} is taken"
-            )
+        for token, number in self.special.items():
+            if number in taken:
+                raise InputError(
+                    f"{where}: these are not the ranks of {name}: the number of {token} is taken"
+                )
         self.files = {
             FILE: data,
             FACTS: json.dumps({"encoding": name}).encode(),
@@ -220,10 +217,10 @@ def _ranks(data: bytes, where: str) -> dict[bytes, int]:
             raise InputError(
                 f"{where}: line {number} is not a token in base 64 and its rank"
             ) from None
-    missing = next((byte for byte in range(256) if bytes((byte,)) not in ranks), None)
-    if missing is not None or len(set(ranks.values())) < len(ranks):
+    missing = [byte for byte in range(256) if bytes((byte,)) not in ranks]
+    if missing or len(set(ranks.values())) < len(ranks):
         why = "two tokens have the same rank"
-        if missing is not None:
-            why = f"there is no token for the byte {missing}"
+        if missing:
+            why = f"there is no token for the byte {missing[0]}"
         raise InputError(f"{where}: not the ranks of an encoding: {why}")
     return ranks
