@@ -134,11 +134,10 @@ Marked = Mapping[str, tuple[Role | None, Collection[str]]]
 
 def refuse_immovable(steps: Sequence[ImageTransform], fields: Marked) -> None:
     """Raise UsageError for a step that cannot move what is marked in the images."""
-    kinds = {name: _annotation_kinds(*marked) for name, marked in fields.items()}
     for step in steps:
-        for name, of_field in kinds.items():
-            role, fixed = fields[name][0], sorted(of_field - step.moves)
-            if fixed:
+        for name, (role, members) in fields.items():
+            of_field = _annotation_kinds(role, members)
+            if fixed := sorted(of_field - step.moves):
                 raise UsageError(
                     f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the "
                     f"images have ({printable(name)}); leave out the step or these annotations"

@@ -231,9 +231,7 @@ class Recipe(RecipeKeys):
     @classmethod
     def draft(cls, given: Json) -> Recipe:
         """Build a recipe whose kind need not be decided yet. Raises SettingError."""
-        values, errors = cls.values(given)
-        raise_any(errors)
-        return cls(**values)
+        return super().parse(**given)
 
     @property
     def keep_truncated(self) -> bool:
@@ -451,9 +449,11 @@ class Recipe(RecipeKeys):
 
         steps = self.transform
         changes = [
-            isinstance(step, TextStep) and not isinstance(step, TextFilter) for step in steps
+            number
+            for number, step in enumerate(steps, 1)
+            if isinstance(step, TextStep) and not isinstance(step, TextFilter)
         ]
-        place = max((number for number, changed in enumerate(changes, 1) if changed), default=0)
+        place = max(changes, default=0)
         step = Deduplicate.of_rule(self.duplicates)
         return replace(self, duplicates=KEEP_ALL, transform=(*steps[:place], step, *steps[place:]))
 
@@ -548,11 +548,11 @@ class Recipe(RecipeKeys):
         if images and self.kind == UNDECIDED and self.batch_transforms:
             yield f"{step.name} is for images, and {self.batch_transforms[0].name} for text"
         if isinstance(step, ImageTransform):
-            several = next((each for each in after if each.samples > 1), None)
+            several = [each.name for each in after if each.samples > 1]
             if step.samples > 1 and any(each.samples > 1 for each in before):
                 yield f"{step.name}: only one step may make several samples of an image"
-            elif step.random and several is not None:
-                yield f"{step.name} is random: put it after {several.name}"
+            elif step.random and several:
+                yield f"{step.name} is random: put it after {several[0]}"
         if isinstance(step, BatchTransform):
             if self.sample_transforms:
                 yield f"{step.name} cannot be used together with your own function"
@@ -563,9 +563,9 @@ class Recipe(RecipeKeys):
         if step.table:
             if step.table in [each.table for each in before]:
                 yield f"{step.name} of the same unit is given twice; leave one out"
-            made = next((each.name for each in before if each.name in TOKEN_STEPS), None)
-            if made is not None:
-                yield f"{step.name} must come before {made}, which takes the whole text"
+            made = [each.name for each in before if each.name in TOKEN_STEPS]
+            if made:
+                yield f"{step.name} must come before {made[0]}, which takes the whole text"
         own = any(isinstance(each, SampleTransform) for each in before)
         if own and not isinstance(step, SampleTransform):
             yield f"{step.name} must come before your own function"

@@ -64,9 +64,9 @@ def plain_value(value: Any, deepest: int = DEEPEST) -> Any:
             else [plain_value(part, deepest - 1) for part in value]
         )
     if isinstance(value, dict):
-        odd = next((name for name in value if not isinstance(name, str)), None)
-        if odd is not None:
-            raise UnfitValue(f"a dict with the key {describe(odd)}; keys must be strings")
+        for name in value:
+            if not isinstance(name, str):
+                raise UnfitValue(f"a dict with the key {describe(name)}; keys must be strings")
         return {name: plain_value(part, deepest - 1) for name, part in value.items()}
     if isinstance(value, set | frozenset):
         raise UnfitValue(f"{describe(value)} (it has no order: make it a list)")
@@ -306,7 +306,7 @@ def _check(value: Any, type_: pa.DataType) -> None:
         _check_list(value, type_.value_type)
     elif types.is_struct(type_) or types.is_map(type_):
         _check_dict(value, type_)
-    elif pa.types.is_dictionary(type_):
+    elif types.is_dictionary(type_):
         _check(value, type_.value_type)
     elif not _takes(type_, type(value)) or not _is_exact(value, type_):
         raise UnfitValue(describe(value))

@@ -107,7 +107,7 @@ def first_of_similar(hashes: Hashes, distance: int) -> Places:
     rank[order] = np.arange(len(order), dtype=np.int32)
     ranks, values, first = rank[value_of.reshape(-1)], values[order], first[order]
     del value_of, order, rank
-    return first[_Greedy(values, distance).first][ranks]
+    return first[_first_kept(values, distance)][ranks]
 
 
 def distances(some: Hashes, others: Hashes) -> Distances:
@@ -115,51 +115,50 @@ def distances(some: Hashes, others: Hashes) -> Distances:
     return _ones(some ^ others)
 
 
-class _Greedy:
-    """Goes through different hashes in their order, and keeps each one that is not near one that it
-    has kept. `first` has for each hash the place of the first kept one that it is near, its own
-    where it is kept."""
+def _first_kept(hashes: Hashes, distance: int) -> Places:
+    """Go through different hashes in their order, and keep each one that is not near one that was
+    kept. Return for each the place of the first kept one that it is near, its own where it is
+    kept."""
+    first = np.arange(len(hashes))
 
-    def __init__(self, hashes: Hashes, distance: int) -> None:
-        self._hashes, self._distance = hashes, distance
-        self.first = np.arange(len(hashes))
-        self._settle(self.first.copy())
-
-    def _settle(self, places: Places) -> Places:
+    def settle(places: Places) -> Places:
         """Settle hashes that are near none that were kept before them, and return the places of
         those that are kept."""
         if len(places) <= LEAF:
-            return self._settle_each(places)
+            return settle_each(places)
         kept = np.zeros(0, np.int64)
         for part in np.array_split(places, _PARTS):
-            kept = np.append(kept, self._settle(self._without_near(part, kept)))
+            kept = np.append(kept, settle(without_near(part, kept)))
         return kept
 
-    def _settle_each(self, places: Places) -> Places:
-        here = self._hashes[places]
-        near = np.triu(_ones(here[:, None] ^ here[None, :]) <= self._distance, 1)
+    def settle_each(places: Places) -> Places:
+        here = hashes[places]
+        near = np.triu(_ones(here[:, None] ^ here[None, :]) <= distance, 1)
         keep = np.ones(len(places), bool)
         for later in np.flatnonzero(near.any(axis=0)).tolist():
             before = np.flatnonzero(near[:, later] & keep)
             if len(before):
                 keep[later] = False
-                self.first[places[later]] = places[before[0]]
+                first[places[later]] = places[before[0]]
         return places[keep]
 
-    def _without_near(self, places: Places, kept: Places) -> Places:
+    def without_near(places: Places, kept: Places) -> Places:
         """Settle those of some hashes that are near a kept one, and return the others."""
         if not len(kept):
             return places
         # lookups cost less than to compare each with each; their pairs are spread over memory
-        lookups = len(places) * _TABLES * len(_masks(self._distance // _TABLES))
+        lookups = len(places) * _TABLES * len(_masks(distance // _TABLES))
         cost = SETUP + lookups * (LOOKUP + 4 * len(kept) / (1 << _CHUNK))
         near = _looked_up if cost < len(places) * len(kept) else _compared
-        first = np.full(len(places), len(kept))
-        for of, other in near(self._hashes[places], self._hashes[kept], self._distance):
-            np.minimum.at(first, of, other)
-        alike = first < len(kept)
-        self.first[places[alike]] = kept[first[alike]]
+        nearest = np.full(len(places), len(kept))
+        for of, other in near(hashes[places], hashes[kept], distance):
+            np.minimum.at(nearest, of, other)
+        alike = nearest < len(kept)
+        first[places[alike]] = kept[nearest[alike]]
         return places[~alike]
+
+    settle(first.copy())
+    return first
 
 
 def _compared(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:

@@ -75,7 +75,7 @@ def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
     end = np.append(start[1:], len(data))[: len(start)]
     end = end - (data[end - 1] == _LINE_FEED)
     end = end - ((end > start) & (data[end - 1] == _RETURN))
-    has_ink = np.maximum.reduceat(data, start) > _BLANK if len(start) else np.zeros(0, bool)
+    has_ink = np.maximum.reduceat(data, start) > _BLANK
     begins = ends = has_ink
     if whole_paragraphs and len(start):
         goes_on = has_ink[:-1] & has_ink[1:] & (row[1:] == row[:-1])  # to the next line

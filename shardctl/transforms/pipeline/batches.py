@@ -71,11 +71,9 @@ def check_keys(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, Rejecti
     """Return records whose column `key` has their own keys, as strings, and why some rows are
     rejected, by row: without one."""
     keys = batch["key"].cast(pa.string())
-    wrong: dict[int, Rejection] = {}
-    if keys.null_count:
-        why = "it has no key (--key-field); give it one, or convert without that option"
-        for row in np.flatnonzero(~np.asarray(keys.is_valid())).tolist():
-            wrong[row] = Rejection("decode", "no-key", why)
+    lacking = np.flatnonzero(np.asarray(keys.is_null())).tolist()
+    why = "it has no key (--key-field); give it one, or convert without that option"
+    wrong = dict.fromkeys(lacking, Rejection("decode", "no-key", why))
     return with_column(batch, "key", keys), wrong
 
 

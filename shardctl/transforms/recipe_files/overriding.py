@@ -18,7 +18,6 @@ from shardctl.errors import UsageError
 from shardctl.sources.format_table import FORMAT_NAMES
 from shardctl.system.arguments import contradiction, whole_number
 from shardctl.system.text import printable, some
-from shardctl.transforms.base import Filter
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import named_recipe, read_toml
@@ -79,14 +78,15 @@ def recipe_with_options(
                 same[0].update(settings)
             else:
                 made.append({"name": step, **settings})
-    functions = [{"name": "custom", "target": each} for each in given.get("transforms") or ()]
+    functions = given.get("transforms") or ()
     known = [each.get("target") for each in own if isinstance(each, dict)]
-    twice = next((each["target"] for each in functions if each["target"] in known), None)
-    if twice is not None:
-        raise UsageError(f"--transform {printable(twice)}: {file} has this function already")
+    for target in functions:
+        if target in known:
+            raise UsageError(f"--transform {printable(target)}: {file} has this function already")
     on_texts = [step for step in (*made, *more) if step["name"] not in TOKEN_STEPS]
     last = [step for token_step in TOKEN_STEPS for step in made if step["name"] == token_step]
-    all_steps = [*own, *on_texts, *functions, *last]
+    customs = [{"name": "custom", "target": target} for target in functions]
+    all_steps = [*own, *on_texts, *customs, *last]
     return {**joined, "transform": all_steps} if all_steps else joined
 
 
@@ -197,9 +197,8 @@ def recipe_while_reading(given: Mapping[str, Any], dataset: Json, most_pixels: i
     keys = {name: given[name] for name in ("seed", "keep_objects") if given.get(name) is not None}
     fixed = {"transform": steps, "store": "png", "kind": "image"}
     made = Recipe.from_json({"max_pixels": most_pixels, **joined, **keys, **fixed})
-    unfit = next((step for step in made.transform if isinstance(step, Filter)), None)
-    if unfit is not None:
-        raise UsageError(f"{unfit.name} leaves samples out, which only a conversion can")
+    if made.filters:
+        raise UsageError(f"{made.filters[0].name} leaves samples out, which only a conversion can")
     functions = given.get("transform", ())
     own = [
         Custom(target=each).loaded() if isinstance(each, str) else Custom.of(each)

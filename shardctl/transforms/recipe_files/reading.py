@@ -405,11 +405,7 @@ def _options(settings: Json) -> list[str]:
     defaults are left out."""
     labels = settings.get("labels", "auto")
     sources = [labels] if isinstance(labels, str) else list(labels)
-    given = [
-        f"--labels {shlex.quote(str(source))}"
-        for source in sources
-        if source != "auto" or len(sources) > 1
-    ]
+    given = [f"--labels {shlex.quote(str(source))}" for source in sources if sources != ["auto"]]
     named = {
         "boxes": "--boxes-outside",
         "annotation_frame": "--annotation-frame",
