@@ -165,8 +165,6 @@ def _first_records(shards: Shards, types: Types, count: int) -> tuple[list[Json]
 UNITS_TOGETHER = 32
 """Units that one process reads, one after the other."""
 
-LEVEL = "full"
-
 
 def check(
     path: Path,
@@ -211,11 +209,11 @@ def check(
             ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
             ordered += _wrong_checksums(shards)
             ordered += [finding for unit in sorted(findings) for finding in findings[unit]]
-            return result_of(LEVEL, len(shards.listing), total - lost, ordered)
+            return result_of("full", len(shards.listing), total - lost, ordered)
     except InputError as problem:
         if not path.exists():
             raise
-        return result_of(LEVEL, 0, 0, [error("unreadable", str(problem))])
+        return result_of("full", 0, 0, [error("unreadable", str(problem))])
 
 
 def _wrong_checksums(shards: Shards) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from token_samples import EOS, block_of, packed_blocks, tokens_of, write_packed
 import shardctl
 from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError
 from shardctl.interop.exports import exporting
-from shardctl.interop.exports.source import Source
+from shardctl.interop.exports.base import Source
 from shardctl.system.files import free_bytes
 
 ROLE = {"role": "tokens", "vocabulary": 500, "eos": EOS}

@@ -20,10 +20,12 @@ from shardctl.format.roles import Objects
 from shardctl.format.token_columns import list_lengths
 from shardctl.images.codecs.image import open_image
 from shardctl.interop.exports.base import (
+    KEY,
     Column,
     ColumnEncoding,
     Done,
     Export,
+    Source,
     Work,
     file_form,
     suffix_of,
@@ -36,7 +38,6 @@ from shardctl.interop.exports.loose_files import (
     plain_stem,
     safe_name,
 )
-from shardctl.interop.exports.source import KEY, Source
 from shardctl.system.text import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
@@ -185,9 +186,9 @@ def members_of(source: Source) -> Members:
         items = {each: known.field(each).flatten() for each in fields}
         count = len(items["category"])
         objects += count
-        polygons = np.zeros(count, np.int64)
         for each, values in items.items():
             having[each] += int(_has_value(values).sum())
+        polygons = np.zeros(count, np.int64)
         if "segmentation" in items:
             polygons = list_lengths(items["segmentation"])
         several += int((polygons > 1).sum())

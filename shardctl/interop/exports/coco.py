@@ -37,9 +37,16 @@ from shardctl.interop.exports.annotated_images import (
     said_of_members,
     said_of_sizes,
 )
-from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work, path_below
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Done,
+    PartResult,
+    Source,
+    Work,
+    path_below,
+)
 from shardctl.interop.exports.loose_files import writing
-from shardctl.interop.exports.source import Source
 from shardctl.sources.annotations.coco import mirrored_points
 from shardctl.sources.annotations.objects import FLAGS, ITEMS
 from shardctl.system.files import FileFacts, HashingFile, replacing

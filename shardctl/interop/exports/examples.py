@@ -29,6 +29,7 @@ from shardctl.interop.exports.base import (
     ColumnEncoding,
     Export,
     PartResult,
+    Source,
     Work,
     compressing,
     is_bytes,
@@ -36,7 +37,6 @@ from shardctl.interop.exports.base import (
     refuse_taken,
     stored,
 )
-from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing, sha256_of
@@ -163,8 +163,8 @@ def serialized(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[bytes
     """
     columns = [
         column
-        for place, field in enumerate(fields)
-        for column in _features(batch.column(place), field)
+        for field, array in zip(fields, batch.columns, strict=True)
+        for column in _features(array, field)
     ]
     named = [
         (FIRST + varint(len(name)) + name, kind, valid, content)

@@ -27,10 +27,17 @@ from shardctl.format.manifest import digest_of
 from shardctl.format.names import CHECKSUMS
 from shardctl.format.python_values import check_type
 from shardctl.format.tables import write_checksums
-from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, store_of
+from shardctl.interop.exports.base import (
+    KEY,
+    Column,
+    ColumnEncoding,
+    Done,
+    Export,
+    Source,
+    store_of,
+)
 from shardctl.interop.exports.job import ExportJob, chosen_export, write_parts
 from shardctl.interop.exports.options import Choice, FormSettings
-from shardctl.interop.exports.source import KEY, Source
 from shardctl.interop.exports.staging import (
     Staging,
     Writer,
@@ -70,11 +77,6 @@ class PlannedField:
     written: str | None
     form: str
     loss: str | None = None
-
-    @property
-    def field(self) -> Field | None:
-        """What is written of it; None if nothing is."""
-        return None if self.written is None else Field(self.name, self.written, self.form)
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,9 @@ def _planned(source: Source, form: Export) -> tuple[ExportJob, tuple[PlannedFiel
     """Check all that can be checked beforehand, and return the job."""
     form.check(source)
     planned = plan_fields(form, source)
-    fields = tuple(each.field for each in planned if each.field is not None)
+    fields = tuple(
+        Field(each.name, each.written, each.form) for each in planned if each.written is not None
+    )
     return ExportJob(source, form, fields), planned
 
 
@@ -411,12 +415,12 @@ def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, .
 
 def accepted_losses(planned: tuple[PlannedField, ...]) -> list[str]:
     """Say what is lost of each column, which the user has allowed."""
-    lost = [each for each in planned if each.loss is not None]
     how = {None: "is left out: {}", "json": "is written as JSON text: {}"}
     return [
         f"{each.name} "
         f"{how.get(each.written and each.form, 'is written, but not all: left out is {}').format(each.loss)}"
-        for each in lost
+        for each in planned
+        if each.loss is not None
     ]
 
 

@@ -19,11 +19,13 @@ from shardctl.errors import InputError
 from shardctl.format.names import Json, extension_part
 from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
+    KEY,
     Column,
     ColumnEncoding,
     Done,
     Export,
     PartResult,
+    Source,
     Work,
     check_json,
     file_form,
@@ -43,7 +45,6 @@ from shardctl.interop.exports.loose_files import (
     safe_name,
     writing,
 )
-from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import FileFacts, replacing
 from shardctl.system.text import counted, some
@@ -200,19 +201,15 @@ def _records(
 ) -> Iterator[tuple[list[tuple[Field, bytes]], Json]]:
     """Yield the samples of a batch: the files of each as pairs of field and bytes, and all else for
     its line of metadata."""
-    columns = {field: batch.column(place) for place, field in enumerate(fields)}
-    keys = next(column for field, column in columns.items() if field.name == KEY).to_pylist()
-    values = {
-        field.written: to_json(column) for field, column in columns.items() if field.form == "json"
-    }
-    texts = {field: column.to_pylist() for field, column in columns.items() if field.form == "text"}
-    images = {
-        field: column for field, column in columns.items() if field.form not in ("json", "text")
-    }
+    columns = list(zip(fields, batch.columns, strict=True))
+    keys = next(column for field, column in columns if field.name == KEY).to_pylist()
+    values = {field.written: to_json(column) for field, column in columns if field.form == "json"}
+    texts = [(field, column.to_pylist()) for field, column in columns if field.form == "text"]
+    images = [each for each in columns if each[0].form not in ("json", "text")]
     for row, key in enumerate(keys):
-        files = [(field, texts[field][row].encode()) for field in texts]
+        files = [(field, text[row].encode()) for field, text in texts]
         record: Json = {}
-        for field, column in images.items():
+        for field, column in images:
             image = column[row].as_py()
             if image is None or image["bytes"] is None:
                 record[field.written] = None

@@ -18,9 +18,16 @@ from shardctl.format.dataset_location import AnyDataset, from_json, to_json
 from shardctl.format.generations import WAS_REPLACED
 from shardctl.format.names import Json
 from shardctl.interop.exports import WORKER
-from shardctl.interop.exports.base import Done, Export, ExportPart, PartResult, Progress, Work
+from shardctl.interop.exports.base import (
+    Done,
+    Export,
+    ExportPart,
+    PartResult,
+    Progress,
+    Source,
+    Work,
+)
 from shardctl.interop.exports.options import EXPORTS, Choice, FormSettings
-from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.sources.export_description import Field
 from shardctl.system.job_folder import JobFolder

@@ -15,8 +15,15 @@ import pyarrow as pa
 from shardctl.format.layout import ENCODED_IMAGE, Layout
 from shardctl.format.roles import Roles
 from shardctl.format.shard import HUGGINGFACE_KEY
-from shardctl.interop.exports.base import Column, ColumnEncoding, Done, Export, PartResult, Work
-from shardctl.interop.exports.source import Source
+from shardctl.interop.exports.base import (
+    Column,
+    ColumnEncoding,
+    Done,
+    Export,
+    PartResult,
+    Source,
+    Work,
+)
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.columns import plain_type, rows_of_tensors
 from shardctl.system.files import FileFacts, StreamedFile, replacing

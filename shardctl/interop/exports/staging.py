@@ -26,9 +26,8 @@ from typing import Any
 
 from shardctl.errors import BusyError, StorageError, UsageError
 from shardctl.format.names import CHECKSUMS
-from shardctl.interop.exports.base import PIECES, ExportPart, PartResult
+from shardctl.interop.exports.base import PIECES, ExportPart, PartResult, Source
 from shardctl.interop.exports.loose_files import NameSet, listed
-from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import DESCRIPTION, Description, loose_names
 from shardctl.system import file_lease
 from shardctl.system.file_lease import LEASE, Lease

@@ -25,6 +25,7 @@ from shardctl.interop.exports.base import (
     Done,
     Export,
     PartResult,
+    Source,
     Work,
     is_bytes,
     is_packed,
@@ -39,7 +40,6 @@ from shardctl.interop.exports.examples import (
     loss_of,
     write_records,
 )
-from shardctl.interop.exports.source import Source
 from shardctl.sources.export_description import Field
 from shardctl.sources.formats.tfds import label_file
 from shardctl.system.files import FileFacts

@@ -46,10 +46,11 @@ from shardctl.interop.exports.base import (
     Export,
     ExportPart,
     PartResult,
+    Shard,
+    Source,
     Work,
 )
 from shardctl.interop.exports.options import Choice
-from shardctl.interop.exports.source import Shard, Source
 from shardctl.system.arguments import truth
 from shardctl.system.files import FileFacts, StreamedFile, naming_the_path, replacing
 from shardctl.transforms.tokenizers.base import UINT16_VOCABULARY

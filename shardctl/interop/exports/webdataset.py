@@ -27,10 +27,12 @@ from shardctl.format.names import distinct_name, extension_part, member_key
 from shardctl.format.python_values import dumps, to_json
 from shardctl.interop.exports.base import (
     COMPRESSED,
+    KEY,
     Column,
     ColumnEncoding,
     Export,
     PartResult,
+    Source,
     Work,
     arrays_of,
     check_json,
@@ -39,7 +41,6 @@ from shardctl.interop.exports.base import (
     suffix_of,
 )
 from shardctl.interop.exports.loose_files import IMAGE_SUFFIXES
-from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.export_description import Field
 from shardctl.system.files import StreamedFile, replacing
 
@@ -144,25 +145,26 @@ def _samples(
 ) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """Yield the key of each sample of a batch, and its members as pairs of extension and bytes."""
     keys = batch.column("__key__").to_pylist()
+    columns = list(zip(fields, batch.columns, strict=True))
     makers = [
         _MAKERS.get("image" if field.form != "value" else field.written.rpartition(".")[2], _bytes)(
-            batch.column(place), field.written
+            column, field.written
         )
-        for place, field in enumerate(fields)
+        for field, column in columns
         if field.written != "__key__" and not field.written.startswith(IN_JSON)
     ]
     objects: dict[str, list[Any]] = {
-        field.written.removeprefix(IN_JSON): to_json(batch.column(place))
-        for place, field in enumerate(fields)
+        field.written.removeprefix(IN_JSON): to_json(column)
+        for field, column in columns
         if field.written.startswith(IN_JSON)
     }
     pictures = [
         (
             source.written_names[field.name],
-            batch.column(place).is_valid().to_pylist(),
-            batch.column(place).field("path").to_pylist(),
+            column.is_valid().to_pylist(),
+            column.field("path").to_pylist(),
         )
-        for place, field in enumerate(fields)
+        for field, column in columns
         if field.form == "image"
     ]
     for row, key in enumerate(keys):

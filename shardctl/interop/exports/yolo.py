@@ -30,9 +30,16 @@ from shardctl.interop.exports.annotated_images import (
     said_of_sizes,
     stored_size,
 )
-from shardctl.interop.exports.base import Column, ColumnEncoding, Done, PartResult, Work
+from shardctl.interop.exports.base import (
+    KEY,
+    Column,
+    ColumnEncoding,
+    Done,
+    PartResult,
+    Source,
+    Work,
+)
 from shardctl.interop.exports.loose_files import writing
-from shardctl.interop.exports.source import KEY, Source
 from shardctl.sources.annotations.yolo import stray_share
 from shardctl.system.files import FileFacts
 from shardctl.system.text import counted, quoted
@@ -129,12 +136,8 @@ class Yolo(AnnotatedImagesExport):
         """Say what is not in the files."""
         role, found = main_role(source), members_of(source)
         splits = _split_names(source.splits)
-        beside = {
-            "ids": role.ids,
-            "supercategories": role.supercategories,
-            "skeleton": role.skeleton,
-        }
-        named = [name for name, value in beside.items() if value is not None]
+        beside = ("ids", "supercategories", "skeleton")
+        named = [name for name in beside if getattr(role, name) is not None]
         numbered = [name for name in BOOKKEEPING if found.having.get(name)]
         odd = [split for name, split in splits.items() if name not in ("train", "val", "test")]
         lacking = [name for name in ("train", "val") if name not in splits]

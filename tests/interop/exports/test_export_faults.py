@@ -20,10 +20,10 @@ import shardctl
 from shardctl.errors import BusyError, DatasetError, StorageError
 from shardctl.format.dataset_folder import dataset_in
 from shardctl.interop.exports import exporting, job
+from shardctl.interop.exports.base import Source
 from shardctl.interop.exports.job import ExportJob
 from shardctl.interop.exports.mds import Mds
 from shardctl.interop.exports.options import Choice
-from shardctl.interop.exports.source import Source
 from shardctl.interop.exports.staging import Staging
 from shardctl.system.file_lease import Lease
 
