@@ -398,11 +398,12 @@ class Limited(Settings):
     def __post_init__(self) -> None:
         """Raise SettingError if it has none of its limits, or one is below the other."""
         names = [name for name in declared_in(type(self)) if name[:3] in ("min", "max")]
-        if all(getattr(self, name) is None for name in names):
+        limits = {name: getattr(self, name) for name in names}
+        if all(limit is None for limit in limits.values()):
             raise SettingError(f"needs at least one of {', '.join(names)}")
-        for name in names:
-            most, low = getattr(self, name), f"min{name[3:]}"
-            least = getattr(self, low) if name.startswith("max") else None
+        for name, most in limits.items():
+            low = f"min{name[3:]}"
+            least = limits.get(low)
             if least is not None and most is not None and least > most:
                 raise SettingError(f"{name} {most:g} is under {low} {least:g}", name)
 

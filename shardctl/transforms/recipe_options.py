@@ -382,13 +382,13 @@ class Shortcut(NamedTuple):
 
 
 def _giving(
-    step: str, setting: str, type: ValueType, help: str, heading: str, **more: Any
+    step: str, setting: str, type: ValueType, help: str, heading: str = CLEANING, **more: Any
 ) -> Shortcut:
     return Shortcut(step, setting, Option(type, None, help, heading=heading, **more))
 
 
-def _alone(step: str, help: str, **more: Any) -> Shortcut:
-    return Shortcut(step, None, Option(Flag(), False, help, heading=CLEANING, **more))
+def _alone(step: str, help: str) -> Shortcut:
+    return Shortcut(step, None, Option(Flag(), False, help, heading=CLEANING))
 
 
 _QUALITY = {
@@ -439,7 +439,6 @@ SHORTCUTS = {
         "unicode",
         Text(),
         "Bring texts into the form NFC, NFKC, NFD or NFKD.",
-        CLEANING,
         metavar="FORM",
     ),
     "strip_control_chars": _alone(
@@ -454,7 +453,6 @@ SHORTCUTS = {
         "patterns",
         Written("str | Sequence[str]"),
         "Replace personal data by placeholders: email, ip, url, phone, …",
-        CLEANING,
         metavar="NAME,…",
     ),
     "lower_case": _alone("lower_case", "Make all letters lower case."),
@@ -463,7 +461,6 @@ SHORTCUTS = {
         "language",
         Text(),
         "Put spaces between the words of Chinese.",
-        CLEANING,
         metavar="zh",
     ),
     "min_chars": _giving(
@@ -471,7 +468,6 @@ SHORTCUTS = {
         "min_chars",
         Whole(),
         "Reject texts with fewer characters.",
-        CLEANING,
         metavar="N",
     ),
     "max_chars": _giving(
@@ -479,7 +475,6 @@ SHORTCUTS = {
         "max_chars",
         Whole(),
         "Reject texts with more characters.",
-        CLEANING,
         metavar="N",
     ),
     "filter_quality": Shortcut(
@@ -498,7 +493,6 @@ SHORTCUTS = {
         "language",
         Text(),
         "Remove the stop words of a language: en, de, …",
-        CLEANING,
         metavar="LANGUAGE",
     ),
     "tokenizer": _giving(

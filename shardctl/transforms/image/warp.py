@@ -195,8 +195,8 @@ class RandomAffine(ImageTransform, step="random_affine"):
         """Draw the amounts, and warp."""
         width, height = picture.size
         angle = between(self.degrees, rng)
-        most_x, most_y = self.translate[0] * width, self.translate[1] * height
-        translate = (round(between((-most_x, most_x), rng)), round(between((-most_y, most_y), rng)))
+        most = self.translate[0] * width, self.translate[1] * height
+        translate = [round(between((-each, each), rng)) for each in most]
         scale = between(self.scale, rng)
         shear = between(self.shear, rng), between(self.shear_y, rng)
         inverse = affine(angle, translate, scale, shear, (width * 0.5, height * 0.5))

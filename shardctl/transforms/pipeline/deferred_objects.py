@@ -127,8 +127,13 @@ class Annotated:
         left = self.unmoved(before, sample) if size != before[0] else []
         for name, _ in self._masks:
             mask = sample.get(name)
-            if isinstance(mask, dict) and isinstance(mask.get("bytes"), bytes) and name not in left:
-                left += [name] if open_image(mask["bytes"], sys.maxsize).size != size else []
+            if (
+                name not in left
+                and isinstance(mask, dict)
+                and isinstance(mask.get("bytes"), bytes)
+                and open_image(mask["bytes"], sys.maxsize).size != size
+            ):
+                left.append(name)
         if left:
             sizes = " to ".join(f"{width}x{height}" for width, height in (before[0], size))
             message = f"{who} changed the image from {sizes}, and not {some(left)}"
@@ -275,7 +280,7 @@ def object_faults(lists: Members, role: Objects) -> Iterator[str]:
     first = "bbox" if "bbox" in lists else next(iter(lists), "")
     for member, items in lists.items():
         if len(items) != len(lists[first]):
-            yield (f"with {len(lists[first])} of {first} and {len(items)} of {member}")
+            yield f"with {len(lists[first])} of {first} and {len(items)} of {member}"
             return
     for place, box in enumerate(lists.get("bbox", ())):
         numbers = box if _is_list(box) and len(box) == 4 else [None]

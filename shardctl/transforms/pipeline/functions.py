@@ -199,13 +199,11 @@ class Functions:
             if len({sample["variant"] for sample in group}) == len(group):
                 continue
             if not self._numbered:
-                several = (
-                    "returned several samples, which it did of none of the inputs that were "
-                    "tried beforehand"
+                why = (
+                    f"{self._steps[-1][2]} returned several samples, which it did of none of the "
+                    "inputs that were tried beforehand"
                 )
-                rejection = Rejection(
-                    "transform", "several-samples", f"{self._steps[-1][2]} {several}"
-                )
+                rejection = Rejection("transform", "several-samples", why)
                 applied.rejects.setdefault(record, rejection)
             for number, sample in enumerate(group):
                 sample["variant"] = number

@@ -224,20 +224,18 @@ class FilterFineweb(TextFilter, step="filter_fineweb"):
         """Yield the rules with their values."""
         words = Words(texts)
         lines = words.lines()
-        ended = lines.share(words.having(lines, self.punctuation, at_end=True))
         yield Rule(
             "fineweb-punctuated",
             "share of lines that end with punctuation",
-            ended,
+            lines.share(words.having(lines, self.punctuation, at_end=True)),
             self.min_punctuated,
             exclusive=True,
         )
         length = words.between(words.starts[lines.first], words.ends[lines.end - 1])
-        short = lines.share(length <= self.short_line_length)
         yield Rule(
             "fineweb-short-lines",
             "share of short lines",
-            short,
+            lines.share(length <= self.short_line_length),
             most=self.max_short_lines,
             exclusive=True,
         )
@@ -298,11 +296,10 @@ class FilterGopher(TextFilter, step="filter_gopher"):
         words = Words(texts)
         count = words.count
         yield Rule("gopher-words", "words", count, self.min_words, self.max_words)
-        length = shares(words.text_characters, count)
         yield Rule(
             "gopher-word-length",
             "mean word length",
-            length,
+            shares(words.text_characters, count),
             self.min_word_length,
             self.max_word_length,
         )
@@ -318,18 +315,16 @@ class FilterGopher(TextFilter, step="filter_gopher"):
             most=self.max_symbols,
         )
         lines = words.lines()
-        bullets = lines.share(words.having(lines, self.bullets, at_end=False))
         yield Rule(
             "gopher-bullet-lines",
             "share of lines that start with a bullet",
-            bullets,
+            lines.share(words.having(lines, self.bullets, at_end=False)),
             most=self.max_bullet_lines,
         )
-        ends = lines.share(words.having(lines, ELLIPSES, at_end=True))
         yield Rule(
             "gopher-ellipsis-lines",
             "share of lines that end with an ellipsis",
-            ends,
+            lines.share(words.having(lines, ELLIPSES, at_end=True)),
             most=self.max_ellipsis_lines,
         )
         alphabetic = words.share(words.with_letters())

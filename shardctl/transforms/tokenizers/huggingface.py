@@ -244,10 +244,8 @@ class HuggingFace(WithOffsets):
 
     def _as_encoded(self, text: str) -> TokensInText:
         encoding = self._own.encode_batch([text], add_special_tokens=False)[0]
-        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        return TokensInText(
-            np.array(encoding.ids, np.uint32), places[:, 0].copy(), places[:, 1].copy()
-        )
+        starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+        return TokensInText(np.array(encoding.ids, np.uint32), starts, ends)
 
     @cached_property
     def _sizes(self) -> Any:

@@ -112,10 +112,8 @@ class Tiktoken(WithOffsets):
         self.vocabulary = max(*taken, *self.special.values()) + 1
         self.eos, self.pad = of_names(self.special, END_NAMES), of_names(self.special, PAD_NAMES)
         self.bos = self.special.get("<|startoftext|>")
-        self._names = {number: token for token, number in self.special.items()}
-        self._bytes = {number: token for token, number in ranks.items()} | {
-            n: t.encode() for n, t in self._names.items()
-        }
+        self._bytes = {number: token for token, number in ranks.items()}
+        self._bytes |= {number: token.encode() for token, number in self.special.items()}
         self._numbers = ranks
 
     def encode(self, texts: pa.Array) -> Encoded:
