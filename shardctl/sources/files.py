@@ -91,16 +91,15 @@ def _number(found: Entry | None) -> int:
     return 0 if found is None else number_of(found.version)
 
 
-def present_copy(text: str) -> str | None:
+def present_copy(url: str) -> str | None:
     """Return the path of a copy of an object that is here already, None if there is none. Nothing
     is asked for."""
-    what = object_at(text)
-    return None if what is None else _entered().find(what)
+    return _entered().find(stored_object(url))
 
 
 def read(url: str, size: int, version: int = 0) -> bytes:
     """Return up to `size` bytes of an object, in memory. Raises as `local_copy` does."""
-    what = _object(url)
+    what = stored_object(url)
     with asking(what):
         data, found = client_of(what.bucket).fetch(what.key, size)
     if version and (number_of(found.version) != version or found.size != size):
@@ -146,28 +145,27 @@ _begins: dict[str, Future[bytes]] = {}
 """The first bytes of objects that are looked at soon."""
 
 
-def begins_ahead(items: Iterable[T], url_of: Callable[[T], str | None]) -> Iterator[T]:
+def begins_ahead(items: Iterable[T], place_of: Callable[[T], str]) -> Iterator[T]:
     """Yield the same items; the first bytes of the objects that those to come are about are fetched
-    meanwhile."""
+    meanwhile. An item may be about a file of this machine, or about none: ""."""
     coming = iter(items)
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-begin") as pool:
-        waiting: deque[tuple[T, str | None]] = deque()
+        waiting: deque[tuple[T, str]] = deque()
         try:
             while True:
                 for item in islice(coming, max(0, BEGINS_AHEAD - len(waiting))):
-                    url = url_of(item)
-                    if url is not None:
-                        _begins[url] = pool.submit(read, url, BEGIN_BYTES)
-                    waiting.append((item, url))
+                    place = place_of(item)
+                    if is_stored(place):
+                        _begins[place] = pool.submit(read, place, BEGIN_BYTES)
+                    waiting.append((item, place))
                 if not waiting:
                     return
-                item, url = waiting.popleft()
+                item, place = waiting.popleft()
                 yield item
-                if url is not None:
-                    _begins.pop(url, None)
+                _begins.pop(place, None)
         finally:
-            for _, url in waiting:
-                if url is not None and (future := _begins.pop(url, None)) is not None:
+            for _, place in waiting:
+                if (future := _begins.pop(place, None)) is not None:
                     future.cancel()
 
 
@@ -180,7 +178,7 @@ def exists(text: str) -> bool:
     if not is_stored(text):
         return os.path.exists(text)  # noqa: PTH110 - see pyproject.toml
     with suppress(OSError, Rejection):
-        return _known(_object(text)) is not None
+        return _known(stored_object(text)) is not None
     return False
 
 
@@ -202,7 +200,7 @@ def is_folder(text: str) -> bool:
 def is_on_store(url: str) -> bool:
     """Return whether there is an object with this URL, or a folder of objects. Raises
     StoreError."""
-    what = _object(url)
+    what = stored_object(url)
     try:
         if is_folder(url):
             return True
@@ -228,7 +226,7 @@ def _is_object(what: Object) -> bool:
 
 def check_on_store(url: str) -> None:
     """Make sure, by a request, that there are objects below a URL. Raises SourceGoneError."""
-    what = _object(url)
+    what = stored_object(url)
     with asking(what):
         if _has_objects(what):
             return
@@ -239,7 +237,7 @@ def version_of(text: str) -> tuple[int, int]:
     """Return the size of a file and its time of change, or what stands for the version of an
     object. Raises OSError."""
     if is_stored(text):
-        what = _object(text)
+        what = stored_object(text)
         found = _known(what)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", what.url)
@@ -277,7 +275,8 @@ def _stat(what: Object) -> Entry | None:
     return None
 
 
-def _object(url: str) -> Object:
+def stored_object(url: str) -> Object:
+    """Return the object, or the folder of objects, that a URL is of."""
     what = object_at(url)
     assert what is not None, "files of this machine are opened by their paths"
     return what
@@ -301,7 +300,7 @@ def list_all(folders: Iterable[str], found: Callable[[int], None]) -> None:
 
 def keys_of(url: str, found: Callable[[int], None] = lambda _: None) -> Keys:
     """Return the list of all objects below a URL. It is made once. Raises StoreError."""
-    what = _object(url)
+    what = stored_object(url)
     if (listed := _lists.get(what) or _listed_with(what)) is not None:
         return listed
     place = _entered().scratch / secrets.token_hex(4)

@@ -86,11 +86,7 @@ _NAMED = frozenset((*KNOWN_SUFFIXES, *SIDE_FILES, *TABLE_SUFFIXES, *TEXT_SUFFIXE
 
 def is_unnamed(file: FoundFile) -> bool:
     """Return whether the name of a file does not say what it is: it is opened to see that."""
-    return (
-        file.suffix not in _NAMED
-        and without_compression(file.suffix) not in _NAMED
-        and file.fault is None
-    )
+    return without_compression(file.suffix) not in _NAMED and file.fault is None
 
 
 def _named_image(suffix: str, reading: Reading) -> Form:

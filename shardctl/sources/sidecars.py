@@ -101,11 +101,8 @@ def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
     """Return the splits of a dataset in a folder of TFDS, none where it is no such folder."""
     try:
         record = json_in(join(folder, "dataset_info.json"))
-        return (
-            frozenset(str(split["name"]) for split in record["splits"])
-            if record["name"] == dataset
-            else frozenset()
-        )
+        splits = record["splits"] if record["name"] == dataset else ()
+        return frozenset(str(split["name"]) for split in splits)
     except FAULTS_OF_JSON:
         return frozenset()
 
@@ -123,7 +120,7 @@ def inputs_among(
 
     def is_input(file: FoundFile) -> bool:
         nonlocal tables
-        name = file.path.rpartition("/")[2]
+        name = file.name
         if file.suffix in _FOLDERS and (standing := _file_of_folder(file)) is not None:
             return file.opened == standing
         if (sidecar := _sidecar_of(name, file)) is not None:

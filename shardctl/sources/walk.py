@@ -20,7 +20,15 @@ import xxhash
 
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
-from shardctl.sources.files import SourceRoot, is_folder, keys_of, number_of, object_at, version_of
+from shardctl.sources.files import (
+    SourceRoot,
+    T,
+    is_folder,
+    keys_of,
+    number_of,
+    stored_object,
+    version_of,
+)
 from shardctl.system.locations import name_of, within
 from shardctl.system.stores.listing import Keys, under
 from shardctl.system.text import counted, printable
@@ -59,6 +67,10 @@ FEW_FILES = 256
 """So many are not worth the import of pyarrow.fs: 15 ms."""
 
 
+Faults = dict[int, Rejection]
+"""What is wrong with some files, by their places in a list."""
+
+
 class FoundFile(NamedTuple):
     """A file under one of the sources. `path` is relative to the source, `opened` is the path or
     the URL by which it is opened.
@@ -74,6 +86,11 @@ class FoundFile(NamedTuple):
     size: int
     mtime_ns: int
     fault: Rejection | None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return name_of(self.path)
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,7 @@ class FolderFiles:
     names: list[str]
     sizes: Numbers
     mtimes_ns: Numbers
-    faults: dict[int, Rejection] = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
 
     @cached_property
     def suffixes(self) -> list[str]:
@@ -238,13 +255,18 @@ def walk(roots: Sequence[SourceRoot], notice: Callable[[str], None]) -> Iterator
         notice(f"left out: {count}, which are no ordinary files")
 
 
+def files_below(folder: str) -> Iterator[FolderFiles]:
+    """Yield what is in a folder, as `walk` does and without a notice; nothing if it is no folder."""
+    return walk([SourceRoot(folder)], lambda _: None) if is_folder(folder) else iter(())
+
+
 def states_of(places: Iterable[str]) -> str:
     """Return what stands for the sizes and times of change of files, and of all files in folders,
     with their names."""
     digest = xxhash.xxh3_128()
     for place in places:
         if is_folder(place):
-            for files in walk([SourceRoot(place)], lambda _: None):
+            for files in files_below(place):
                 digest.update("\0".join(files.paths).encode())
                 digest.update(files.sizes.tobytes())
                 digest.update(files.mtimes_ns.tobytes())
@@ -259,8 +281,7 @@ def have_changed(places: Iterable[str], seconds: float) -> bool:
     """Return whether one of some files, or of all files in folders, may have changed after a time.
     One that takes the place of another has a new `ctime`, whatever its time of change is."""
     for place in places:
-        walked = walk([SourceRoot(place)], lambda _: None) if is_folder(place) else iter(())
-        inside = (f"{files.opened}{name}" for files in walked for name in files.names)
+        inside = (f"{files.opened}{name}" for files in files_below(place) for name in files.names)
         for path in (place, *inside):
             with suppress(OSError):  # it is not there
                 status = os.stat(path)  # noqa: PTH116 - see pyproject.toml
@@ -337,7 +358,13 @@ def _entries(
 
 def _examined(named: Iterator[_Named]) -> Iterator[FolderFiles]:
     """Yield files with their sizes and times of change, which threads ask for ahead."""
-    groups = _grouped(named)
+    parts = (
+        (number, folder, names[start : start + FILES_AT_ONCE])
+        for number, folder, names in named
+        for start in range(0, len(names), FILES_AT_ONCE)
+    )
+    # those of many a small folder, or some of one
+    groups = together(parts, lambda part: len(part[2]), FILES_AT_ONCE)
     waiting: deque[tuple[list[_Named], Future[_States]]] = deque()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="shardctl-walk") as threads:
         while True:
@@ -357,22 +384,21 @@ def _examined(named: Iterator[_Named]) -> Iterator[FolderFiles]:
                 first = end
 
 
-def _grouped(named: Iterator[_Named]) -> Iterator[list[_Named]]:
-    """Yield names that are examined together, those of many a small folder, or some of one."""
-    group, count = list[_Named](), 0
-    for number, folder, names in named:
-        for start in range(0, len(names), FILES_AT_ONCE):
-            group.append((number, folder, names[start : start + FILES_AT_ONCE]))
-            count += len(group[-1][2])
-            if count >= FILES_AT_ONCE:
-                yield group
-                group, count = [], 0
-    if group:
-        yield group
+def together(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Yield items some at a time: as many as have the size `most` together, or a little more."""
+    held, size = list[T](), 0
+    for item in items:
+        held.append(item)
+        size += size_of(item)
+        if size >= most:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
-_States = tuple[Numbers, Numbers, dict[int, Rejection]]
-"""The sizes of files, their times of change, and what is wrong with some, by place."""
+_States = tuple[Numbers, Numbers, Faults]
+"""The sizes of files, their times of change, and what is wrong with some."""
 
 
 def _states(paths: list[str]) -> _States:
@@ -387,7 +413,7 @@ def _states(paths: list[str]) -> _States:
             # only ordinary files have a size; -1 ns stands for no time
             if None not in sizes and None not in times:
                 return np.array(sizes, np.int64), np.array(times, np.int64), {}
-    states, faults = np.zeros((2, len(paths)), np.int64), dict[int, Rejection]()
+    states, faults = np.zeros((2, len(paths)), np.int64), Faults()
     for place, path in enumerate(paths):
         try:
             status = os.stat(path)  # noqa: PTH116 - see pyproject.toml
@@ -405,12 +431,7 @@ _NOT_UTF8 = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, as k
 
 
 def _files(
-    number: int,
-    folder: Folder,
-    names: list[str],
-    sizes: Numbers,
-    times: Numbers,
-    faults: dict[int, Rejection],
+    number: int, folder: Folder, names: list[str], sizes: Numbers, times: Numbers, faults: Faults
 ) -> FolderFiles:
     """Return files of a folder; those that have no name in UTF-8 get one."""
     path = folder.path
@@ -424,8 +445,6 @@ def _files(
 
 def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FolderFiles]:
     """Yield what is below a URL, as if objects were files in folders."""
-    what = object_at(url)
-    assert what is not None, "others are walked on the disk"
     if not is_folder(url):
         size, version = version_of(url)
         name = name_of(url)
@@ -433,7 +452,7 @@ def _walk_store(number: int, url: str, hidden: LeftOut) -> Iterator[FolderFiles]
             number, "", url[: -len(name)], [name], np.array([size]), np.array([version])
         )
         return
-    keys, top = keys_of(url), f"{what.key}/" if what.key else ""
+    keys, top = keys_of(url), stored_object(url).prefix
     start, stack = len(top), [(top, *under(keys, top))]
     while stack:
         prefix, first, end = stack.pop()

@@ -30,10 +30,10 @@ from shardctl.sources.files import SourceRoot, begins_ahead
 from shardctl.sources.formats import Reading
 from shardctl.sources.kinds import Form, SampleKind, is_unnamed
 from shardctl.sources.sidecars import inputs_among
-from shardctl.sources.walk import FolderFiles, FoundFile, suffix_of, walk
+from shardctl.sources.walk import FolderFiles, FoundFile, suffix_of, together, walk
 from shardctl.system.files import naming_the_path
 from shardctl.system.folders import LocalFolder
-from shardctl.system.locations import is_stored, name_of
+from shardctl.system.locations import name_of
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -42,12 +42,7 @@ LOOKED_AT = 256
 """Files that are Python objects at a time."""
 
 LISTED_SCHEMA = pa.schema(
-    [
-        *FILE_FIELDS,
-        ("mtime_ns", pa.int64()),
-        ("error", pa.string()),
-        ("message", pa.string()),
-    ]
+    [*FILE_FIELDS, ("mtime_ns", pa.int64()), ("error", pa.string()), ("message", pa.string())]
 )
 """What is known of a file, and why it cannot be read, if it cannot."""
 
@@ -95,7 +90,7 @@ class Walked:
 
     @cached_property
     def _may_be_exports(self) -> bool:
-        return any(name_of(file.path) == DESCRIPTION for file in self.beside) or any(
+        return any(file.name == DESCRIPTION for file in self.beside) or any(
             may_be_of_export(root.folder) for root in self.roots
         )
 
@@ -117,16 +112,13 @@ class Walked:
         if not any(root.is_stored for root in self.roots):
             return found
 
-        def looked_into(file: FoundFile) -> str | None:
-            return file.opened if is_unnamed(file) and is_stored(file.opened) else None
-
-        return begins_ahead(found, looked_into)
+        return begins_ahead(found, lambda file: file.opened if is_unnamed(file) else "")
 
     def _files(self, rows: Numbers) -> Iterator[FoundFile]:
         for start in range(0, len(rows), LOOKED_AT):
             for row in table_rows(self.table, rows[start : start + LOOKED_AT]).to_pylist():
                 folder, above = self.folders[row["folder"]]
-                name = row["path"].rpartition("/")[2]
+                name = name_of(row["path"])
                 fault = Rejection("plan", row["error"], row["message"]) if row["error"] else None
                 yield FoundFile(
                     row["root"],
@@ -163,7 +155,10 @@ def walk_sources(roots: Sequence[SourceRoot], path: Path, found: Callable[[int],
             yield files
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for some in _together(inputs_among(counted(), notices.append, beside)):
+        folders_of_files = filter(
+            attrgetter("names"), inputs_among(counted(), notices.append, beside)
+        )
+        for some in together(folders_of_files, lambda files: len(files.names), LOOKED_AT):
             number, paths, numbers, faults = list[int](), list[str](), list[int](), list[Fault]()
             for files in some:
                 at = (files.folder, files.opened)
@@ -190,19 +185,6 @@ def walk_sources(roots: Sequence[SourceRoot], path: Path, found: Callable[[int],
 
     table = write_scratch(path, WALKED_SCHEMA, batches(), found)
     return Walked(roots, table, folders, list(suffixes), beside, notices, seen)
-
-
-def _together(folders: Iterator[FolderFiles]) -> Iterator[list[FolderFiles]]:
-    """Yield those of many small folders together."""
-    held, count = list[FolderFiles](), 0
-    for files in filter(attrgetter("names"), folders):
-        held.append(files)
-        count += len(files.names)
-        if count >= LOOKED_AT:
-            yield held
-            held, count = [], 0
-    if held:
-        yield held
 
 
 def why_unread(faults: Sequence[Fault], count: int) -> list[pa.Array]:

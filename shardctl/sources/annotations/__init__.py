@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +132,8 @@ def _places_of(read: Annotations, sources: Sequence[Source], inputs: PathTable) 
     """Return the files and folders that annotations were read of, with lists of splits, and of
     classes that may be beside them. Without a path the sources are those of the inputs."""
     given = [source.path for source in sources if source.path] or inputs.bases
-    places = read.places or tuple(given)
-    told = [] if read.splits is None else chain.from_iterable(read.splits.places.values())
-    lists = (each for each in told if isinstance(each, str) and not is_folder(each))
+    places = read.places or given
+    lists = [] if read.splits is None else read.splits.lists
     return (*places, *lists, *(join(parent_of(each), name) for each in places for name in NAMES))
 
 

@@ -97,16 +97,16 @@ class Annotations:
     columns: pa.Table
     rows: Rows
     fields: tuple[pa.Field, ...]
-    digests: tuple[str, ...]
+    digests: Sequence[str]
     roles: dict[str, Role] = field(default_factory=dict)
     classes: tuple[str, ...] | None = None
     faults: Faults = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
+    notices: Sequence[str] = ()
     stamps: Hashes | None = None
     frame: str | None = None
     splits: ToldSplits | None = None
     numbers: Rows | None = None
-    places: tuple[str, ...] = ()
+    places: Sequence[str] = ()
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
         """Return the columns of some inputs, by name; null where they have none. No more than these

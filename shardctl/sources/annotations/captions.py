@@ -57,10 +57,9 @@ def read(
     if not several:
         column = pa.field("caption", pa.string())
         values = [each[0] if each else None for each in values]
-    without = len(inputs) - len(found)
-    notices += said_of_others([], without, inputs, "caption", "it is null there")
+    notices += said_of_others([], found, inputs, "caption", "it is null there")
     table = pa.table({column.name: pa.array(values, column.type)})
-    return Annotations(table, rows, (column,), (digest,), faults=faults, notices=tuple(notices))
+    return Annotations(table, rows, (column,), (digest,), faults=faults, notices=notices)
 
 
 Read = tuple[dict[int, list[str]], bool, str, list[str]]
@@ -79,7 +78,7 @@ def _of_files(path: str, inputs: PathTable, faults: Faults) -> Read:
         several |= isinstance(found, list)
         captions[row] = [found] if isinstance(found, str) else found or []
     notices = [
-        *said_of_others(lost, 0, inputs, "caption", ""),
+        *said_of_others(lost, range(len(inputs)), inputs, "caption", ""),
         *said_of_others_in("JSON files", others),
     ]
     return captions, several, digest.hex(), notices

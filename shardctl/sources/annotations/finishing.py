@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,14 +27,18 @@ from shardctl.images.object_geometry import cut_to
 from shardctl.images.polygons import Polygons
 from shardctl.sources.annotations.base import BAD, MASK_FILE, Annotations
 from shardctl.sources.annotations.masks import MASK
-from shardctl.sources.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS, fault_of_rle
+from shardctl.sources.annotations.objects import (
+    ANNOTATED,
+    OBJECTS,
+    OUTSIDE_PIXELS,
+    Size,
+    as_boxes,
+    fault_of_rle,
+)
 from shardctl.sources.files import BEGIN_BYTES, begin_of, begins_ahead
-from shardctl.system.locations import follow, is_stored
+from shardctl.system.locations import follow
 from shardctl.system.permutation import evenly_spaced
 from shardctl.system.text import counted, printable
-
-Size = tuple[int, int]
-"""(width, height)."""
 
 Fields = dict[str, Any]
 """A value of a column of structs: objects, a mask, how they are annotated."""
@@ -69,18 +73,22 @@ def finished_objects(objects: Fields, how: Fields, upright: Size, orientation: i
 
     Raises Rejection if they are of an image of another size.
     """
-    size = None if None in (how["width"], how["height"]) else (how["width"], how["height"])
-    orientation = orientation_of(size, how["frame"], upright, orientation, "annotations")
+    orientation = orientation_of(_size_said(how), how["frame"], upright, orientation, "annotations")
     stored = as_stored(upright, orientation)
     if how["relative"]:  # shares of the size
         scale = np.asarray(stored, np.float64)
-        boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
+        boxes = as_boxes(objects["bbox"]) * np.tile(scale, 2)
         objects = _moved(objects, boxes, lambda points: points * scale)
     for runs in filter(None, objects.get("rle", ())):
         _check_rle(runs, stored)
     if orientation != 1:
         objects = turned_objects(objects, orientation, stored)
     return fitted(objects, upright, how["boxes"])
+
+
+def _size_said(how: Fields) -> Size | None:
+    size = how["width"], how["height"]
+    return None if None in size else size
 
 
 def orientation_of(
@@ -134,7 +142,7 @@ def turned_objects(objects: Fields, orientation: int, stored: Size) -> Fields:
         y = stored[1] - y if orientation in (3, 4, 6, 7) else y
         return np.stack([y, x] if orientation >= 5 else [x, y], axis=1)
 
-    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
+    boxes = as_boxes(objects["bbox"])
     one, other = turn(boxes[:, :2]), turn(boxes[:, :2] + boxes[:, 2:])
     corner = np.minimum(one, other)
     boxes = np.concatenate([corner, np.maximum(one, other) - corner], axis=1)
@@ -192,7 +200,7 @@ def fitted(objects: Fields, size: Size, rule: str) -> Fields:
     """
     if rule == "keep" or not objects["bbox"]:
         return objects
-    boxes = np.asarray(objects["bbox"], np.float64)
+    boxes = as_boxes(objects["bbox"])
     low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
     edges, edge, result = np.hstack([low, high]), np.asarray(size, np.float64), {**objects}
     if rule == "drop":
@@ -304,15 +312,14 @@ _WHOLE = 1 << 26
 """Bytes of a file of which the first ones do not say its size."""
 
 
-@dataclass
 class Evidence:
     """Images that EXIF turns: the paths of those that say a frame, and how many do not, with a size
     and without."""
 
-    stored: list[str] = field(default_factory=list)
-    upright: list[str] = field(default_factory=list)
-    unclear: int = 0
-    unsized: int = 0
+    unclear = unsized = 0
+
+    def __init__(self) -> None:
+        self.stored, self.upright = list[str](), list[str]()
 
     def add(self, shown: str, opened: Opened, said: Size | None) -> None:
         """Add an image that EXIF turns, and the size that its annotations say, if they do."""
@@ -333,7 +340,7 @@ class Evidence:
             return "stored"
         return "upright" if self.upright or self.unclear else None
 
-    def notices(self, name: str, among: str) -> tuple[str, ...]:
+    def notices(self, name: str, among: str) -> Sequence[str]:
         """Say how many images do not tell the frame of the annotations `name`, and which one is
         taken.
 
@@ -372,9 +379,7 @@ def settled(
     looked_at = annotated[evenly_spaced(len(annotated), LOOKED_AT)].tolist()
     evidence = Evidence()
     places = zip(looked_at, place_of(looked_at), strict=True)
-    for row, (path, folder) in begins_ahead(
-        places, lambda each: each[1][0] if is_stored(each[1][0]) else None
-    ):
+    for row, (path, folder) in begins_ahead(places, lambda each: each[1][0]):
         with suppress(OSError, Rejection):  # the worker says what is wrong with it
             data = begin_of(path, BEGIN_BYTES)
             opened = _opened(path, data) if may_be_turned(data) else None
@@ -401,8 +406,7 @@ def _annotated_size(found: Annotations, row: int, folder: str) -> Size | None:
     of its pixels."""
     if ANNOTATED in found.columns.column_names:
         how = found.columns[ANNOTATED][row].as_py() or {"relative": True}
-        known = not how["relative"] and None not in (how["width"], how["height"])
-        return (how["width"], how["height"]) if known else None
+        return None if how["relative"] else _size_said(how)
     file = found.columns[MASK_FILE][row].as_py()
     try:
         mask = open_image(begin_of(follow(folder, file["path"]), _WHOLE))

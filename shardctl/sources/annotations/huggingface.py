@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.format.arrays import leaf_of
-from shardctl.format.roles import Objects
+from shardctl.format.roles import Objects, Role
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Faults, fault, rows_of
 from shardctl.sources.annotations.inputs import Rows
 from shardctl.sources.annotations.objects import (
@@ -27,7 +27,6 @@ from shardctl.sources.annotations.objects import (
     checked_objects,
     lists_of_objects,
     named_category,
-    objects_field,
     objects_type,
     odd_boxes,
     said_of_boxes,
@@ -108,8 +107,9 @@ def take_objects(
     table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
     notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
     notices += said_of_others_in(shown, others)
-    fields, roles = (objects_field(members),), {OBJECTS: Objects(tuple(names) if names else said)}
-    return Annotations(table, rows, fields, (), {**roles}, faults=faults, notices=tuple(notices))
+    fields = (table.schema.field(OBJECTS),)
+    roles: dict[str, Role] = {OBJECTS: Objects(tuple(names) if names else said)}
+    return Annotations(table, rows, fields, (), roles, faults=faults, notices=notices)
 
 
 def _fits(name: str, type_: pa.DataType) -> bool:

@@ -89,8 +89,8 @@ def read(
         (pa.field("label", pa.int64()),),
         (hashlib.sha256(b"\0".join(digests)).hexdigest(),),
         classes=tuple(names),
-        notices=tuple(said if missing else ()),
-        places=tuple(places),
+        notices=said if missing else (),
+        places=places,
     )
 
 

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Array, Bools, Hashes, Numbers, hash_names
+from shardctl.format.arrays import Array, Bools, Hashes, Numbers, hash_names, owners_of
 from shardctl.images.defaults import SUFFIXES
 from shardctl.sources.files import SourceRoot, exists, is_folder, local_copy, resolved
 from shardctl.sources.splits import may_name_a_split, roles_of, split_word
-from shardctl.sources.walk import suffix_of, walk
+from shardctl.sources.walk import files_below, suffix_of
 from shardctl.system.files import sha256_of
 from shardctl.system.locations import (
     folders_above,
@@ -298,12 +298,12 @@ class Finder:
         """Return the input of each name that only its last part fits. Of several, the one of the
         same split, or that ends with all of it, is meant. `numbers` are those of the names."""
         rows = np.full(len(names), -1, np.int64)
-        parts = [_last_part(name) for name in names]
+        parts = list(map(name_of, names))
         found: dict[int, list[tuple[int, str]]] = {}
         pairs = _pairs(self._last, hash_names(parts))
         of_pairs = (pairs[0].tolist(), pairs[1].tolist(), self._names_at(pairs[1]).to_pylist())
         for number, row, path in zip(*of_pairs, strict=True):
-            if _last_part(path) == parts[number] and _do_agree(names[number], path, is_known):
+            if name_of(path) == parts[number] and _do_agree(names[number], path, is_known):
                 found.setdefault(number, []).append((row, path))
         for number, several in found.items():
             if len(several) > 1:
@@ -362,7 +362,7 @@ class Finder:
 
     @cached_property
     def _last(self) -> Sorted:
-        return _sorted(joined(hash_names(map(_last_part, names)) for names in self._chunks()))
+        return _sorted(joined(hash_names(map(name_of, names)) for names in self._chunks()))
 
     def _chunks(self) -> Iterator[list[str]]:
         for batch in self._inputs.table.select(["path"]).to_batches(max_chunksize=AT_ONCE):
@@ -382,7 +382,7 @@ def _pairs(there: Sorted, wanted: Hashes) -> tuple[Rows, Rows]:
     """Return every pair of a wanted hash, by its number, and a place that has it."""
     first, end = (np.searchsorted(there[0], wanted, side) for side in ("left", "right"))
     counts = end - first
-    numbers = np.repeat(np.arange(len(wanted)), counts)
+    numbers = owners_of(counts)
     inner = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
     return numbers, there[1][np.repeat(first, counts) + inner]
 
@@ -391,10 +391,6 @@ def joined(parts: Iterable[Array]) -> Array:
     """Return arrays one behind the other; no parts are no numbers."""
     found = list(parts)
     return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _are_there(start: str, names: Texts) -> bool:
@@ -485,14 +481,15 @@ class ToldSplits:
     places: dict[str, list[Place]]
 
     @property
+    def lists(self) -> list[str]:
+        """The files among the places."""
+        places = (place for places in self.places.values() for place in places)
+        return [each for each in places if isinstance(each, str) and not is_folder(each)]
+
+    @property
     def digests(self) -> list[str]:
         """The SHA-256 of each list."""
-        places = (place for places in self.places.values() for place in places)
-        return [
-            sha256_of(Path(local_copy(each)))
-            for each in places
-            if isinstance(each, str) and not is_folder(each)
-        ]
+        return [sha256_of(Path(local_copy(each))) for each in self.lists]
 
     def found(self, inputs: PathTable) -> tuple[dict[str, Bools], list[str], bool]:
         """Return which inputs are in each split that has some, (n,) bool, what to say of names of
@@ -560,8 +557,7 @@ def split_of_list(file: str) -> str | None:
 
 def lists_in(folder: str) -> list[str]:
     """Return the files of a folder that may list the inputs of splits, in order."""
-    found = walk([SourceRoot(folder)], lambda _: None) if is_folder(folder) else iter(())
-    opened = (file.opened for files in found for file in files)
+    opened = (file.opened for files in files_below(folder) for file in files)
     return [each for each in opened if split_of_list(each) is not None]
 
 

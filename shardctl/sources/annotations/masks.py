@@ -59,8 +59,11 @@ def read(
     def of_image(path: str) -> str:
         return f"{stem(path).removesuffix(end)}{image_end}.png"
 
-    called, beside = (lambda file: of_image(file.path)), (lambda file: of_image(file.opened))
-    match = partial(match_files, called=called, beside=beside)
+    match = partial(
+        match_files,
+        called=lambda file: of_image(file.path),
+        beside=lambda file: of_image(file.opened),
+    )
     matched, lost = match_all(found, inputs, folder, "masks", f"{end}.png", match)
     opened = list(matched.values())
     bits = max((_bits(opened[place]) for place in evenly_spaced(len(opened), LOOKED_AT)), default=8)
@@ -79,17 +82,15 @@ def read(
     if bits == 8 and ignore is not None and ignore > 255:
         raise UsageError(f"--labels {sources[0]}: the masks have 8 bits, numbers up to 255")
     role = Mask("source", None, names_of_classes(files, [folder], digest, {}), ignore, bits)
-    said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
-    field = pa.field(MASK, ENCODED_IMAGE)
-    of_rows = np.frombuffer(stamps, np.uint64)
+    said = said_of_others(lost, matched, inputs, "mask", "it is null there")
     return Annotations(
         table,
         rows,
-        (field,),
+        (pa.field(MASK, ENCODED_IMAGE),),
         (digest.hex(),),
         {MASK: role},
-        notices=tuple(said),
-        stamps=of_rows,
+        notices=said,
+        stamps=np.frombuffer(stamps, np.uint64),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.format.arrays import is_list, is_number
+from shardctl.format.arrays import Floats, is_list, is_number
 from shardctl.format.roles import Objects
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.base import AnnotationRule, Annotations
@@ -66,6 +66,9 @@ ANNOTATED_TYPE = pa.struct(
 """The size that the annotations say the image has, null if they do not; whether places are shares
 of the size; the rule."""
 
+Size = tuple[int, int]
+"""(width, height)."""
+
 Marked = dict[str, list[Any]]
 """The objects of an image: a list for each member, with an item for each object."""
 
@@ -89,11 +92,6 @@ def objects_type(members: Collection[str]) -> pa.StructType:
     """Return the type of the column with these members, `category` and `bbox` always among them."""
     known = ALWAYS.union(members)
     return pa.struct({name: pa.list_(type_) for name, type_ in ITEMS.items() if name in known})
-
-
-def objects_field(members: Collection[str]) -> pa.Field:
-    """Return the column of the dataset."""
-    return pa.field(OBJECTS, objects_type(members))
 
 
 class TableWriter:
@@ -130,13 +128,11 @@ class ObjectsWriter:
         self._writer = TableWriter(path, schema)
         self._rule, self._relative = rule, relative
         self._items: Marked = {name: [] for name in ITEMS}
-        self._ends, self._sizes = [0], list[tuple[int, int] | None]()
+        self._ends, self._sizes = [0], list[Size | None]()
         self._members: set[str] = set()
         self._outside = self._degenerate = 0
 
-    def add(
-        self, objects: Marked, size: tuple[int, int] | None, counts: Sequence[int] | None = None
-    ) -> None:
+    def add(self, objects: Marked, size: Size | None, counts: Sequence[int] | None = None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be this;
         those of several, if `counts` says how many each has."""
         end = self._ends[-1]
@@ -160,7 +156,7 @@ class ObjectsWriter:
             pa.StructArray.from_arrays([chunk.field(f.name) for f in type_], fields=list(type_))
             for chunk in table[OBJECTS].chunks
         ]
-        field = objects_field(self._members)
+        field = pa.field(OBJECTS, type_)
         place = table.column_names.index(OBJECTS)
         table = table.set_column(place, field, pa.chunked_array(chunks, type_))
         said = said_of_boxes(self._outside, self._degenerate, self._rule)
@@ -240,14 +236,14 @@ def _are_numbers(values: Any, most: float, count: int | None = None, finite: boo
     )
 
 
-def size_of_runs(objects: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the size (width, height) that the first RLE of objects says, None if there is none."""
+def size_of_runs(objects: Mapping[str, Any]) -> Size | None:
+    """Return the size that the first RLE of objects says, None if there is none."""
     sizes = (runs.get("size") for runs in objects.get("rle") or () if isinstance(runs, dict))
     size = next((size for size in sizes if size and len(size) == 2), None)
     return size and (size[1], size[0])
 
 
-def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool) -> dict[str, Any]:
+def annotated(rule: AnnotationRule, size: Size | None, relative: bool) -> dict[str, Any]:
     """Return a value of the column ANNOTATED."""
     width, height = size or (None, None)
     return {
@@ -259,6 +255,11 @@ def annotated(rule: AnnotationRule, size: tuple[int, int] | None, relative: bool
     }
 
 
+def as_boxes(boxes: npt.ArrayLike) -> Floats:
+    """Return the boxes of an image as numbers, (n, 4)."""
+    return np.asarray(boxes, np.float64).reshape(-1, 4)
+
+
 def odd_boxes(
     boxes: npt.ArrayLike, sizes: npt.ArrayLike, relative: bool = False
 ) -> tuple[int, int]:
@@ -267,7 +268,7 @@ def odd_boxes(
     `sizes` is the (width, height) of the image, (2,), or that of each box, (n, 2): 0, 0 where it is
     not known, so that nothing is outside. `relative` boxes are shares of the size, which is (1, 1).
     """
-    given, limit = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(sizes, np.float64)
+    given, limit = as_boxes(boxes), np.asarray(sizes, np.float64)
     low, sides = given[:, :2], given[:, 2:]
     margin = 1e-3 if relative else OUTSIDE_PIXELS
     outside = ((low < -margin) | (low + sides > limit + margin)).any(axis=1) & (limit > 0).all(
@@ -279,7 +280,7 @@ def odd_boxes(
 def are_shares(boxes: npt.ArrayLike) -> bool:
     """Return whether boxes (n, 4) are shares of the size of their image: all numbers are from 0 to
     1, and not all are whole."""
-    given = np.asarray(boxes, np.float64).reshape(-1, 4)
+    given = as_boxes(boxes)
     return bool(((given >= 0) & (given <= 1)).all() and (given % 1 != 0).any())
 
 

@@ -15,18 +15,18 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.annotations.base import Faults, fault
 from shardctl.sources.annotations.inputs import FOLDERS, NAMES, PathTable, reading, stem
-from shardctl.sources.annotations.objects import Marked, ObjectsWriter
-from shardctl.sources.files import SourceRoot, exists, fetch_all, is_folder, read_small
-from shardctl.sources.walk import FoundFile, walk
+from shardctl.sources.annotations.objects import Marked, ObjectsWriter, Size
+from shardctl.sources.files import exists, fetch_all, is_folder, read_small
+from shardctl.sources.walk import FoundFile, files_below, together
 from shardctl.system.locations import is_stored, join, name_of, parent_of, within
 from shardctl.system.text import composed, counted, printable, some
 
 LARGEST = 64 << 20
 """The largest file of annotations of one image that is read."""
 
-TOGETHER, MOST_BYTES = 64, 1 << 20
-"""Files, and about how many bytes of them, that are parsed together. One that takes more care slows
-down the others."""
+LEAST, MOST_BYTES = 16 << 10, 1 << 20
+"""What each file counts for beside its bytes, and about how many bytes are parsed together: so they
+are 64 files at most. One that takes more care slows down the others."""
 
 
 Matched = dict[int, str]
@@ -43,7 +43,7 @@ def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]
         raise InputError(f"{printable(folder)}: no such folder; give the folder of the {what}")
     return [
         file
-        for files in walk([SourceRoot(folder)], lambda _: None)
+        for files in files_below(folder)
         for file in files
         if file.suffix in suffixes and file.fault is None
     ]
@@ -62,7 +62,7 @@ def names_of_classes(
     cannot be read, for a line that gives no class a name of its own, and where two files differ.
     """
     above = [join(parent_of(folder), name) for folder in folders for name in NAMES]
-    files = [file.opened for file in found if name_of(file.path) in NAMES]
+    files = [file.opened for file in found if file.name in NAMES]
     lists = dict(known)
     for file in dict.fromkeys(files or filter(exists, above)):
         with reading(file):
@@ -155,11 +155,11 @@ def _stems(names: Iterable[str]) -> pa.Array:
 
 
 def said_of_others(
-    lost: Sequence[FoundFile], without: int, inputs: PathTable, what: str, means: str
+    lost: Sequence[FoundFile], matched: Collection[int], inputs: PathTable, what: str, means: str
 ) -> list[str]:
-    """Say how many files have no input, and how many inputs have no file; `means` says what becomes
-    of these."""
-    said = []
+    """Say how many files have no input, and how many inputs, all but those `matched`, have no file;
+    `means` says what becomes of these."""
+    said, without = [], len(inputs) - len(matched)
     if lost:
         example = some([file.path for file in lost[:3]])
         said.append(
@@ -212,7 +212,7 @@ def read_objects(
     rows: Iterable[int],
     files: Matched,
     digest: Digest,
-    parse: Callable[[int, bytes], tuple[Marked, tuple[int, int] | None]],
+    parse: Callable[[int, bytes], tuple[Marked, Size | None]],
     parse_all: Callable[[list[bytes]], tuple[Marked, None, list[int]] | None] = lambda _: None,
 ) -> Faults:
     """Write the objects of some inputs, none for one without a file; return what is wrong with
@@ -220,7 +220,8 @@ def read_objects(
     what the writer takes for some files together, which is quicker, None if it cannot."""
     faults = Faults()
     read = read_each(files, digest, faults, lambda _, data: data)
-    for part in _parts((row, next(read)[1] if row in files else None) for row in rows):
+    each = ((row, next(read)[1] if row in files else None) for row in rows)
+    for part in together(each, lambda one: LEAST + len(one[1] or b""), MOST_BYTES):
         if all_made := parse_all([data or b"" for _, data in part]):
             writer.add(*all_made)
             continue
@@ -232,15 +233,3 @@ def read_objects(
                 faults[row] = fault(f"{printable(files[row])}: {error}")
             writer.add(*(made or ({"category": [], "bbox": []}, None)))
     return dict(sorted(faults.items()))
-
-
-def _parts(files: Iterable[tuple[int, bytes | None]]) -> Iterator[list[tuple[int, bytes | None]]]:
-    """Yield files some at a time, few large ones."""
-    part, size = list[tuple[int, bytes | None]](), 0
-    for row, data in files:
-        part.append((row, data))
-        size += len(data or b"")
-        if len(part) >= TOGETHER or size >= MOST_BYTES:
-            yield part
-            part, size = [], 0
-    yield part

@@ -67,17 +67,8 @@ class Unused:
 
     def add(self, file: FoundFile) -> None:
         """Keep a file if it is among the first ones of its place."""
-        if (
-            file.suffix in SUFFIXES
-            and file.fault is None
-            and file.size
-            and file.path.rpartition("/")[2] not in NAMES
-        ):
-            place = (
-                file.root,
-                file.path.partition("/")[0] if "/" in file.path else "",
-                file.suffix,
-            )
+        if file.suffix in SUFFIXES and file.fault is None and file.size and file.name not in NAMES:
+            place = (file.root, file.folder.partition("/")[0], file.suffix)
             if place in self.places or len(self.places) < MOST_PLACES:
                 kept = self.places.setdefault(place, [])
                 if len(kept) < KEPT:
@@ -106,7 +97,7 @@ class Images:
     def have_classes(self) -> bool:
         """Whether the folders give the images their classes, as `--labels auto` does where there
         are no other labels."""
-        names = sorted({folder.rpartition("/")[2] for folder in self.folders} - {""})
+        names = sorted({*map(name_of, self.firsts)} - {""})
         return len(names) > 1 and len(named_as_splits(names)) < len(names)
 
     def have(self, name: str, folders: Sequence[str], endings: Sequence[str] = ("",)) -> bool:
@@ -136,8 +127,7 @@ def _looked_at(files: Sequence[FoundFile], images: Images) -> Iterator[tuple[str
     named = [
         file
         for file in files
-        if suffix in ONE_EACH
-        and images.have(stem(name_of(file.path)), [file.folder, *folders], OF_IMAGES)
+        if suffix in ONE_EACH and images.have(stem(file.name), [file.folder, *folders], OF_IMAGES)
     ]
     begin = _ends_of(named[0]) if named else b""
     for form, ending, pattern, what in _EACH:

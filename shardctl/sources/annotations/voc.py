@@ -15,12 +15,7 @@ from xml.parsers import expat
 import numpy as np
 
 from shardctl.format.roles import Objects
-from shardctl.sources.annotations.base import (
-    AnnotationRule,
-    Annotations,
-    Source,
-    rows_of,
-)
+from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source, rows_of
 from shardctl.sources.annotations.inputs import PathTable, lists_in, told_by_lists
 from shardctl.sources.annotations.objects import (
     BEYOND,
@@ -119,11 +114,10 @@ def read(
     faults = read_objects(writer, annotated, matched, digest, parsed)
     _places.cache_clear()
     names = in_order(classes)
-    number = np.zeros(len(names), np.int64)
-    number[[classes[name] for name in names]] = np.arange(len(names))
+    # which place each class has among the names, by the number that it has had so far
+    number = np.argsort([classes[name] for name in names])
     rows = rows_of(annotated, len(inputs))
-    without = len(inputs) - len(annotated)
-    notices = said_of_others(lost, without, inputs, "XML file", "not annotated")
+    notices = said_of_others(lost, annotated, inputs, "XML file", "not annotated")
     if at_zero:
         notices.append(
             f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts from 1: if "
@@ -137,7 +131,7 @@ def read(
         faults=faults,
         notices=[*notices, *said_of_others_in("XML files", left_out)],
         splits=told_by_lists(lists),
-        places=tuple(places),
+        places=places,
     )
 
 

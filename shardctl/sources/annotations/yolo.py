@@ -69,14 +69,14 @@ class Setup:
     data.yaml.
     """
 
-    folders: tuple[str, ...]
+    folders: Sequence[str]
     names: tuple[str, ...] | None = None
     task: str | None = None
     points: tuple[int, int] | None = None
     flip: tuple[int, ...] | None = None
     point_names: tuple[str, ...] | None = None
-    missing: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
+    missing: Sequence[str] = ()
+    absent: Sequence[str] = ()
     splits: ToldSplits | None = None
 
 
@@ -98,7 +98,7 @@ def read(
         setup, names=names_of_classes(chain(*found.values()), setup.folders, digest, known)
     )
     labelled = {
-        folder: [f for f in files if f.suffix == ".txt" and name_of(f.path) not in NAMES]
+        folder: [f for f in files if f.suffix == ".txt" and f.name not in NAMES]
         for folder, files in found.items()
     }
 
@@ -127,8 +127,7 @@ def read(
     writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
     all_plain = partial(_all_plain, setup=setup)
     faults = read_objects(writer, rows.tolist(), matched, digest, parsed, all_plain)
-    without = len(inputs) - len(matched)
-    notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
+    notices = said_of_others(lost, matched, inputs, "label file", "background, with no object")
     empty = [*(folder for folder in labelled if not labelled[folder]), *setup.missing]
     if empty:
         notices.append(
@@ -371,14 +370,14 @@ def _read_yaml(file: str, digest: Digest, rule: AnnotationRule) -> Setup:
         point_names = tuple(map(str, range(points[0])))
     folders, missing, absent, places = _folders_of(said, file, shown)
     return Setup(
-        tuple(folders),
+        folders,
         names,
         task,
         points,
         flip,
         point_names if points else None,
-        tuple(missing),
-        tuple(absent),
+        missing,
+        absent,
         ToldSplits(shown, places),
     )
 

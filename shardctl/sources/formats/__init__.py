@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, BinaryIO
@@ -22,6 +21,7 @@ from shardctl.sources.files import (
     local_copy,
     local_version,
     present_copy,
+    stored_object,
 )
 from shardctl.sources.format_table import (
     CONTAINER_SUFFIXES,
@@ -55,7 +55,7 @@ from shardctl.sources.formats.base import (
 )
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.system.files import open_ordinary
-from shardctl.system.locations import follow, is_stored, parent_of, split_bucket
+from shardctl.system.locations import follow, is_stored, name_of, parent_of
 
 SHUFFLED_UNIT_BYTES = 128 << 10
 """About how many bytes of a file of lines are a unit where records are shuffled: the neighbours of
@@ -68,7 +68,6 @@ __all__ = [
     "JSON",
     "PIECE_BYTES",
     "RECORD_BYTES",
-    "UNIT_BYTES",
     "Choose",
     "ColumnMisfit",
     "Cut",
@@ -80,7 +79,6 @@ __all__ = [
     "Reading",
     "Unit",
     "check_file",
-    "companions_of",
     "find_format",
     "import_attribute",
     "is_json",
@@ -97,11 +95,16 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     plain, is_compressed = _split(suffix)
     row = format_of(plain, reading.record)
     streamed = is_compressed or reading.encoding != "utf-8"
-    if row.family is Family.TEXT:
-        return _text_format(row, reading, streamed, SHUFFLED_UNIT_BYTES if shuffled else UNIT_BYTES)
     made = _imported(row, row.streamed if streamed and row.streamed else row.reader)
-    if row.family is Family.ROWS:
-        found: Format = import_attribute("numbered:Numbered")(made)
+    if row.family is Family.TEXT:
+        text: TextFormat = made().of(reading)
+        if streamed or not row.carrier:  # it is read in one go
+            found: Format = import_attribute("sequential:Sequential")(text)
+        else:
+            unit_bytes = SHUFFLED_UNIT_BYTES if shuffled else UNIT_BYTES
+            found = import_attribute(row.carrier)(text, unit_bytes)
+    elif row.family is Family.ROWS:
+        found = import_attribute("numbered:Numbered")(made)
     elif row.family is Family.OWN:
         found = made()
     else:
@@ -117,17 +120,6 @@ def _split(suffix: str) -> tuple[str, bool]:
     return plain if is_compressed else suffix, is_compressed
 
 
-def _text_format(row: InputFormat, reading: Reading, streamed: bool, unit_bytes: int) -> Format:
-    """Return what reads a text format: compressed or not in UTF-8 (`streamed`), or without a
-    carrier, in one go."""
-    text: TextFormat = _imported(row, row.reader)().of(reading)
-    if streamed or not row.carrier:
-        found: Format = import_attribute("sequential:Sequential")(text)
-    else:
-        found = import_attribute(row.carrier)(text, unit_bytes)
-    return found
-
-
 def _imported(row: InputFormat, reader: str) -> Any:
     if row.needs is not None:
         try:
@@ -138,25 +130,20 @@ def _imported(row: InputFormat, reader: str) -> Any:
     return import_attribute(reader)
 
 
-def _function(suffix: str, kind: str) -> Callable[[str], Any] | None:
-    """Return what the format of files with this ending names as `kind`, None where it has none."""
+def _function(suffix: str, kind: str) -> Callable[[str], Any]:
+    """Return what the format of files with this ending names as `kind`; where it has none, what
+    returns None."""
     names = (getattr(row, kind) for row in INPUT_FORMATS if suffix in row.endings)
-    name = next(filter(None, names), None)
-    return None if name is None else import_attribute(name)
+    name = next(filter(None, names), "")
+    return import_attribute(name) if name else lambda _: None
 
 
 def check_file(suffix: str, path: str) -> tuple[str, str] | None:
     """Look at a file as a whole, beside its records. Return what should be known of it, a short
     stable name and a sentence; None if nothing. Raises OSError; Rejection if it is not as it should
     be."""
-    check = _function(suffix, "check")
-    return None if check is None else check(path)
-
-
-def companions_of(suffix: str, path: str) -> Iterator[str]:
-    """Yield the files that the format of a file reads beside it: see InputFormat.companions."""
-    found = _function(_split(suffix)[0], "companions")
-    return iter(()) if found is None else found(path)
+    found: tuple[str, str] | None = _function(suffix, "check")(path)
+    return found
 
 
 def import_attribute(name: str) -> Any:
@@ -204,7 +191,7 @@ def ending_of(path: str, opened: str) -> str:
     `path` has the name, and `opened` is where the file is. The ending is "" for a file whose format
     is not known.
     """
-    name = path.rpartition("/")[2]
+    name = name_of(path)
     suffix = suffix_of(name)
     plain = without_compression(suffix)
     if plain in TABLE_SUFFIXES or plain in TEXT_SUFFIXES:
@@ -264,11 +251,12 @@ def copy_to_read(text: str, ending: str, version: int = 0) -> str:
     """
     if not is_stored(text):
         return text
-    for name in companions_of(ending, local_copy(text, version)):
+    companions = _function(_split(ending)[0], "companions")
+    for name in companions(local_copy(text, version)) or ():
         other = follow(parent_of(text), name)
         # `..` has not led out of the bucket
-        is_in_bucket = (split_bucket(text) or ("", ""))[0] == (split_bucket(other) or (None, ""))[0]
+        is_in_bucket = stored_object(other).bucket == stored_object(text).bucket
         if is_in_bucket and exists(other):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 local_copy(other)
     return local_copy(text, version)  # of the files that this process holds, it is one of the last

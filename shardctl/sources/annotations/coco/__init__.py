@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Numbers
+from shardctl.format.arrays import Numbers, edges_of
 from shardctl.format.roles import Objects, Role
 from shardctl.sources.annotations.base import (
     AnnotationRule,
@@ -35,15 +35,12 @@ from shardctl.sources.annotations.inputs import (
     stem,
 )
 from shardctl.sources.annotations.objects import (
-    ALWAYS,
     ANNOTATED,
     ANNOTATED_TYPE,
-    ITEMS,
     OBJECTS,
     OUTSIDE_PIXELS,
     POINTS,
     TableWriter,
-    objects_field,
     objects_type,
     odd_boxes,
     said_of_boxes,
@@ -87,7 +84,7 @@ def read(
         )
 
     ids, sizes = np.full(len(inputs), NO_ID, np.int64), np.zeros((len(inputs), 2), np.int32)
-    for file in reversed([*marking, *(file for file in captioning if file not in marking)]):
+    for file in reversed([*marking, *captioning]):  # what the first one says counts
         there = file.rows >= 0
         ids[file.rows[there]] = file.images[there]
         known = there & (file.sizes[:, 0] > 0)
@@ -96,10 +93,9 @@ def read(
     for flags, own in ((marked, marking), (captioned, captioning)):
         for file in own:
             flags[file.rows[file.rows >= 0]] = True
-    members = [name for name in ITEMS if name in ALWAYS.union(*(f.members for f in marking))]
-    type_ = objects_type(members)
+    type_ = objects_type([name for file in marking for name in file.members])
     fields = [pa.field(IMAGE_ID, pa.int64())]
-    fields += [objects_field(members)] if marking else []
+    fields += [pa.field(OBJECTS, type_)] if marking else []
     fields += [pa.field(CAPTIONS, pa.list_(pa.string()))] if captioning else []
     private = [pa.field(ANNOTATED, ANNOTATED_TYPE)] if marking else []
     writer = TableWriter(scratch / "coco.arrow", pa.schema([*fields, *private]))
@@ -119,7 +115,7 @@ def read(
             odd = odd_boxes(boxes, sizes[of_object])
             outside, degenerate = outside + odd[0], degenerate + odd[1]
             _check_points(values["keypoints"], of_object, role, faults)
-            lists = [pa.ListArray.from_arrays(offsets, values[name]) for name in members]
+            lists = [pa.ListArray.from_arrays(offsets, values[f.name]) for f in type_]
             columns[OBJECTS] = pa.StructArray.from_arrays(
                 lists, fields=list(type_), mask=pa.array(~marked[rows])
             )
@@ -145,10 +141,10 @@ def read(
         writer.finish(),
         rows_of(listed, len(inputs)),
         tuple(fields),
-        tuple(file.digest for file in files),
+        [file.digest for file in files],
         roles,
         faults=faults,
-        notices=tuple(notices),
+        notices=notices,
         splits=_splits_of(files),
     )
 
@@ -189,11 +185,7 @@ class _Merged:
     parts: list[Rows]
 
     def join(
-        self,
-        what: str,
-        notices: list[str],
-        faults: Faults,
-        categories: Numbers | None = None,
+        self, what: str, notices: list[str], faults: Faults, categories: Numbers | None = None
     ) -> None:
         """Find out which annotations are of which input. `categories` are the known ones of
         objects."""
@@ -261,7 +253,7 @@ class _Merged:
 
         starts, ends = (np.searchsorted(self._rows, rows, side) for side in ("left", "right"))
         chosen = joined([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-        offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
+        offsets = edges_of(ends - starts).astype(np.int32)
         columns: dict[str, pa.Array] = {}
         for part, source in zip(self.parts, self._sources, strict=True):
             for name, array in part.take(source[chosen]).items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.format.arrays import Array, Bools, Numbers, one_chunk
+from shardctl.format.arrays import Array, Bools, Numbers, edges_of, one_chunk
 from shardctl.format.names import Json
 from shardctl.images.codecs import rle
 from shardctl.sources.annotations.json_parts import BETWEEN_OBJECTS, Columns, JsonParts
@@ -51,24 +50,23 @@ CAPTION_COLUMNS = pa.schema([("image", pa.int64()), ("id", pa.int64()), ("captio
 files."""
 
 
-@dataclass
 class CocoFile:
     """What was read of one file: its images as columns, its categories, and its annotations in
     scratch files."""
 
-    opened: str
-    images: Numbers = field(init=False)
-    names: pa.ChunkedArray = field(init=False)
-    sizes: npt.NDArray[np.int32] = field(init=False)
-    rows: Numbers = field(init=False)
-    categories: list[Json] = field(default_factory=list)
-    objects: Rows = field(init=False)
-    captions: Rows = field(init=False)
-    members: set[str] = field(default_factory=set)
-    others: Others = field(default_factory=Others)
-    faults: dict[int, str] = field(default_factory=dict)
-    crowds: int = 0
-    digest: str = ""
+    images: Numbers
+    names: pa.ChunkedArray
+    sizes: npt.NDArray[np.int32]
+    rows: Numbers
+    objects: Rows
+    captions: Rows
+    digest: str
+    crowds = 0
+
+    def __init__(self, opened: str) -> None:
+        self.opened = opened
+        self.categories, self.members = list[Json](), set[str]()
+        self.others, self.faults = Others(), dict[int, str]()
 
     @property
     def shown(self) -> str:
@@ -499,7 +497,7 @@ def _in_lists(lists: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
 
 
 def _offsets(lengths: npt.NDArray[np.int32]) -> pa.Array:
-    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    return pa.array(edges_of(lengths), pa.int32())
 
 
 def _float32(numbers: pa.Array) -> pa.Array:
