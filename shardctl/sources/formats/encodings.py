@@ -29,12 +29,12 @@ still decoded strictly."""
 SAMPLE_BYTES = 64 << 10
 """How much text charset-normalizer gets: the lines with bytes over 127. It takes about 0.1 s."""
 
-_ESCAPES = (
-    (b"\x1b$)C", "iso2022_kr"),
-    (b"\x1b$B", "iso2022_jp"),
-    (b"\x1b$@", "iso2022_jp"),
-    (b"\x1b(J", "iso2022_jp"),
-)
+_ESCAPES = {
+    b"\x1b$)C": "iso2022_kr",
+    b"\x1b$B": "iso2022_jp",
+    b"\x1b$@": "iso2022_jp",
+    b"\x1b(J": "iso2022_jp",
+}
 """How encodings of 7 bits switch to other characters: their files would pass for UTF-8."""
 
 _WIDER = {"gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "shift_jis": "cp932"}
@@ -238,7 +238,7 @@ def marked_encoding(data: bytes) -> str | None:
         return found
     if b"\x1b" not in data or not data.isascii():
         return None
-    return next((own for escape, own in _ESCAPES if escape in data), None)
+    return next((own for escape, own in _ESCAPES.items() if escape in data), None)
 
 
 def _by_zeros(data: bytes) -> str | None:
@@ -298,8 +298,8 @@ class Script(NamedTuple):
     first bytes of its characters of two bytes.
     """
 
-    encodings: tuple[tuple[str, str], ...]
-    common: frozenset[str]
+    encodings: dict[str, str]
+    common: str
     share: float
     accents: bool = False
     known: tuple[str, int, int] | None = None
@@ -314,11 +314,11 @@ class Guess(NamedTuple):
     line: str
 
 
-_KANA = frozenset(map(chr, range(0x3041, 0x30FF)))
+_KANA = "".join(map(chr, range(0x3041, 0x30FF)))
 
-_SIGNS = frozenset("\u00a0°«»\u2018\u2019“”„\u2013—…©®§·€£")
+_SIGNS = "\u00a0°«»\u2018\u2019“”„\u2013—…©®§·€£"
 
-_WESTERN = (("cp1252", "Latin-1 or Windows-1252 (Western European)"),)
+_WESTERN = {"cp1252": "Latin-1 or Windows-1252 (Western European)"}
 _WESTERN_LETTERS = (
     "éèêëàâçîïôöùûüœæÉÈÊÀÂÇÎÔ",  # French
     "äöüßÄÖÜéèëïàáêâôû",  # German, Dutch
@@ -328,10 +328,10 @@ _WESTERN_LETTERS = (
     "áéíóúñüÁÉÍÓÚÑ¿¡ªºàèìòùïçÀÈÌÒÙÇ",  # Spanish, Catalan, Italian
     "áâãàçéêíóôõúüÁÂÃÀÇÉÊÍÓÔÕÚªº",  # Portuguese
 )
-_CENTRAL = (
-    ("iso8859_2", "ISO-8859-2 (Central European)"),
-    ("cp1250", "Windows-1250 (Central European)"),
-)
+_CENTRAL = {
+    "iso8859_2": "ISO-8859-2 (Central European)",
+    "cp1250": "Windows-1250 (Central European)",
+}
 _CENTRAL_LETTERS = (
     "ąćęłńóśźżĄĆĘŁŃÓŚŹŻ",  # Polish
     "áčďéěíňóřšťúůýžäľĺôŕÁČĎÉĚÍŇÓŘŠŤÚŮÝŽĽ",  # Czech, Slovak
@@ -343,72 +343,55 @@ _CENTRAL_LETTERS = (
 
 _SCRIPTS = (
     Script(
-        (("gb18030", "GBK (Chinese)"),),
-        frozenset(
-            "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日，。、“”"
-        ),
+        {"gb18030": "GBK (Chinese)"},
+        "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日，。、“”",
         0.4,
         known=("gb2312", 0xB0, 0xD7),
     ),
     Script(
-        (("big5", "Big5 (Chinese)"), ("big5hkscs", "Big5-HKSCS (Chinese)")),
-        frozenset(
-            "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自之年過發後作裡用道行所然家種事成方多經麼去法學如都同現當沒動面起看定天分還進好小部其些主樣理心她本前開但因只從想實日，。、「」"
-        ),
+        {"big5": "Big5 (Chinese)", "big5hkscs": "Big5-HKSCS (Chinese)"},
+        "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自之年過發後作裡用道行所然家種事成方多經麼去法學如都同現當沒動面起看定天分還進好小部其些主樣理心她本前開但因只從想實日，。、「」",
         0.4,
         known=("big5", 0xA4, 0xC6),
     ),
     Script(
-        (("cp932", "Shift-JIS (Japanese)"), ("euc_jp", "EUC-JP (Japanese)")),
-        _KANA | frozenset("、。「」日本人年大国"),
+        {"cp932": "Shift-JIS (Japanese)", "euc_jp": "EUC-JP (Japanese)"},
+        _KANA + "、。「」日本人年大国",
         0.5,
         known=("euc_jp", 0xB0, 0xCF),
     ),
     Script(
-        (("cp949", "EUC-KR (Korean)"), ("johab", "Johab (Korean)")),
-        frozenset(
-            "이다의는에을를가고하은로지도사기한들리인나자시어아대서그있해전부여정수보과와일만게라스원으상장제조주구용신국등성문것생학면되동"
-        ),
+        {"cp949": "EUC-KR (Korean)", "johab": "Johab (Korean)"},
+        "이다의는에을를가고하은로지도사기한들리인나자시어아대서그있해전부여정수보과와일만게라스원으상장제조주구용신국등성문것생학면되동",
         0.45,
         known=("euc_kr", 0xB0, 0xC8),
     ),
-    *(
-        Script(_WESTERN, frozenset(letters) | _SIGNS, 0.98, accents=True)
-        for letters in _WESTERN_LETTERS
-    ),
+    *(Script(_WESTERN, letters + _SIGNS, 0.98, accents=True) for letters in _WESTERN_LETTERS),
     Script(
-        (
-            ("cp1251", "Windows-1251 (Cyrillic)"),
-            ("koi8_r", "KOI8-R (Russian)"),
-            ("iso8859_5", "ISO-8859-5 (Cyrillic)"),
-            ("cp866", "CP866 (Cyrillic)"),
-            ("mac_cyrillic", "Mac Cyrillic"),
-        ),
-        frozenset("оеаинтсрвлкмдпуяыьгзбйхіј"),
+        {
+            "cp1251": "Windows-1251 (Cyrillic)",
+            "koi8_r": "KOI8-R (Russian)",
+            "iso8859_5": "ISO-8859-5 (Cyrillic)",
+            "cp866": "CP866 (Cyrillic)",
+            "mac_cyrillic": "Mac Cyrillic",
+        },
+        "оеаинтсрвлкмдпуяыьгзбйхіј",
         0.85,
     ),
-    *(
-        Script(_CENTRAL, frozenset(letters) | _SIGNS, 0.98, accents=True)
-        for letters in _CENTRAL_LETTERS
-    ),
+    *(Script(_CENTRAL, letters + _SIGNS, 0.98, accents=True) for letters in _CENTRAL_LETTERS),
+    Script({"cp1254": "Windows-1254 (Turkish)"}, "ığşçöüİŞÇÖÜĞâîû" + _SIGNS, 0.98, accents=True),
     Script(
-        (("cp1254", "Windows-1254 (Turkish)"),),
-        frozenset("ığşçöüİŞÇÖÜĞâîû") | _SIGNS,
-        0.98,
-        accents=True,
-    ),
-    Script(
-        (("cp1253", "Windows-1253 (Greek)"), ("iso8859_7", "ISO-8859-7 (Greek)")),
-        frozenset("αοιετσνηυρπκμλςήίάόέύώδγ"),
+        {"cp1253": "Windows-1253 (Greek)", "iso8859_7": "ISO-8859-7 (Greek)"},
+        "αοιετσνηυρπκμλςήίάόέύώδγ",
         0.85,
     ),
-    Script((("cp1255", "Windows-1255 (Hebrew)"),), frozenset("יוהלארתבמשנםעדקחפגכ"), 0.85),
+    Script({"cp1255": "Windows-1255 (Hebrew)"}, "יוהלארתבמשנםעדקחפגכ", 0.85),
     Script(
-        (("cp1256", "Windows-1256 (Arabic)"), ("iso8859_6", "ISO-8859-6 (Arabic)")),
-        frozenset("المينرتوبسعدهقفحجكةأ"),
+        {"cp1256": "Windows-1256 (Arabic)", "iso8859_6": "ISO-8859-6 (Arabic)"},
+        "المينرتوبسعدهقفحجكةأ",
         0.85,
     ),
-    Script((("cp874", "TIS-620 (Thai)"),), frozenset("านรอกเงยลมวสทดตคปจบหพใชขไแะีิัุ่้"), 0.9),
+    Script({"cp874": "TIS-620 (Thai)"}, "านรอกเงยลมวสทดตคปจบหพใชขไแะีิัุ่้", 0.9),
 )
 
 
@@ -431,7 +414,7 @@ def guess_encoding(data: bytes) -> Guess | None:
     scores = [
         (*_score(sample, name, script), name, known)
         for script in _SCRIPTS
-        for name, known in script.encodings
+        for name, known in script.encodings.items()
     ]
     top = max(score for score, *_ in scores)
     if top < LEAST:
@@ -479,7 +462,8 @@ def _score(sample: bytes, encoding: str, script: Script) -> tuple[float, int]:
     """Return how much a text looks like one of a script, 0 to 1, if it is decoded so; and how many
     characters no text has."""
     total = common = names = odd = 0
-    known = _characters(*script.known) if script.known else frozenset[str]()
+    ordinary = frozenset(script.common)
+    known = ordinary | _characters(*script.known) if script.known else ordinary
     for found in _WORDS.finditer(sample.decode(encoding, "replace")):
         run = found[0]
         chars = [char for char in run if not char.isascii()]
@@ -491,8 +475,8 @@ def _score(sample: bytes, encoding: str, script: Script) -> tuple[float, int]:
             if script.accents
             else len(chars) > 1 or len(run) == 1 or script.known
         ):
-            common += sum(char in script.common for char in chars)
-            names += sum(char in known or char in script.common for char in chars)
+            common += sum(char in ordinary for char in chars)
+            names += sum(char in known for char in chars)
     if not total:
         return 0.0, odd
     likely = max(
