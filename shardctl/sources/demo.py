@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator, default_rng
 
 from shardctl.format.arrays import Bytes, Floats
 
@@ -67,12 +68,12 @@ def make_demo(
     try:
         with naming_the_path(root):
             for number in range(images):
-                _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
+                _write_image(root / "photos", number, default_rng([seed, 1, number]))
             shapes = _write_scenes(root / "scenes", scenes, seed)
-            _write_texts(root / "texts", np.random.default_rng([seed, 2]))
+            _write_texts(root / "texts", default_rng([seed, 2]))
             for name, records in (
-                ("lines", _lines(texts, np.random.default_rng([seed, 3]))),
-                ("stories", _stories(np.random.default_rng([seed, 4]))),
+                ("lines", _lines(texts, default_rng([seed, 3]))),
+                ("stories", _stories(default_rng([seed, 4]))),
             ):
                 lines = "".join(f"{json.dumps(record)}\n" for record in records)
                 (root / f"{name}.jsonl").write_text(lines, encoding="utf-8")
@@ -94,7 +95,7 @@ def make_demo(
     }
 
 
-def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
+def _write_image(root: Path, number: int, rng: Generator) -> None:
     kind = CLASSES[number % len(CLASSES)]
     width, height = rng.integers(180, 640, 2).tolist()
     picture = _view(width, height, LOOKS[kind], rng)
@@ -115,7 +116,7 @@ def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
         picture.save(stem.with_suffix(".jpg"), quality=int(rng.integers(75, 96)))
 
 
-def _view(width: int, height: int, look: Look, rng: np.random.Generator) -> Image.Image:
+def _view(width: int, height: int, look: Look, rng: Generator) -> Image.Image:
     """Draw a sky, a ground, a few soft shapes and the grain of a sensor."""
     # All but the grain is soft: half the size is enough, and takes a quarter of the time.
     soft = Image.fromarray(_soft_view(max(1, width // 2), max(1, height // 2), look, rng))
@@ -128,7 +129,7 @@ def _view(width: int, height: int, look: Look, rng: np.random.Generator) -> Imag
     )
 
 
-def _soft_view(width: int, height: int, look: Look, rng: np.random.Generator) -> Bytes:
+def _soft_view(width: int, height: int, look: Look, rng: Generator) -> Bytes:
     x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
     horizon = height * rng.uniform(0.35, 0.7) + height * 0.05 * np.sin(
         x / width * rng.uniform(2, 9) + rng.uniform(0, 6)
@@ -157,12 +158,12 @@ def _soft_view(width: int, height: int, look: Look, rng: np.random.Generator) ->
     return pixels
 
 
-def _sentence(rng: np.random.Generator) -> str:
+def _sentence(rng: Generator) -> str:
     words = rng.choice(_WORDS, int(rng.integers(6, 30)))
     return " ".join(words).capitalize() + "."
 
 
-def _write_texts(root: Path, rng: np.random.Generator) -> None:
+def _write_texts(root: Path, rng: Generator) -> None:
     for number in range(20):
         folder = root / ("calm" if number % 2 else "stormy")
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +171,7 @@ def _write_texts(root: Path, rng: np.random.Generator) -> None:
         (folder / f"{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
 
 
-def _lines(count: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+def _lines(count: int, rng: Generator) -> Iterator[dict[str, Any]]:
     for number in range(count):
         yield {
             "text": _sentence(rng),
@@ -185,13 +186,13 @@ _FRUITS = "apples,pears,plums,figs,limes,dates".split(",")
 _NUMBERS = "no,one,two,three,four,five,six,seven,eight,nine,ten,eleven,twelve".split(",")
 
 
-def _stories(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+def _stories(rng: Generator) -> Iterator[dict[str, Any]]:
     """Yield stories of which the end follows from the beginning."""
     for _ in range(STORIES):
         yield {"text": " ".join(_story(rng) for _ in range(int(rng.integers(1, 5))))}
 
 
-def _story(rng: np.random.Generator) -> str:
+def _story(rng: Generator) -> str:
     one, other = (str(name) for name in rng.choice(_PEOPLE, 2, replace=False))
     fruit, first, more = str(rng.choice(_FRUITS)), int(rng.integers(1, 7)), int(rng.integers(1, 7))
     given = int(rng.integers(0, first + 1))
@@ -223,7 +224,7 @@ def _write_scenes(folder: Path, count: int, seed: int) -> int:
     folder.mkdir(parents=True)
     images, annotations = [], []
     for number in range(count):
-        rng = np.random.default_rng([seed, 5, number])
+        rng = default_rng([seed, 5, number])
         picture, shapes = _scene(rng)
         name = f"scene-{number:04d}.jpg"
         picture.save(folder / name, quality=92)
@@ -257,7 +258,7 @@ def _described(outline: Outline) -> dict[str, Any]:
     }
 
 
-def _scene(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, Outline]]]:
+def _scene(rng: Generator) -> tuple[Image.Image, list[tuple[int, Outline]]]:
     """Draw a background, and up to five shapes that do not touch. One scene in twenty or so has
     none."""
     width, height = rng.integers(128, 257, 2).tolist()
@@ -273,7 +274,7 @@ def _scene(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, Outli
     return picture, shapes
 
 
-def _background(width: int, height: int, rng: np.random.Generator) -> Image.Image:
+def _background(width: int, height: int, rng: Generator) -> Image.Image:
     """Draw colors that flow into each other, with the grain of a sensor."""
     rough = Image.fromarray(rng.integers(70, 180, (3, 3, 3), dtype=np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
@@ -282,7 +283,7 @@ def _background(width: int, height: int, rng: np.random.Generator) -> Image.Imag
     return Image.fromarray(np.clip(np.asarray(rough) + grain, 0, 255).astype(np.uint8))
 
 
-def _outline(kind: int, width: int, height: int, rng: np.random.Generator) -> Outline:
+def _outline(kind: int, width: int, height: int, rng: Generator) -> Outline:
     """Return the corners of a shape that lies inside of the image."""
     sides = rng.uniform(0.16, 0.45, 2) * min(width, height)
     if KINDS[kind] == "ball":
@@ -303,7 +304,7 @@ def _apart(one: Outline, other: Outline) -> bool:
     return bool((before | after).any())
 
 
-def _draw(picture: Image.Image, outline: Outline, rng: np.random.Generator) -> None:
+def _draw(picture: Image.Image, outline: Outline, rng: Generator) -> None:
     """Draw a shape in a color that is not like what lies below it."""
     left, top = np.floor(outline.min(axis=0)).astype(int).tolist()
     right, bottom = np.ceil(outline.max(axis=0)).astype(int).tolist()

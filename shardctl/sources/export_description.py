@@ -283,10 +283,7 @@ def name_in_records(field: Field, export: Description) -> str:
 def may_be_of_export(folder: str) -> bool:
     """Return whether files of a folder may be of an export: there is a shardctl.json in it, or
     above it."""
-    absolute = from_root(folder)
-    return any(
-        exists(join(above, DESCRIPTION)) for above in (absolute, *folders_above(absolute)[:DEEPEST])
-    )
+    return any(exists(description) for _, description in _places_of(from_root(folder)))
 
 
 def described(file: str) -> Description | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.format.arrays import Hashes, Numbers, is_number
+from shardctl.format.arrays import Hashes, Numbers, begin_runs, is_number
 from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
@@ -78,12 +78,12 @@ class LabelTable:
     files say, as `class_names` has them.
     """
 
-    files: tuple[str, ...]
+    files: Sequence[str]
     columns: pa.Table
     classes: tuple[str, ...] | None
     names: pa.ChunkedArray
-    digests: tuple[str, ...]
-    notices: tuple[str, ...]
+    digests: Sequence[str]
+    notices: Sequence[str]
     named: dict[str, tuple[str, ...]]
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ def repeated(hashes: Hashes, names_of: Callable[[Numbers], list[str]]) -> tuple[
     """
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
-    again = np.concatenate([[False], ordered[1:] == ordered[:-1]])
+    again = ~begin_runs(ordered)
     shared = again | np.append(again[1:], False)
     places, starts = order[shared], np.flatnonzero(~again[shared])
     count, first = 0, 0
@@ -193,12 +193,12 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
         )
     notices = [*every.notices("column", {*drop, *own}), *said]
     return LabelTable(
-        tuple(files),
+        files,
         columns,
         classes,
         file_names,
-        tuple(file.digest for file in opened),
-        tuple(f"{shown}: {notice}" for notice in notices),
+        [file.digest for file in opened],
+        [f"{shown}: {notice}" for notice in notices],
         named,
     )
 
@@ -336,7 +336,7 @@ def _file_column(schema: pa.Schema, shown: str) -> str:
             how = f"use --delimiter {mark}"
         else:
             how = f"call one {' or '.join(FILE_COLUMNS)}"
-            how += " in a first line" if shown.endswith((".csv", ".tsv")) else ""
+            how += " in a first line" if shown.endswith(DELIMITED_SUFFIXES) else ""
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(
