@@ -8,11 +8,12 @@ All else that may be one is named in one notice.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import is_binary, is_number, is_text, leaf_of
@@ -139,21 +140,20 @@ value."""
 
 
 def beside_images(
-    fields: Iterable[pa.Field], roles: Mapping[str, Role], shown: Shown
+    fields: Sequence[pa.Field], roles: Mapping[str, Role], shown: Shown
 ) -> tuple[list[str], list[str]]:
     """Return what is wrong and what may be so in columns that stay as they are while the pixels of
     images move."""
-    listed = list(fields)
     wrong = [
         f.name
-        for f in listed
+        for f in fields
         if isinstance(role := roles.get(f.name), Image) or (role and role.name in PLACES)
     ]
     # COCO's own number of an image
-    plain = [f for f in listed if f.name not in roles and f.name != "image_id"]
+    plain = [f for f in fields if f.name not in roles and f.name != "image_id"]
     wrong += known_places(plain)
     wrong += [f.name for f in plain if _is_shown(f, shown.get(f.name, ()))]
-    columns = {column_of(place, [f.name for f in listed]) for place in wrong}
+    columns = {column_of(place, [f.name for f in fields]) for place in wrong}
     unknown = [
         f.name
         for f in plain
@@ -162,21 +162,21 @@ def beside_images(
     return list(dict.fromkeys(wrong)), unknown
 
 
-def known_places(fields: Iterable[pa.Field], within: str = "") -> list[str]:
+def known_places(fields: Sequence[pa.Field], within: str = "") -> list[str]:
     """Return the columns whose names and types are those of places, those inside others with a dot:
     objects.bbox."""
-    listed, numbers, found = list(fields), dict[str, dict[str, str]](), list[str]()
-    for f in listed:
+    numbers, found = dict[str, dict[str, str]](), list[str]()
+    for f in fields:
         if _is_number(_leaf(f.type)[0]):
             path, _, name = f.name.rpartition("/")
             numbers.setdefault(path, {})[_plain(name)] = f.name
     pairs = ((same, names) for same in numbers.values() for names in NUMBER_NAMES)
     boxes = {same[name] for same, names in pairs if names <= same.keys() for name in names}
-    for f in listed:
+    for f in fields:
         leaf, _ = _leaf(f.type)
         if f.name in boxes or _is_place(f):
             found.append(within + f.name)
-        elif pa.types.is_struct(leaf):
+        elif types.is_struct(leaf):
             found += known_places(leaf, f"{within}{f.name}.")
     return found
 
@@ -195,7 +195,7 @@ def has_values_to_see(type_: pa.DataType) -> bool:
     """Return whether values are texts or bytes, or have some in lists and structs: only their
     values tell what they are."""
     leaf, _ = _leaf(type_)
-    if pa.types.is_struct(leaf):
+    if types.is_struct(leaf):
         return any(has_values_to_see(f.type) for f in leaf)
     return is_text(leaf) or is_bytes(leaf)
 
@@ -234,10 +234,8 @@ def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:
 def is_named_mask(field: pa.Field) -> bool:
     """Return whether the name of a column says that it is a mask, and its type can hold one encoded
     image in each value."""
-    type_ = field.type
-    if not (is_binary(type_) or is_struct(type_)):
-        return False
-    return bool(_MASK_WORDS & {word.lower() for word in _BETWEEN.split(field.name)})
+    fits = is_binary(field.type) or is_struct(field.type)
+    return fits and bool(_MASK_WORDS & {word.lower() for word in _BETWEEN.split(field.name)})
 
 
 def why_no_masks(step: str, columns: list[str]) -> str:
@@ -256,10 +254,10 @@ def _is_place(field: pa.Field) -> bool:
     leaf, depth = _leaf(field.type)
     if is_struct(leaf):
         return may_be_pictures(field.name)
-    if pa.types.is_struct(leaf) and {"size", "counts"} <= {f.name for f in leaf}:  # RLE of COCO
+    if types.is_struct(leaf) and {"size", "counts"} <= {f.name for f in leaf}:  # RLE of COCO
         return True
     names = _names(field)
-    if names & PLACE_NAMES and (depth or is_bytes(leaf) or pa.types.is_struct(leaf)):
+    if names & PLACE_NAMES and (depth or is_bytes(leaf) or types.is_struct(leaf)):
         return not is_text(leaf)
     return bool(names & MASK_NAMES) and depth > 1 and _may_be_places(pa.list_(leaf))
 
@@ -275,9 +273,9 @@ def _is_shown(field: pa.Field, kinds: Collection[Kind]) -> bool:
 def _may_be_places(type_: pa.DataType) -> bool:
     """Return whether values are numbers or bytes, or have some in lists and structs."""
     leaf, depth = _leaf(type_)
-    if pa.types.is_struct(leaf):
+    if types.is_struct(leaf):
         return any(_may_be_places(f.type) for f in leaf)
-    return _is_number(leaf) or is_bytes(leaf) or (depth > 0 and pa.types.is_boolean(leaf))
+    return _is_number(leaf) or is_bytes(leaf) or (depth > 0 and types.is_boolean(leaf))
 
 
 def _names(field: pa.Field) -> set[str]:
@@ -291,12 +289,12 @@ def _plain(name: str) -> str:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return is_number(type_) or bool(pa.types.is_decimal(type_))
+    return is_number(type_) or bool(types.is_decimal(type_))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
     """Return whether values are bytes."""
-    return is_binary(type_) or bool(pa.types.is_fixed_size_binary(type_))
+    return is_binary(type_) or bool(types.is_fixed_size_binary(type_))
 
 
 def _leaf(type_: pa.DataType) -> tuple[pa.DataType, int]:

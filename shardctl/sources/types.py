@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import InputError
 from shardctl.format.arrays import is_number, is_text
@@ -98,14 +99,14 @@ class Types:
     named: Classes = field(default_factory=dict)
 
     @property
-    def classes(self) -> dict[str, tuple[str, ...]]:
+    def classes(self) -> Classes:
         """The names of the classes of fields of whole numbers, where all files say the same."""
         return {
             name: self.named[name]
             for name, kinds in self.fields.items()
             if self.named.get(name)
             and (type_ := _common(kinds.decided())) is not None
-            and pa.types.is_integer(type_)
+            and types.is_integer(type_)
         }
 
     def with_classes(self, classes: Classes) -> Types:
@@ -227,7 +228,7 @@ class Types:
         written = self.fields[name].written
         if written is None or not written.cells:
             return pa.field(name, type_)
-        if pa.types.is_string(type_) and not written.is_text and not written.digits:
+        if types.is_string(type_) and not written.is_text and not written.digits:
             return pa.field(name, type_, metadata={WRITTEN: b"words"})
         if written.places is None or not is_number(type_):
             return pa.field(name, type_)
@@ -327,21 +328,24 @@ def without_nulls(schema: pa.Schema) -> pa.Schema:
 
 
 def _without_null(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_null(type_) or (pa.types.is_struct(type_) and not type_.num_fields):
-        return pa.string()
-    return with_parts(type_, _without_null)
+    return pa.string() if says_nothing(type_) else with_parts(type_, _without_null)
+
+
+def says_nothing(type_: pa.DataType) -> bool:
+    """Return whether values of a type are only nulls, or objects without fields."""
+    return bool(types.is_null(type_) or (types.is_struct(type_) and not type_.num_fields))
 
 
 def with_parts(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """Return a type of lists or structs with what is in it changed, and without views; others as
     they are."""
-    if pa.types.is_struct(type_):
+    if types.is_struct(type_):
         return pa.struct([(f.name, change(f.type)) for f in type_])
-    if pa.types.is_fixed_size_list(type_):
+    if types.is_fixed_size_list(type_):
         return pa.list_(change(type_.value_type), type_.list_size)
-    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
+    if types.is_large_list(type_) or types.is_large_list_view(type_):
         return pa.large_list(change(type_.value_type))
-    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
+    if types.is_list(type_) or types.is_list_view(type_):
         return pa.list_(change(type_.value_type))
     return type_
 
@@ -373,8 +377,8 @@ def _label_strings(batch: pa.RecordBatch, label: str) -> frozenset[str] | None:
     import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has labels
 
     column = batch.column(label)
-    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_string_view(plain):
+    plain = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_string_view(plain):
         column = column.cast(pa.string())
     elif not is_text(plain):
         return frozenset()
@@ -467,8 +471,8 @@ def _number(kinds: InferredTypes) -> pa.DataType | None:
         whole.append(pa.int64())  # which holds all floats that are whole numbers
     if floats and not whole:
         return max(floats, key=lambda type_: type_.bit_width)
-    signed = max((t.bit_width for t in whole if pa.types.is_signed_integer(t)), default=0)
-    unsigned = max((t.bit_width for t in whole if pa.types.is_unsigned_integer(t)), default=0)
+    signed = max((t.bit_width for t in whole if types.is_signed_integer(t)), default=0)
+    unsigned = max((t.bit_width for t in whole if types.is_unsigned_integer(t)), default=0)
     if not signed:
         return WHOLE[f"uint{unsigned}"]
     bits = max(signed, 2 * unsigned)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.format.arrays import Array
 from shardctl.sources.jsonl import EXACT_IN_FLOAT, MOST_NAMES
@@ -78,7 +79,7 @@ class InferredTypes:
     low: int | None = None
     high: int | None = None
     items: InferredTypes | None = None
-    fields: dict[str, InferredTypes] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
     lead: tuple[str, ...] = ()
     written: CellStats | None = None
 
@@ -116,8 +117,8 @@ class InferredTypes:
             return replace(self, written=None)
         type_ = self.written.type()
         low, high = INT64 if self.written.inexact else (-EXACT_IN_FLOAT, EXACT_IN_FLOAT)
-        whole = pa.types.is_int64(type_)
-        names = [str(type_), *([DECIMALS] if pa.types.is_floating(type_) else [])]
+        whole = types.is_int64(type_)
+        names = [str(type_), *([DECIMALS] if types.is_floating(type_) else [])]
         kinds = InferredTypes(frozenset(names), low if whole else None, high if whole else None)
         return replace(self, written=None).join(kinds)
 
@@ -142,9 +143,11 @@ class InferredTypes:
         return replace(self, names=frozenset(names), items=items, fields=fields)._bounded()
 
 
-def join_fields(
-    one: dict[str, InferredTypes], other: dict[str, InferredTypes]
-) -> dict[str, InferredTypes]:
+Fields = dict[str, InferredTypes]
+"""What the values of fields are, by name."""
+
+
+def join_fields(one: Fields, other: Fields) -> Fields:
     """Return what the values of the fields of both are."""
     joined = dict(one)
     for name, kinds in other.items():
@@ -152,7 +155,7 @@ def join_fields(
     return joined
 
 
-def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str]:
+def ordered(fields: Fields, lead: tuple[str, ...]) -> list[str]:
     """Return the names of fields: those of the leftmost part first, then the others by name."""
     return [*lead, *sorted(fields.keys() - set(lead))]
 
@@ -160,22 +163,22 @@ def ordered(fields: dict[str, InferredTypes], lead: tuple[str, ...]) -> list[str
 def kinds_of(type_: pa.DataType, array: pa.Array | None, levels: int) -> InferredTypes:
     """Return what the values of an array are, lists and objects at most `levels` deep, or what
     those of its type may be."""
-    if pa.types.is_dictionary(type_):
+    if types.is_dictionary(type_):
         return kinds_of(type_.value_type, None if array is None else array.dictionary, levels)
-    if pa.types.is_run_end_encoded(type_):
+    if types.is_run_end_encoded(type_):
         return kinds_of(type_.value_type, None if array is None else array.values, levels)
-    if not pa.types.is_nested(type_) or pa.types.is_union(type_):
+    if not types.is_nested(type_) or types.is_union(type_):
         return _kinds_of_leaf(type_, array)
     if not levels:
         return InferredTypes(frozenset([DEEP]))
-    if pa.types.is_map(type_):
+    if types.is_map(type_):
         pairs = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
         if array is not None:
             array = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
         return InferredTypes(frozenset([LIST]), items=kinds_of(pairs, array, levels - 1))
     # A reader of JSON cannot tell null from a list without items where nothing has a value, the
     # others can.
-    if pa.types.is_struct(type_):
+    if types.is_struct(type_):
         parts = [None] * type_.num_fields if array is None else array.flatten()
         fields = {
             f.name: kinds_of(f.type, part, levels - 1) for f, part in zip(type_, parts, strict=True)
@@ -207,15 +210,15 @@ def _kinds_of_leaf(type_: pa.DataType, array: pa.Array | None) -> InferredTypes:
 
 def _names(type_: pa.DataType) -> list[Any]:
     """Return the kind of a type, none for null."""
-    if pa.types.is_null(type_):
+    if types.is_null(type_):
         return []
-    if pa.types.is_string_view(type_):
+    if types.is_string_view(type_):
         return ["string"]
-    if pa.types.is_fixed_size_list(type_):
+    if types.is_fixed_size_list(type_):
         return [f"{FIXED_LIST}{type_.list_size}"]
-    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
+    if types.is_large_list(type_) or types.is_large_list_view(type_):
         return [LARGE_LIST]
-    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
+    if types.is_list(type_) or types.is_list_view(type_):
         return [LIST]
     name = str(type_)
     if name in WHOLE or name in FLOATS or name in STRINGS or name == "bool":
@@ -252,28 +255,28 @@ _SCALARS: dict[type, Any] = {str: "string", bool: "bool", float: "double", bytes
 
 def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
     """Return what parsed JSON values are, and bytes, arrays and features."""
-    types = set(map(type, values))
+    classes = set(map(type, values))
 
     def of(type_: type) -> list[Any]:
         return [value for value in values if type(value) is type_]
 
-    names: set[Any] = {name for type_, name in _SCALARS.items() if type_ in types}
-    if float in types:
+    names: set[Any] = {name for type_, name in _SCALARS.items() if type_ in classes}
+    if float in classes:
         names.add(DECIMALS)
     low, high = None, None
-    if int in types:
+    if int in classes:
         whole = of(int)
         low, high = min(whole), max(whole)
         names.add("int64" if low >= INT64[0] and high <= INT64[1] else HUGE)
         low, high = (None, None) if HUGE in names else (low, high)
     items, fields = None, {}
-    if types & {list, dict} and not levels:
+    if classes & {list, dict} and not levels:
         names.add(DEEP)
-        types -= {list, dict}
-    if list in types:
+        classes -= {list, dict}
+    if list in classes:
         names.add(LIST)
         items = kinds_of_values([item for value in of(list) for item in value], levels - 1)
-    if dict in types:
+    if dict in classes:
         columns = columns_of(of(dict))
         names.add(OBJECT)
         if len(columns) > MOST_NAMES:
@@ -285,7 +288,7 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
             fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
     found = InferredTypes(frozenset(names), low, high, items, fields, tuple(fields))
     by_depth = defaultdict(list)
-    for array in of(np.ndarray) if np.ndarray in types else ():
+    for array in of(np.ndarray) if np.ndarray in classes else ():
         by_depth[array.ndim].append(array.reshape(-1))
     for dimensions, arrays in by_depth.items():
         kinds = InferredTypes(frozenset([DEEP]))
@@ -294,7 +297,7 @@ def kinds_of_values(values: list[Any], levels: int) -> InferredTypes:
             for _ in range(dimensions):
                 kinds = InferredTypes(frozenset([LIST]), items=kinds)
         found = found.join(kinds)
-    if Feature in types:
+    if Feature in classes:
         features = of(Feature)
         found = found.join(_kinds_of_features(ONE, [f for f in features if len(f.items) == 1]))
         found = found.join(_kinds_of_features(LIST, [f for f in features if len(f.items) > 1]))
@@ -336,4 +339,4 @@ def is_utf8(data: bytes, final: bool = True) -> bool:
 
 def is_time(name: Any) -> bool:
     """Return whether this is the kind of timestamps."""
-    return isinstance(name, pa.DataType) and bool(pa.types.is_timestamp(name))
+    return isinstance(name, pa.DataType) and bool(types.is_timestamp(name))
