@@ -403,9 +403,7 @@ UNDECLARED_SUFFIXES = _endings(lambda row: row.family in (Family.CONTAINER, Fami
 def format_of(ending: str, record: str = "") -> InputFormat:
     """Return the format of files with this ending, of plain text the one that has such records.
     Raises KeyError."""
-    found = next(
-        (row for row in INPUT_FORMATS if ending in row.endings and row.record in ("", record)), None
-    )
-    if found is None:
-        raise KeyError(ending)
-    return found
+    for row in INPUT_FORMATS:
+        if ending in row.endings and row.record in ("", record):
+            return row
+    raise KeyError(ending)

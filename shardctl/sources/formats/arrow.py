@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import Rejection
 from shardctl.format.stretches import (
     DICTIONARIES,
     MAGIC,
@@ -21,7 +20,7 @@ from shardctl.format.stretches import (
     read_tail,
 )
 from shardctl.sources.files import Version, local_version
-from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit
+from shardctl.sources.formats.base import UNIT_BYTES, Cut, Digest, Unit, refused
 from shardctl.sources.formats.columns import (
     FAULTS,
     batch_rows,
@@ -44,8 +43,7 @@ def opened(path: str) -> _File:
     with open_ordinary(path) as file:
         start = file.read(len(MAGIC))
     if start.startswith(_FEATHER_1):
-        raise Rejection(
-            "read",
+        raise refused(
             "feather-1",
             "Feather version 1 is not read; write it again as version 2, with pyarrow.feather",
         )

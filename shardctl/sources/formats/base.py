@@ -82,10 +82,8 @@ def refuse_wide(data: bytes, reading: Reading) -> None:
     """
     name = next((name[:6] for mark, name in BOMS[1:] if data.startswith(mark)), None)
     if name is not None:
-        raise Rejection(
-            "read",
-            "not-utf8",
-            f"its first bytes say that it is in {name.upper()}; use --encoding {name}",
+        raise refused(
+            "not-utf8", f"its first bytes say that it is in {name.upper()}; use --encoding {name}"
         )
     if reading.encoding == "utf-8" and (found := unmarked_wide(data)):
         raise looks_wide("read", found)
@@ -159,6 +157,15 @@ class Reading:
     max_pixels: int = MAX_PIXELS
     looked: tuple[str, ...] = ()
     list_field: str = ""
+
+    def looked_among(self, schema: pa.Schema) -> list[str]:
+        """Return the columns of a file with these types whose values are looked at: `looked`, and
+        the label if it has strings."""
+        return [
+            f.name
+            for f in schema
+            if f.name in self.looked or (f.name == self.label and pa.types.is_string(f.type))
+        ]
 
     @property
     def has_image_records(self) -> bool:
@@ -463,7 +470,12 @@ def check_magic(path: str, ending: str) -> None:
             raise not_this(f"an {row.needs.title} file", f"not-{row.name}")
 
 
+def refused(error: str, message: str) -> Rejection:
+    """Return why a file, or a record of it, is not read: a short stable name, and a sentence."""
+    return Rejection("read", error, message)
+
+
 def not_this(what: str, error: str) -> Rejection:
     """Return why a file is rejected that is not what its name says."""
     message = f"it is not {what}, or damaged at its beginning"
-    return Rejection("read", error, f"{message}; get it again")
+    return refused(error, f"{message}; get it again")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import Bools, Numbers, is_binary, is_list, is_text, items_of
@@ -26,10 +27,11 @@ from shardctl.sources.formats.base import (
     is_json,
     json_texts,
     keep_open,
+    refused,
     take_kept,
 )
 from shardctl.sources.formats.found_values import Rejects, is_chosen, too_large
-from shardctl.sources.types import with_parts, without_nulls
+from shardctl.sources.types import Classes, with_parts, without_nulls
 from shardctl.system.files import open_ordinary
 from shardctl.system.text import first_repeated, printable
 
@@ -63,8 +65,8 @@ def check_names(names: list[str]) -> None:
     """Raise Rejection if two columns have the same name."""
     twice = first_repeated(names)
     if twice is not None:
-        raise Rejection(
-            "read", "repeated-column", f"two columns have the name {printable(twice)}; rename one"
+        raise refused(
+            "repeated-column", f"two columns have the name {printable(twice)}; rename one"
         )
 
 
@@ -84,13 +86,13 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return plain
     if isinstance(type_, pa.BaseExtensionType):
         return plain_type(type_.storage_type)
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+    if types.is_dictionary(type_) or types.is_run_end_encoded(type_):
         return plain_type(type_.value_type)
-    if pa.types.is_string_view(type_) or pa.types.is_large_string(type_):
+    if types.is_string_view(type_) or types.is_large_string(type_):
         return pa.string()
-    if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_):
+    if types.is_binary_view(type_) or types.is_large_binary(type_):
         return pa.binary()
-    if pa.types.is_map(type_):
+    if types.is_map(type_):
         return plain_type(_list_of_pairs(type_))
     return with_parts(type_, plain_type)
 
@@ -110,7 +112,7 @@ HUGGING_FACE = b"huggingface"
 """In the metadata of a schema: JSON with the types that Hugging Face datasets gives to columns."""
 
 
-def class_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
+def class_names(metadata: dict[bytes, bytes] | None) -> Classes:
     """Return the names of the classes of columns, as Hugging Face datasets writes them into the
     metadata of a schema.
 
@@ -151,10 +153,9 @@ def not_a_file(kind: str, error: Exception) -> Rejection:
     wrong. Raises `error` itself if it is the disk's."""
     reason = _reason(error)
     if "crypted" in reason:
-        return Rejection("read", "encrypted", "an encrypted Parquet file; decrypt it first")
+        return refused("encrypted", "an encrypted Parquet file; decrypt it first")
     article = "an" if kind == "Arrow" else "a"
-    return Rejection(
-        "read",
+    return refused(
         f"not-{kind.lower()}",
         f"not {article} {kind} file that can be read ({reason}); it is damaged, or has a wrong ending",
     )
@@ -178,16 +179,16 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     own = array.type
     if own.equals(type_):
         return array
-    if pa.types.is_null(own) or array.null_count == len(array):
+    if types.is_null(own) or array.null_count == len(array):
         return pa.nulls(len(array), type_)
-    if pa.types.is_struct(own) and pa.types.is_struct(type_):
+    if types.is_struct(own) and types.is_struct(type_):
         return _fitted_struct(array, type_)
     if is_list(own) and is_list(type_):
         return _fitted_list(array, type_)
     text = (pa.string(), pa.large_string())
     if type_ in text and own not in text:
         return _as_json(array).cast(type_)
-    if pa.types.is_boolean(own) != pa.types.is_boolean(type_):
+    if types.is_boolean(own) != types.is_boolean(type_):
         raise ColumnMisfit(f"values of type {own} do not fit {type_} (a boolean is not a number)")
     if (own in text) != (type_ in text):
         raise ColumnMisfit(
@@ -195,9 +196,7 @@ def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         )
     cast = array.cast(type_)
     widened = (
-        pa.types.is_floating(own)
-        and pa.types.is_floating(type_)
-        and type_.bit_width >= own.bit_width
+        types.is_floating(own) and types.is_floating(type_) and type_.bit_width >= own.bit_width
     )
     if not widened and not _same(cast.cast(own), array):
         raise pa.ArrowInvalid("a value would change")
@@ -208,7 +207,7 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
     """Return whether all values are equal; NaN is equal to NaN."""
     if one.equals(other):
         return True
-    if not pa.types.is_floating(one.type):
+    if not types.is_floating(one.type):
         return False
     import pyarrow.compute as pc  # 20 ms to import, and most columns have the type that is wanted
 
@@ -223,30 +222,30 @@ def _decoded(array: pa.Array) -> pa.Array:
         return rows_of_tensors(array)
     if isinstance(own, pa.BaseExtensionType):
         return _decoded(array.storage)
-    if pa.types.is_dictionary(own):
+    if types.is_dictionary(own):
         words = _decoded(array.dictionary)  # Arrow takes no values out of a dictionary of views
         return pa.DictionaryArray.from_arrays(array.indices, words).dictionary_decode()
-    if pa.types.is_run_end_encoded(own):
+    if types.is_run_end_encoded(own):
         import pyarrow.compute as pc
 
         runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _decoded(array.values)).slice(
             array.offset, len(array)
         )
         return pc.run_end_decode(runs)
-    if pa.types.is_string_view(own) or pa.types.is_binary_view(own):
+    if types.is_string_view(own) or types.is_binary_view(own):
         return array.cast(plain_type(own))
-    if pa.types.is_map(own):
+    if types.is_map(own):
         return array.cast(_list_of_pairs(own))
     # Not array.cast(): it takes the places of views for those of lists, and loses values (pyarrow
     # 26).
-    if pa.types.is_list_view(own):
+    if types.is_list_view(own):
         import pyarrow.compute as pc
 
         # views may share their values
         if (pc.sum(pc.list_value_length(array)).as_py() or 0) > _MOST_IN_LISTS:
             raise pa.ArrowInvalid("the lists of one batch have more values than a column holds")
         return _list_of(array, array.flatten(), pa.list_(own.value_type))
-    if pa.types.is_large_list_view(own):
+    if types.is_large_list_view(own):
         return _list_of(array, array.flatten(), pa.large_list(own.value_type))
     return array
 
@@ -266,9 +265,9 @@ def rows_of_tensors(array: pa.Array) -> pa.Array:
         places = np.arange(size).reshape(own.shape).transpose(own.permutation).reshape(-1)
         rows = np.arange(len(array))[:, None] * size
         values = values.take(pa.array((rows + places).reshape(-1)))
-    values, mask = nested(values, shape), array.is_null() if array.null_count else None
+    values = nested(values, shape)
     type_ = pa.list_(values.type, shape[0])
-    return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=mask)
+    return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=_mask_of(array))
 
 
 def nested(values: pa.Array, shape: Sequence[int]) -> pa.Array:
@@ -282,27 +281,26 @@ def nested(values: pa.Array, shape: Sequence[int]) -> pa.Array:
 def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return lists like those of `array` (a list or a map) over other values, those of its slice
     alone."""
-    large = pa.types.is_large_list(type_)
+    large = types.is_large_list(type_)
     edges = pa.array(list_offsets(array), pa.int64() if large else pa.int32())
-    mask = array.is_null() if array.null_count else None
     return (pa.LargeListArray if large else pa.ListArray).from_arrays(
-        edges, values, type=type_, mask=mask
+        edges, values, type=type_, mask=_mask_of(array)
     )
+
+
+def _mask_of(array: pa.Array) -> pa.Array | None:
+    """Return which values are null; None if there are none of these."""
+    return array.is_null() if array.null_count else None
 
 
 def _fitted_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
     own = array.type
-    if (
-        pa.types.is_fixed_size_list(type_)
-        and pa.types.is_fixed_size_list(own)
-        and own.list_size == type_.list_size
-    ):
-        values = _fitted(items_of(array), type_.value_type)
-        mask = array.is_null() if array.null_count else None
-        return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=mask)
-    if pa.types.is_fixed_size_list(type_):
+    if not types.is_fixed_size_list(type_):
+        return _list_of(array, _fitted(array.flatten(), type_.value_type), type_)
+    if not types.is_fixed_size_list(own) or own.list_size != type_.list_size:
         raise pa.ArrowInvalid("lists may have other lengths")
-    return _list_of(array, _fitted(array.flatten(), type_.value_type), type_)
+    values = _fitted(items_of(array), type_.value_type)
+    return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=_mask_of(array))
 
 
 def _fitted_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -314,7 +312,7 @@ def _fitted_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
         _fitted(own[f.name], f.type) if f.name in own else pa.nulls(len(array), f.type)
         for f in type_
     ]
-    mask = array.is_null() if array.null_count else None
+    mask = _mask_of(array)
     if not columns:
         return pa.array([{}] * len(array), type_, mask=None if mask is None else np.asarray(mask))
     return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
@@ -365,9 +363,7 @@ def rows_of(
     while current.passed < end:
         batch = current.rest if current.rest is not None else next(current.batches, None)
         if batch is None:
-            raise Rejection(
-                "read", "changed", "the file has fewer rows than it says; make it again"
-            )
+            raise refused("changed", "the file has fewer rows than it says; make it again")
         first, stop = max(0, skip - current.passed), min(len(batch), end - current.passed)
         current.rest = batch.slice(stop) if stop < len(batch) else None
         current.passed += stop
@@ -389,8 +385,7 @@ def parsed(
     batch, numbers, rejects = _valid_rows(batch, numbers)  # before anything follows its offsets
     if choose is not None:
         wanted = choose(numbers)
-        if not wanted.all():
-            numbers, batch = numbers[wanted], _chosen(batch, wanted)
+        numbers, batch = numbers[wanted], _chosen(batch, wanted)
         if rejects:
             ours = choose(np.array([number for number, _ in rejects], np.int64))
             rejects = list(compress(rejects, ours))
@@ -412,7 +407,7 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
     total = int(batch.nbytes)
     for column in batch.columns:
         if (
-            pa.types.is_dictionary(column.type)
+            types.is_dictionary(column.type)
             and column.dictionary.nbytes * len(column) > RECORD_BYTES
         ):
             total += int(_row_bytes(column).sum())
@@ -421,7 +416,7 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
 
 def _row_bytes(column: pa.Array) -> Numbers:
     """Return about how many bytes each value has, (n,)."""
-    words = _decoded(column.dictionary) if pa.types.is_dictionary(column.type) else None
+    words = _decoded(column.dictionary) if types.is_dictionary(column.type) else None
     if words is not None and (is_text(words.type) or is_binary(words.type)):
         import pyarrow.compute as pc
 
@@ -454,7 +449,7 @@ def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         try:
             if is_json(field):
                 column = json_texts(map(_without_nulls, column.to_pylist()))
-            if is_given(schema) and pa.types.is_string(out.type) and not _may_be_text(column):
+            if is_given(schema) and types.is_string(out.type) and not _may_be_text(column):
                 raise ColumnMisfit(f"values of type {column.type} do not fit {out.type}")
             return fitted(fitted(column, field.type), out.type)
         except Misfit as error:
@@ -477,7 +472,7 @@ def with_columns(
         else fit(batch.column(place), field, out)
         for field, out in zip(schema, whole, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=whole)
+    return pa.record_batch(columns, schema=whole)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -489,9 +484,7 @@ def _without_nulls(value: Any) -> Any:
 
 def _may_be_text(array: pa.Array) -> bool:
     type_ = plain_type(array.type)
-    return bool(
-        pa.types.is_string(type_) or pa.types.is_binary(type_) or array.null_count == len(array)
-    )
+    return bool(types.is_string(type_) or types.is_binary(type_) or array.null_count == len(array))
 
 
 def _valid_rows(batch: pa.RecordBatch, numbers: Numbers) -> tuple[pa.RecordBatch, Numbers, Rejects]:
@@ -560,7 +553,7 @@ def damaged(what: str, error: Exception | str) -> Rejection:
     """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
     reason = error if isinstance(error, str) else _reason(error)
     message = f"{what} cannot be read ({printable(reason)}); it is damaged, get it again"
-    return Rejection("read", "damaged", message)
+    return refused("damaged", message)
 
 
 FAULTS = (

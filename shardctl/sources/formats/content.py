@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import zstandard
 
 from shardctl.errors import Rejection
+from shardctl.sources.formats.base import refused
 from shardctl.system.files import open_ordinary
 
 CHUNK_BYTES = 1 << 20
@@ -64,19 +65,16 @@ class Compression(NamedTuple):
         """Return what the library means. Of damaged data nothing is used: how far it could be read
         would differ with the version of the library."""
         if "memory" in str(error).lower():
-            return Rejection(
-                "read",
+            return refused(
                 "needs-memory",
                 f"it takes over {WINDOW_BYTES >> 30} GiB of memory; compress it anew",
             )
         if "dictionary" in str(error).lower():
-            return Rejection(
-                "read",
+            return refused(
                 "needs-dictionary",
                 "it needs a dictionary; decompress it first, with zstd -d -D DICTIONARY",
             )
-        return Rejection(
-            "read",
+        return refused(
             "damaged",
             f"its {self.name} data is damaged; get it again, or save what {self.name} -dc can read",
         )
@@ -101,7 +99,7 @@ def refuse_other_content(start: bytes) -> None:
     something else."""
     for magic, advice in _OTHER_CONTENT.items():
         if start.startswith(magic):
-            raise Rejection("read", "wrong-format", f"it is no text; {advice}")
+            raise refused("wrong-format", f"it is no text; {advice}")
 
 
 def compression_of(start: bytes) -> str | None:
@@ -133,9 +131,9 @@ def decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     start = file.read(len(way.magic))
     file.seek(0)
     if not start:
-        raise Rejection("read", "empty", f"the file is empty, not a {way.name} file; make it again")
+        raise refused("empty", f"the file is empty, not a {way.name} file; make it again")
     if not _may_begin(start, way):
-        raise Rejection("read", "wrong-format", f"it is not a {way.name} file; rename it")
+        raise refused("wrong-format", f"it is not a {way.name} file; rename it")
     return way.chunks(file, way)
 
 
@@ -185,9 +183,7 @@ def _next_member(data: bytes, file: BinaryIO, way: Compression) -> bytes:
             break
         data = (data + more).lstrip(b"\0")
     if not _may_begin(data[: len(way.magic)], way):
-        raise Rejection(
-            "read", "damaged", f"something else follows its {way.name} data; get the file again"
-        )
+        raise refused("damaged", f"something else follows its {way.name} data; get the file again")
     return data
 
 
@@ -367,7 +363,7 @@ class Chunks:
         try:
             chunk = next(self.chunks, b"")
         except Truncated:
-            self.fault = Rejection("read", "truncated", "the compressed file ends early")
+            self.fault = refused("truncated", "the compressed file ends early")
         self.done = not chunk
         return chunk
 

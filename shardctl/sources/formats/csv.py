@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Bools, Bytes, Numbers, bytes_of
@@ -36,6 +37,7 @@ from shardctl.sources.formats.base import (
     Unit,
     is_json,
     json_texts,
+    refused,
 )
 from shardctl.sources.formats.columns import check_columns, check_names, with_columns
 from shardctl.sources.formats.found_values import Rejects
@@ -190,38 +192,32 @@ class Delimited(TextFormat):
             separator = said[1].decode()
             if separator != self.delimiter:
                 shown = {"\t": "tab"}.get(separator, f"'{separator}'")
-                raise Rejection(
-                    "read",
-                    "no-header",
-                    f"its first line names another delimiter; use --delimiter {shown}",
+                raise refused(
+                    "no-header", f"its first line names another delimiter; use --delimiter {shown}"
                 )
             mark = said.end()
         if reading.columns:
             with suppress(csv.Error):  # what is wrong with the row is said where it is read
                 text = data[mark:HEAD_BYTES].lstrip(b"\r\n").decode(errors="replace")
                 if tuple(_first_row(text, self.delimiter)) == reading.columns:
-                    raise Rejection(
-                        "read",
+                    raise refused(
                         "header",
                         "its first row has the names that --columns gives; leave out --columns (above data, write a row of names)",
                     )
             return Head(mark, reading.columns)
-        start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
+        start = len(data) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
         if not rest:
-            raise Rejection("read", "empty", "has not even a header; leave the file out")
+            raise refused("empty", "has not even a header; leave the file out")
         ends, inside = _ends_from(np.frombuffer(rest, np.uint8), self.delimiter)
         if not len(ends) and inside >= 0:
-            raise Rejection(
-                "read",
+            raise refused(
                 "unclosed-quote",
                 f'the header has a quote (") at byte {start + inside} that is never closed',
             )
         if not len(ends) and len(rest) == HEAD_BYTES:
-            raise Rejection(
-                "read",
-                "no-header",
-                f"its first line is longer than {HEAD_BYTES} bytes; is it a CSV file?",
+            raise refused(
+                "no-header", f"its first line is longer than {HEAD_BYTES} bytes; is it a CSV file?"
             )
         size = int(ends[0]) if len(ends) else len(rest)
         return Head(start + size, _names(rest[:size], self.delimiter))
@@ -310,18 +306,17 @@ def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     try:
         names = _first_row(line.decode(), delimiter)
     except UnicodeDecodeError as error:
-        raise Rejection(
-            "read", "not-utf8", f"the header is not UTF-8 at byte {error.start}; {RECODE}"
+        raise refused(
+            "not-utf8", f"the header is not UTF-8 at byte {error.start}; {RECODE}"
         ) from None
     except csv.Error as error:
-        raise Rejection(
-            "read", "no-header", f"the header cannot be read ({error}); is it a CSV file?"
+        raise refused(
+            "no-header", f"the header cannot be read ({error}); is it a CSV file?"
         ) from None
     if len(names) > 1 and not names[0]:
         names[0] = UNNAMED
     if "" in names:
-        raise Rejection(
-            "read",
+        raise refused(
             "nameless-column",
             f"column {names.index('') + 1} has no name in the header; write one there",
         )
@@ -492,7 +487,7 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
     places = (field.metadata or {}).get(WRITTEN)
     if is_json(field):
         return json_texts(cells.to_pylist())
-    if pa.types.is_string(field.type):
+    if types.is_string(field.type):
         if (
             places == b"words"
             and (written := CellStats.of(cells)).cells
@@ -501,11 +496,11 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
             raise Misfit(f"the column {printable(field.name)} had no numbers but nan and inf")
         return cells
     values = filled(cells)
-    if pa.types.is_null(field.type):
+    if types.is_null(field.type):
         if values.null_count < len(values):
             raise Misfit(f"all cells of the column {printable(field.name)} were empty")
         return cells
-    if pa.types.is_large_string(field.type) or pa.types.is_string_view(field.type):
+    if types.is_large_string(field.type) or types.is_string_view(field.type):
         return cells.cast(field.type)
     try:
         typed = values.cast(field.type)
@@ -519,14 +514,14 @@ def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Arra
         ) from error
     if places is None:
         if (
-            pa.types.is_integer(field.type)
+            types.is_integer(field.type)
             and pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py()
         ):
             raise Misfit(
                 f"the column {printable(field.name)} is {field.type}, and a cell is written as 0x1F"
             )
         return typed
-    if pa.types.is_integer(field.type):
+    if types.is_integer(field.type):
         fits = typed.cast(pa.string()).equals(values)
     else:
         fits = gives_back(values, typed, places.decode())
@@ -600,8 +595,7 @@ class DelimitedFile(GridFile):
 
     def too_large(self, size: int) -> Rejection:
         """Return why a row is rejected."""
-        return Rejection(
-            "read",
+        return refused(
             "too-large",
             f"the row has {size} bytes, more than the {self.longest} that are read; is a quote missing?",
         )

@@ -158,14 +158,12 @@ def _of_features(field: Field, record: Record, export: Description) -> Any:
     data = value.items[0] if isinstance(value, Feature) else value
     if field.form == "json":
         return JsonForm(json.loads(data))
-    if field.form in ("image", "image+path"):
-        path = (
-            record.get(f"{field.written}/path")
-            if field.form == "image+path"
-            else record[str(export.key)]
-        )
-        return {"bytes": data, "path": None if path is None else path.items[0].decode()}
-    return {"bytes": data, "path": None}
+    path = None
+    if field.form == "image+path":
+        path = record.get(f"{field.written}/path")
+    elif field.form == "image":
+        path = record[str(export.key)]
+    return {"bytes": data, "path": None if path is None else path.items[0].decode()}
 
 
 def _is_coded(field: Field) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of, is_list, is_number, is_text, leaf_of
@@ -27,11 +28,12 @@ from shardctl.sources.formats.base import (
     is_given,
     is_json,
     json_texts,
+    refused,
     without_columns,
 )
 from shardctl.sources.formats.content import Content
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
-from shardctl.sources.types import without_nulls
+from shardctl.sources.types import Classes, without_nulls
 from shardctl.sources.values import Feature
 from shardctl.system.text import format_bytes, printable
 
@@ -78,7 +80,7 @@ def batch_of_records(records: Records, schema: pa.Schema) -> pa.RecordBatch:
         return without_columns(len(records))
     whole, given = without_nulls(schema), is_given(schema)
     columns = [_column(records, f, out.type, given) for f, out in zip(schema, whole, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=whole)
+    return pa.record_batch(columns, schema=whole)
 
 
 def is_chosen(schema: pa.Schema) -> bool:
@@ -123,7 +125,7 @@ def _column(records: Records, f: pa.Field, type_: pa.DataType, given: bool) -> p
     faults = (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
 
     def fit(value: Any) -> Any:
-        if given and pa.types.is_string(f.type) and not _is_text(value):
+        if given and types.is_string(f.type) and not _is_text(value):
             raise Misfit(f"holds {_shown(value)}, which does not fit {f.type}")
         return value if is_plain else fitted_value(value, f.type)
 
@@ -146,8 +148,8 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
     kind = type(value)
     if (
         value is None
-        or (kind is bytes and pa.types.is_binary(type_))
-        or (kind is str and pa.types.is_string(type_))
+        or (kind is bytes and types.is_binary(type_))
+        or (kind is str and types.is_string(type_))
     ):
         return value
     if kind is bytes:
@@ -163,30 +165,30 @@ def fitted_value(value: Any, type_: pa.DataType) -> Any:
         return _fitted_array(value, type_)
     if kind is list and is_list(type_):
         return [fitted_value(item, type_.value_type) for item in value]
-    if kind is dict and pa.types.is_struct(type_):
+    if kind is dict and types.is_struct(type_):
         if not value.keys() <= {f.name for f in type_}:
             raise Misfit("has objects with a new field")
         parts = {f.name: fitted_value(value.get(f.name), f.type) for f in type_}
         return parts if type_.num_fields else "{}"
-    if kind is str and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
+    if kind is str and not (types.is_nested(type_) or types.is_null(type_)):
         # a date, a time, a decimal: no types of JSON, but a given schema may name them
         if not is_number(type_) and type_ != pa.bool_():
             with suppress(pa.ArrowException):
                 return pa.scalar(value).cast(type_)
     elif _is_of(value, type_):
-        return float(value) if pa.types.is_floating(type_) else value
+        return float(value) if types.is_floating(type_) else value
     raise Misfit(f"holds {_shown(value)}, which does not fit {type_}")
 
 
 def _is_of(value: Any, type_: pa.DataType) -> bool:
     if isinstance(value, bool):
-        return bool(pa.types.is_boolean(type_))
+        return bool(types.is_boolean(type_))
     if isinstance(value, int):
-        if pa.types.is_floating(type_):
+        if types.is_floating(type_):
             return abs(value) <= EXACT_IN_FLOAT
-        limits = np.iinfo(str(type_)) if pa.types.is_integer(type_) else None
+        limits = np.iinfo(str(type_)) if types.is_integer(type_) else None
         return limits is not None and limits.min <= value <= limits.max
-    return isinstance(value, float) and bool(pa.types.is_floating(type_))
+    return isinstance(value, float) and bool(types.is_floating(type_))
 
 
 def _shown(value: Any) -> str:
@@ -213,7 +215,7 @@ def _plain_or_text(value: Any) -> Any:
 
 
 def _fitted_bytes(value: bytes, type_: pa.DataType) -> Any:
-    if pa.types.is_large_binary(type_):
+    if types.is_large_binary(type_):
         return value
     if not is_text(type_):
         raise Misfit(f"holds bytes, which do not fit {type_}")
@@ -237,7 +239,7 @@ def _fitted_feature(value: Feature, type_: pa.DataType) -> Any:
 def _fitted_items(items: Any, type_: pa.DataType) -> Any:
     if not isinstance(items, np.ndarray):
         return [fitted_value(item, type_) for item in items]
-    if pa.types.is_boolean(type_) and np.isin(items, (0, 1)).all():
+    if types.is_boolean(type_) and np.isin(items, (0, 1)).all():
         return items.astype(bool)
     return _fitted_array(items, pa.list_(type_))
 
@@ -252,7 +254,7 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
         raise Misfit(f"holds an array of {value.ndim} dimensions, which does not fit {type_}")
     if not value.size:
         return value.tolist()
-    if pa.types.is_null(inner):
+    if types.is_null(inner):
         raise Misfit("holds an array with values where the others have none")
     try:
         wanted = dtype_of(inner)
@@ -307,7 +309,7 @@ class Declared(NamedTuple):
     the classes of labels."""
 
     types: pa.Schema
-    classes: dict[str, tuple[str, ...]]
+    classes: Classes
 
 
 NOTHING_DECLARED = Declared(pa.schema([]), {})
@@ -342,7 +344,7 @@ class Container(ABC):
 
     def broken(self, offset: int, end: int, error: str, message: str) -> Frame:
         """Return what is left of a file that cannot be read from a place on."""
-        fault = self.content.fault or Rejection("read", error, message)
+        fault = self.content.fault or refused(error, message)
         return Frame(offset, end, fault, last=True)
 
     def next_frame(self) -> Frame | None:
@@ -371,8 +373,7 @@ class Container(ABC):
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
     """Return why a record is not read that is larger than records may be."""
-    return Rejection(
-        "read",
+    return refused(
         "too-large",
         f"a record of {format_bytes(size)}, but at most {format_bytes(limit)} are read; divide it",
     )

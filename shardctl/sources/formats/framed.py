@@ -85,12 +85,9 @@ class RecordFile(Format):
         """
         with self.entries(path, unit, reading, Digest()) as (entries, decoder, declared):
             label, types = reading.label, declared.types
-            looked = {
-                *reading.looked,
-                *(f.name for f in types if f.name == label and pa.types.is_string(f.type)),
-            }
+            looked = reading.looked_among(types)
             found = [Types.of_schema(types, label, looked).with_classes(declared.classes)]
-            known = {f.name for f in types} - looked
+            known = set(types.names).difference(looked)
             with suppress(Rejection):
                 for records, _ in _parts(entries, decoder, unit, None):
                     others = [
@@ -236,7 +233,7 @@ def _cut(opened: Container, size: int, unit_bytes: int) -> tuple[list[list[Any]]
     if is_whole:  # to its end, where the checksum is of what was read
         content.release(sys.maxsize)
     if (why := content.fault) is not None:
-        counted = with_count(why, kept) if why.error == "truncated" else why
+        counted = with_count(why, kept)
         if not cuts:
             raise counted
         if cuts[-1][3] is None:

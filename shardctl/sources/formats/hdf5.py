@@ -18,17 +18,10 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import Rejection
 from shardctl.format.arrays import Array, DType, leaf_of
-from shardctl.sources.formats.base import Digest, Unit, check_magic
+from shardctl.sources.formats.base import Digest, Unit, check_magic, refused
 from shardctl.sources.formats.columns import FAULTS, HUGGING_FACE, damaged, nested
-from shardctl.sources.formats.numbered import (
-    Rows,
-    batch_of,
-    column,
-    column_type,
-    row_bytes,
-)
+from shardctl.sources.formats.numbered import Rows, batch_of, column, column_type, row_bytes
 from shardctl.system.text import printable
 
 MOST_CHUNK = 256 << 20
@@ -64,16 +57,13 @@ class DataSets(Rows):
         self._file = file
         self._sets = _data_sets(file)
         if not self._sets:
-            raise Rejection(
-                "read", "empty", "the file has no data sets at its root or in one group"
-            )
+            raise refused("empty", "the file has no data sets at its root or in one group")
         types = {name: self._column_type(name, each, size) for name, each in self._sets.items()}
         lengths = {name: each.shape[0] for name, each in self._sets.items()}
         first = next(iter(lengths))
         other = next((name for name in lengths if lengths[name] != lengths[first]), None)
         if other is not None:
-            raise Rejection(
-                "read",
+            raise refused(
                 "several-lengths",
                 f"its data sets {printable(first)} and {printable(other)} have {lengths[first]:,} and {lengths[other]:,} rows; write them to files of their own",
             )
@@ -93,8 +83,7 @@ class DataSets(Rows):
         that it should have."""
         what = f"the data set {printable(name)}"
         if found.shape is None or found.is_virtual or found.external:
-            raise Rejection(
-                "read",
+            raise refused(
                 "elsewhere",
                 f"{what} is empty, or made of data in other files; write its values into this one",
             )
@@ -142,14 +131,12 @@ def _check_storage(found: Any, size: int, what: str) -> None:
     chunk = math.prod(found.chunks or (0,)) * item
     most = stored if found.chunks is None else chunk + MOST_INFLATED * stored
     if stored > size or wanted > most or (offset is not None and offset + wanted > size):
-        raise Rejection(
-            "read",
+        raise refused(
             "truncated",
             f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is cut",
         )
     if chunk > MOST_CHUNK:
-        raise Rejection(
-            "read",
+        raise refused(
             "too-large",
             f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB; write it with smaller ones",
         )
@@ -184,8 +171,7 @@ def _row_bytes(found: Any, what: str = "it") -> int:
     if text is not None and text.length is None:
         dtype = np.dtype(f"S{_TEXT_BYTES}")
     elif dtype.hasobject:
-        raise Rejection(
-            "read",
+        raise refused(
             "unknown-type",
             f"{what} holds references, or lists of any length; write arrays of numbers",
         )
@@ -200,8 +186,7 @@ def _data_sets(file: Any) -> dict[str, Any]:
         sets, groups = _members(next(iter(groups.values())))
     if groups:
         named = ", ".join(map(printable, list(groups)[:3]))
-        raise Rejection(
-            "read",
+        raise refused(
             "several-groups",
             f"it has data sets in several groups ({named}); write the columns into one group",
         )
@@ -214,10 +199,8 @@ def _members(group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in group:
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            raise Rejection(
-                "read",
-                "link",
-                f"{printable(name)} is a link to another place; write the data set itself",
+            raise refused(
+                "link", f"{printable(name)} is a link to another place; write the data set itself"
             )
         found = group[name]
         if isinstance(found, h5py.Dataset):

@@ -28,7 +28,7 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.found_values import too_large
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import BUFFER_BYTES
-from shardctl.sources.formats.sequential import TextStream, with_count
+from shardctl.sources.formats.sequential import TextStream
 from shardctl.sources.types import Types
 from shardctl.system.files import open_ordinary
 
@@ -147,15 +147,7 @@ class JsonStream(JsonDocument):
         """Read a file to its end; `cuts` are the units. Raises Rejection if no record of it can be
         read."""
         with closing(TextStream(path, reading, self.block_bytes)) as text:
-            records = sum(1 for _ in self._found(text))
-        fault = text.fault
-        if fault and fault.error == "truncated":
-            fault = with_count(fault, records)
-        if fault and not records:
-            raise fault
-        cuts = [Cut(0, size, records)] if records else []
-        rest = [Cut(size, 0, 1, fault)] if fault else []
-        return {"encoding": text.encoding, "cuts": cuts + rest}
+            return text.scanned([], size, sum(1 for _ in self._found(text)))
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields, by their names."""

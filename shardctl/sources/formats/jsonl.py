@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import Array, Numbers, is_list, is_number
@@ -23,11 +24,12 @@ from shardctl.sources.formats.base import (
     TextPart,
     count_byte,
     is_json,
+    refused,
 )
-from shardctl.sources.formats.found_values import is_chosen, parsed_records
+from shardctl.sources.formats.found_values import Rejects, is_chosen, parsed_records
 from shardctl.sources.formats.lines import chosen_lines, is_utf8, line_ends
 from shardctl.sources.jsonl import ALIKE, EXACT_IN_FLOAT, MOST_LEVELS, parse_line
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import Types, says_nothing, without_nulls
 
 BOM = b"\xef\xbb\xbf"
 
@@ -74,8 +76,7 @@ class JsonLines(TextFormat):
         head = super().head(data, reading)
         first, newline, _ = data[head.size :].lstrip().partition(b"\n")
         if newline and first.startswith(b"[") and not first.rstrip().endswith(b"]"):
-            raise Rejection(
-                "read",
+            raise refused(
                 "not-json-lines",
                 "is one array of JSON on several lines; give its name the ending .json",
             )
@@ -106,7 +107,7 @@ class JsonLines(TextFormat):
         if (
             batch is None
             or label not in batch.schema.names
-            or not pa.types.is_timestamp(batch.schema.field(label).type)
+            or not types.is_timestamp(batch.schema.field(label).type)
         ):
             return batch
         # The strings of labels are wanted as they are.
@@ -132,7 +133,7 @@ class JsonLines(TextFormat):
             numbers = numbers[wanted]
         batch = _parse_fast(data, ends, schema, "ignore" if is_chosen(schema) else "error")
         if batch is None:
-            rejects: list[tuple[int, Rejection]] = []
+            rejects: Rejects = []
             records = list(_objects(data, ends, numbers, rejects, reading.list_field))
             return parsed_records(records, rejects, schema)
         if batch.num_rows < len(numbers):
@@ -178,7 +179,7 @@ def _parse_fast(
         )
         # pyarrow.json has built lists of nulls of a wrong length. Strings are UTF-8, because the
         # text is.
-        table.validate(full=any(pa.types.is_nested(type_) for type_ in table.schema.types))
+        table.validate(full=any(types.is_nested(type_) for type_ in table.schema.types))
     except (pa.ArrowException, OverflowError):
         return None
     if table.num_rows != objects:
@@ -201,12 +202,12 @@ def _parsed_type(type_: pa.DataType) -> pa.DataType:
 
     The parser itself takes numbers for dates, for instance.
     """
-    if pa.types.is_struct(type_) and type_.num_fields:
+    if types.is_struct(type_) and type_.num_fields:
         return pa.struct([(f.name, _parsed_type(f.type)) for f in type_])
     if is_list(type_):
         return pa.list_(_parsed_type(type_.value_type))
-    known = pa.types.is_boolean(type_) or is_number(type_)
-    return type_ if known or pa.types.is_large_string(type_) else pa.string()
+    known = types.is_boolean(type_) or is_number(type_)
+    return type_ if known or types.is_large_string(type_) else pa.string()
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
@@ -217,7 +218,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
         columns = [column.cast(f.type) for column, f in zip(batch.columns, schema, strict=True)]
     except pa.ArrowException:
         return None
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.record_batch(columns, schema=schema)
 
 
 def _objects_on_lines(data: bytes, ends: Numbers) -> int | None:
@@ -262,20 +263,20 @@ def _is_shallow(data: bytes, ends: Numbers) -> bool:
 def _only_nulls(array: pa.Array, type_: pa.DataType) -> bool:
     """Return whether an array has no values where a type found none: null, nested ones too, and
     objects without fields."""
-    if pa.types.is_null(type_) or (pa.types.is_struct(type_) and not type_.num_fields):
+    if says_nothing(type_):
         return bool(array.null_count == len(array))
-    if pa.types.is_struct(type_):
+    if types.is_struct(type_):
         return all(_only_nulls(array.field(place), f.type) for place, f in enumerate(type_))
-    return _only_nulls(array.flatten(), type_.value_type) if pa.types.is_list(type_) else True
+    return _only_nulls(array.flatten(), type_.value_type) if types.is_list(type_) else True
 
 
 def _float_arrays(array: pa.Array) -> Iterator[pa.Array]:
-    if pa.types.is_floating(array.type):
+    if types.is_floating(array.type):
         yield array
-    elif pa.types.is_struct(array.type):
+    elif types.is_struct(array.type):
         for place in range(array.type.num_fields):
             yield from _float_arrays(array.field(place))
-    elif pa.types.is_list(array.type):
+    elif types.is_list(array.type):
         yield from _float_arrays(array.flatten())
 
 
@@ -297,7 +298,7 @@ def _is_exact(batch: pa.RecordBatch, data: bytes, ends: Numbers) -> bool:
             for values in parts:
                 odd = is_odd(values)
                 # The rows of nested values are not known.
-                rows |= odd if pa.types.is_floating(column.type) else odd.any()
+                rows |= odd if types.is_floating(column.type) else odd.any()
         if rows.any() and may_be_wrong(
             data if len(rows) < len(ends) else chosen_lines(data, ends, rows)[0]
         ):
@@ -337,11 +338,7 @@ def _lines(data: bytes, ends: Numbers) -> Iterator[bytes]:
 
 
 def _objects(
-    data: bytes,
-    ends: Numbers,
-    numbers: Numbers,
-    rejects: list[tuple[int, Rejection]],
-    list_field: str,
+    data: bytes, ends: Numbers, numbers: Numbers, rejects: Rejects, list_field: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the object of every line that has one, and add the other lines to
     `rejects`.
@@ -355,9 +352,7 @@ def _objects(
             value = parse_line(line, list_field)
         except Rejection as error:
             if error.error == "not-utf8":
-                error = error.saying(
-                    error.message.replace("recode the file", OTHER_ENCODING),
-                )
+                error = error.saying(error.message.replace("recode the file", OTHER_ENCODING))
             rejects.append((number, error))
         else:
             yield number, value

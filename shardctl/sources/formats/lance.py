@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import InputError, Rejection, first_line
-from shardctl.sources.formats.base import Digest, Unit
+from shardctl.errors import InputError, first_line
+from shardctl.sources.formats.base import Digest, Unit, refused
 from shardctl.sources.formats.columns import FAULTS, batch_rows, damaged, plain_schema
 from shardctl.sources.formats.numbered import Rows, batch_of
 from shardctl.sources.walk import FoundFile
@@ -50,7 +50,7 @@ def opened(path: str) -> Table:
     manifest = Path(path)
     if manifest.parent.name != VERSIONS:
         why = f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}"
-        raise Rejection("read", "part", why)
+        raise refused("part", why)
     with _named_faults("the dataset"):
         version = _version_of(manifest)
         return Table(lance.dataset(str(manifest.parents[1]), version=version), manifest)

@@ -29,6 +29,7 @@ from shardctl.sources.formats.base import (
     Unit,
     count_byte,
     count_lines,
+    refused,
 )
 from shardctl.system.files import open_ordinary
 from shardctl.system.text import format_bytes
@@ -51,7 +52,7 @@ def too_long(size: int, limit: int) -> Rejection:
     """Return why a line of this many bytes is rejected."""
     most = format_bytes(limit)
     message = f"a line of {size} bytes, and at most {most} are read as one record; divide it"
-    return Rejection("read", "too-large", message)
+    return refused("too-large", message)
 
 
 class GridFile(TextFile):

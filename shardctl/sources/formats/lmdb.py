@@ -17,9 +17,8 @@ from typing import Any
 
 import lmdb
 
-from shardctl.errors import Rejection
 from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
-from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic
+from shardctl.sources.formats.base import UNIT_BYTES, Digest, check_magic, refused
 from shardctl.sources.formats.columns import damaged
 from shardctl.sources.formats.found_values import Entries, Entry, Record
 from shardctl.sources.values import Feature
@@ -56,8 +55,7 @@ def opened(path: str) -> Iterator[Entries]:
         ) as environment:
             wanted = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
             if wanted > size:
-                raise Rejection(
-                    "read",
+                raise refused(
                     "truncated",
                     f"it is to have {wanted:,} bytes, and has {size:,}; get the whole file",
                 )
@@ -87,10 +85,8 @@ def _refuse_databases(environment: Any, transaction: Any) -> None:
             except lmdb.Error:  # an entry like others
                 continue
             shown = printable(name.decode("utf-8", "backslashreplace"))
-            raise Rejection(
-                "read",
-                "databases",
-                f"it has databases inside ({shown}); write each to a file of its own",
+            raise refused(
+                "databases", f"it has databases inside ({shown}); write each to a file of its own"
             )
 
 
@@ -112,8 +108,7 @@ def _fields(values: dict[str, Any]) -> Record:
     record = {name: bytes(value) for name, value in values.items()}
     for name, data in record.items():
         if data[:2] in _PICKLES and data[-1:] == b".":
-            raise Rejection(
-                "read",
+            raise refused(
                 "pickle",
                 f"its {name} is a pickle, which can run any code; write an image, text or JSON",
             )

@@ -23,14 +23,8 @@ import xxhash
 from shardctl.errors import InputError, Rejection
 from shardctl.format.arrays import Numbers
 from shardctl.sources.files import Version, local_copy, local_version
-from shardctl.sources.formats.base import RECORD_BYTES
-from shardctl.sources.formats.beside import (
-    FAULTS_OF_JSON,
-    is_beside,
-    is_name,
-    json_in,
-    of_export,
-)
+from shardctl.sources.formats.base import RECORD_BYTES, refused
+from shardctl.sources.formats.beside import FAULTS_OF_JSON, is_beside, is_name, json_in, of_export
 from shardctl.sources.formats.found_values import (
     Container,
     Declared,
@@ -69,7 +63,6 @@ _ARRAY_TYPES = {
     66: "float64",
 }
 _SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
-_BYTES = ("bytes", "jpeg", "png")
 
 
 class _Column(NamedTuple):
@@ -107,8 +100,8 @@ class MdsShard(Container):
             or (np.diff(places) <= 0).any()
             or not 0 <= places[0] - start <= MOST_CONFIG
         ):
-            raise self.content.fault or Rejection(
-                "read", "not-mds", "it is no MDS shard, or damaged; get it again"
+            raise self.content.fault or refused(
+                "not-mds", "it is no MDS shard, or damaged; get it again"
             )
         self._columns = self._read_columns(self.content.at(start, int(places[0]) - start))
         types = [(each.name, each.type) for each in self._columns if each.type is not None]
@@ -117,8 +110,7 @@ class MdsShard(Container):
         size = int(places[-1])
         listed = listed_in(beside(self.path, INDEX)).get(name_of(self.path))
         if listed is not None and listed[:2] != (samples, size):
-            raise Rejection(
-                "read",
+            raise refused(
                 "not-as-listed",
                 f"{INDEX} says {listed[0]} samples in {listed[1]} bytes, and it has {samples} in {size}; get both again",
             )
@@ -137,8 +129,7 @@ class MdsShard(Container):
             if len({column.name for column in found}) < len(found):
                 raise ValueError("two columns have one name")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Rejection(
-                "read",
+            raise refused(
                 "bad-columns",
                 f"its columns cannot be read ({printable(error)}); it is damaged, get it again",
             ) from None
@@ -179,7 +170,7 @@ class MdsShard(Container):
                 record[column.name] = column.decode(data[start:at])
             except Rejection as rejection:  # of JSON
                 raise rejection.saying(
-                    f"its {printable(column.name)}: {rejection.message}",
+                    f"its {printable(column.name)}: {rejection.message}"
                 ) from None
             except (ValueError, LookupError, TypeError, ArithmeticError) as error:
                 raise Rejection(
@@ -212,17 +203,14 @@ def _column(name: Any, encoding: Any, size: Any, only: Collection[str]) -> _Colu
             lambda data: np.frombuffer(data, dtype)[0].item(),
             pa.from_numpy_dtype(dtype.newbyteorder("=")),
         )
-    if encoding in _BYTES:
-        return _Column(name, size, bytes, pa.binary())
     if encoding in _OTHERS:
-        decode, type_ = _OTHERS[encoding]
-        return _Column(name, size, decode, type_)
+        return _Column(name, size, *_OTHERS[encoding])
     if encoding == "ndarray" or encoding.startswith("ndarray:"):
         return _Column(name, size, _array_decoder(encoding), None)
     why = f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray"
     if encoding == "pkl":
         why = f"{name} holds pickles, which can run any code; write it as json or ndarray"
-    raise Rejection("read", "unsupported", f"{printable(why)}, or leave the column out (--fields)")
+    raise refused("unsupported", f"{printable(why)}, or leave the column out (--fields)")
 
 
 def _listed_parts(data: bytes, head: int) -> list[bytes]:
@@ -238,6 +226,7 @@ def _listed_parts(data: bytes, head: int) -> list[bytes]:
 
 
 _OTHERS: dict[str, tuple[Callable[[bytes], Any], pa.DataType | None]] = {
+    **dict.fromkeys(("bytes", "jpeg", "png"), (bytes, pa.binary())),
     "str": (bytes.decode, pa.string()),
     "json": (parse_value, None),
     "str_int": (lambda data: int(data.decode()), None),
@@ -313,9 +302,7 @@ def check_hashes(path: str) -> None:
                 each.update(chunk)
     for name, each in hashes.items():
         if each.hexdigest() != listed[name]:
-            raise Rejection(
-                "read", "wrong-hash", f"its {name} is not the one that {INDEX} has; get it again"
-            )
+            raise refused("wrong-hash", f"its {name} is not the one that {INDEX} has; get it again")
 
 
 def listed_in(index: str) -> dict[str, Listed]:

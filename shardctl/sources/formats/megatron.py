@@ -19,10 +19,9 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import Rejection
 from shardctl.format.arrays import DType, Numbers, edges_of
 from shardctl.sources.files import read_range
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Unit
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Unit, refused
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_ranges
 from shardctl.sources.formats.numbered import Rows, batch_of
 from shardctl.system.files import open_ordinary
@@ -64,8 +63,7 @@ class Sequences(Rows):
             try:
                 self._file = open_ordinary(self._tokens)
             except FileNotFoundError:
-                raise Rejection(
-                    "read",
+                raise refused(
                     "no-tokens",
                     f"its tokens are not there; put {printable(Path(self._tokens).name)} beside it",
                 ) from None
@@ -89,15 +87,13 @@ class Sequences(Rows):
             (lengths < 0) | (places < 0) | (places > self._size - lengths * item)
         )
         if len(wrong):
-            raise Rejection(
-                "read",
+            raise refused(
                 "truncated",
                 f"sequence {first + int(wrong[0]) + 1} is not in the file of tokens; get both again",
             )
         longest = int(lengths.max(initial=0)) * item
         if longest > RECORD_BYTES:
-            raise Rejection(
-                "read",
+            raise refused(
                 "too-large",
                 f"a sequence has {format_bytes(longest)}, but at most {format_bytes(RECORD_BYTES)} are read; divide it",
             )
@@ -159,19 +155,17 @@ def _read_head(index: BinaryIO) -> tuple[DType, int]:
     size = os.fstat(index.fileno()).st_size
     start = os.pread(index.fileno(), _HEAD.size, 0)
     if len(start) < _HEAD.size or not start.startswith(MAGIC):
-        raise Rejection("read", "not-megatron", "it is not an index of Megatron; make it again")
+        raise refused("not-megatron", "it is not an index of Megatron; make it again")
     _, version, code, count, documents = _HEAD.unpack(start)
     if version != 1 or code not in _TYPES:
-        raise Rejection(
-            "read",
+        raise refused(
             "unknown-version",
             f"it has version {version} and the type {code}, which are not read; make it again",
         )
     wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
     modes = wanted + count  # a byte for each sequence of several modes
     if size not in (wanted, modes):
-        raise Rejection(
-            "read",
+        raise refused(
             "truncated" if size < wanted else "wrong-size",
             f"an index of {count:,} sequences needs {wanted:,} bytes, and has {size:,}; get it again",
         )

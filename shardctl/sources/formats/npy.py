@@ -29,15 +29,9 @@ from numpy.lib import format as npy
 from shardctl.errors import Rejection, first_line
 from shardctl.format.arrays import Array, DType, Shape
 from shardctl.sources.files import local_version, read_range
-from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.base import Digest, Unit, refused
 from shardctl.sources.formats.columns import FAULTS, check_names, hash_ranges, rows_of
-from shardctl.sources.formats.numbered import (
-    Rows,
-    batch_of,
-    column,
-    column_type,
-    row_bytes,
-)
+from shardctl.sources.formats.numbered import Rows, batch_of, column, column_type, row_bytes
 from shardctl.sources.splits import split_word
 from shardctl.sources.walk import is_of_system
 from shardctl.system.files import ordinary
@@ -63,9 +57,7 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
     OSError, Rejection."""
     start = file.read(8)
     if len(start) < 8 or not start.startswith(MAGIC):
-        raise Rejection(
-            "read", "not-npy", f"{what} is not an array of numpy; save it with numpy.save"
-        )
+        raise refused("not-npy", f"{what} is not an array of numpy; save it with numpy.save")
     version = start[6]
     length = {1: 2, 2: 4, 3: 4}.get(version)
     if length is None:
@@ -82,8 +74,7 @@ def read_header(file: BinaryIO, what: str, array: str = "") -> Stored:
 
 
 def _bad_header(what: str, reason: str) -> Rejection:
-    return Rejection(
-        "read",
+    return refused(
         "bad-header",
         f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again",
     )
@@ -128,8 +119,7 @@ class Stored:
         """The size of a row. Raises Rejection if the array is no column."""
         size = row_bytes(self.dtype, self.shape, self.what)
         if self.fortran and size > MOST_STRIDES * self.dtype.itemsize:
-            raise Rejection(
-                "read",
+            raise refused(
                 "fortran-order",
                 f"{self.what} is in the order of Fortran, a row of {size} bytes in very many places; save it with numpy.ascontiguousarray",
             )
@@ -141,8 +131,7 @@ class Stored:
         if own == size:
             return
         wanted = f"{own:,} bytes" if own < 2**63 else "more bytes than any file has"
-        raise Rejection(
-            "read",
+        raise refused(
             "truncated" if size < own else "wrong-size",
             f"{self.what} is to have {wanted} by its header, and has {size:,}; save it again",
         )
@@ -323,8 +312,7 @@ def npz_rows(path: str) -> ArrayRows:
 
 
 def _damaged(error: BaseException) -> Rejection:
-    return Rejection(
-        "read",
+    return refused(
         "not-npz",
         f"it is not an .npz file that can be read ({printable(first_line(error))}); it is damaged, save it again",
     )
@@ -334,7 +322,7 @@ def _rows(file: BinaryIO, path: str) -> ArrayRows:
     archive = zipfile.ZipFile(file)
     members = [each for each in archive.infolist() if not is_of_system(each.filename)]
     if not members:
-        raise Rejection("read", "empty", "the archive has no arrays; save it again")
+        raise refused("empty", "the archive has no arrays; save it again")
     arrays = [_array(archive, each) for each in members]
     _check_lengths(arrays)
     if all(each.compress_type == zipfile.ZIP_STORED for each in members):
@@ -345,8 +333,7 @@ def _rows(file: BinaryIO, path: str) -> ArrayRows:
         return ArrayRows(file, path, plain, archive)
     turned = next((each.what for each in arrays if each.fortran), None)
     if turned is not None:
-        raise Rejection(
-            "read",
+        raise refused(
             "fortran-order",
             f"{turned} is compressed and in the order of Fortran; save it with numpy.ascontiguousarray",
         )
@@ -357,8 +344,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored:
     """Return the array of a member, whose elements begin at `start` in it. Raises Rejection, and
     what _FAULTS has."""
     if not member.filename.endswith(".npy"):
-        raise Rejection(
-            "read",
+        raise refused(
             "not-npy",
             f"its member {printable(member.filename)} is no .npy file; save it with numpy.savez",
         )
@@ -366,8 +352,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored:
     what = f"the array {printable(name)}"
     known = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     if member.flag_bits & 1 or member.compress_type not in known:
-        raise Rejection(
-            "read",
+        raise refused(
             "unknown-compression",
             f"{what} is encrypted, or compressed in another way; use numpy.savez_compressed",
         )
@@ -396,16 +381,14 @@ def _check_lengths(arrays: list[Stored]) -> None:
     words = {each.name: word for each in arrays if (word := split_word(each.name)) is not None}
     if len({word.role for word in words.values()}) > 1:
         named = " and ".join(map(printable, sorted(words)))
-        raise Rejection(
-            "read",
+        raise refused(
             "several-splits",
             f"its arrays {named} are of several splits; save each split in a file of its own, as train.npz",
         )
     other = next((each for each in arrays if each.rows != arrays[0].rows), None)
     if other is not None:
         one = arrays[0]
-        raise Rejection(
-            "read",
+        raise refused(
             "several-lengths",
             f"{one.what} has {one.rows:,} rows and {other.what} {other.rows:,}; save them in files of their own",
         )

@@ -24,6 +24,7 @@ from shardctl.sources.formats.base import (
     Parsed,
     Reading,
     Unit,
+    refused,
     without_columns,
 )
 from shardctl.sources.formats.columns import (
@@ -103,16 +104,10 @@ class Numbered(Format):
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says, or the values of columns that are looked at."""
         with closing(self._opened(path)) as rows:
-            label = reading.label
-            only = pa.schema(
-                [
-                    f
-                    for f in rows.schema
-                    if f.name in reading.looked or (f.name == label and pa.types.is_string(f.type))
-                ]
-            )
-            found = Types.of_schema(rows.schema, label, only.names)
-            for part in _read(rows, unit, only, None) if len(only) else ():
+            label, looked = reading.label, reading.looked_among(rows.schema)
+            only = pa.schema(map(rows.schema.field, looked))
+            found = Types.of_schema(rows.schema, label, looked)
+            for part in _read(rows, unit, only, None) if looked else ():
                 found = found.join(Types.of(part.batch, label))
             return found.with_classes(class_names(rows.schema.metadata))
 
@@ -160,25 +155,21 @@ def row_bytes(dtype: DType, shape: Shape, what: str) -> int:
     """Return the size of a row of an array. Raises Rejection for an array that has no rows, or that
     are no records."""
     if dtype.hasobject:
-        raise Rejection(
-            "read",
+        raise refused(
             "pickle",
             f"{what} holds Python objects, pickles that can run any code; save numbers or texts",
         )
     if not shape:
-        raise Rejection(
-            "read", "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
+        raise refused(
+            "no-rows", f"{what} is a single value and has no rows; leave it out of the file"
         )
     size = dtype.itemsize * math.prod(shape[1:])
     if not size:
-        raise Rejection(
-            "read",
-            "no-values",
-            f"the rows of {what} have no values (shape {_shown(shape)}); leave it out",
+        raise refused(
+            "no-values", f"the rows of {what} have no values (shape {_shown(shape)}); leave it out"
         )
     if size > RECORD_BYTES:
-        raise Rejection(
-            "read",
+        raise refused(
             "too-large",
             f"a row of {what} has {format_bytes(size)}, and at most {format_bytes(RECORD_BYTES)} are read; save smaller rows",
         )
@@ -198,8 +189,7 @@ def column_type(dtype: DType, shape: Shape, what: str) -> pa.DataType:
         dtype, inner = dtype.subdtype
         return column_type(dtype, (*shape, *inner), what)
     if 0 in shape or len(shape) >= DEEPEST:
-        raise Rejection(
-            "read",
+        raise refused(
             "no-values",
             f"a part of {what} has the shape {_shown(shape)}, which no column holds; leave it out",
         )
@@ -218,8 +208,7 @@ def _element_type(dtype: DType, what: str) -> pa.DataType:
     if dtype.kind in "biuf" or (dtype.kind in "mM" and np.datetime_data(dtype)[1] == 1):
         with suppress(pa.ArrowNotImplementedError):
             return pa.from_numpy_dtype(dtype.newbyteorder("="))
-    raise Rejection(
-        "read",
+    raise refused(
         "unknown-type",
         f"{what} has the type {printable(dtype)[:200]}; save numbers, texts, bytes or times in s, ms, us or ns",
     )

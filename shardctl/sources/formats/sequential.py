@@ -25,6 +25,7 @@ from shardctl.sources.formats.base import (
     TextPart,
     Unit,
     keep_open,
+    refused,
     take_kept,
 )
 from shardctl.sources.formats.content import Chunks, compression_named, decompressed
@@ -67,16 +68,7 @@ class Sequential(TextFile):
                     cuts.append(Cut(start + total, opened.offset - start - total, part.records))
                 records += part.records
                 total = opened.offset - start
-            fault, encoding = opened.fault, opened.encoding
-        if fault and fault.error == "truncated":
-            fault = with_count(fault, records, f" ({total} bytes)")
-        if fault and not records:
-            raise fault
-        if records and not cuts:
-            cuts = [Cut(0, size, records)]
-        if fault:
-            cuts.append(Cut(size, 0, 1, fault))
-        return {"encoding": encoding, "cuts": cuts}
+        return opened.scanned(cuts, size, records, f" ({total} bytes)")
 
     def parts(
         self, path: str, unit: Unit, reading: Reading, digest: Digest | None
@@ -175,6 +167,19 @@ class TextStream(Chunks):
         del self.undecoded[:count]
         return places
 
+    def scanned(self, cuts: list[Cut], size: int, records: int, read: str = "") -> dict[str, Any]:
+        """Return the units of a file of `size` bytes that was read to its end, one of all records
+        without `cuts`, and its encoding. Where it could not be read to its end, the last unit says
+        why. Raises Rejection if no record of it can be used."""
+        fault = self.fault and with_count(self.fault, records, read)
+        if fault and not records:
+            raise fault
+        if records and not cuts:
+            cuts = [Cut(0, size, records)]
+        if fault:
+            cuts.append(Cut(size, 0, 1, fault))
+        return {"encoding": self.encoding, "cuts": cuts}
+
     def undecoded_at(self, place: int | None) -> Rejection:
         """Return why a record is rejected of which the byte at `place` of the file could not be
         decoded."""
@@ -272,8 +277,7 @@ class _Records(TextStream):
         """
         # not every line feed ends a record, even after a quote
         if self._form.complete(b'"\n') != 2:
-            self.fault = Rejection(
-                "read",
+            self.fault = refused(
                 "too-large",
                 f"a record of more than {format_bytes(self._record_bytes)}; it and what follows it in the file is not read",
             )
@@ -359,7 +363,10 @@ def _end_of(data: bytes, records: int, text: TextFormat) -> int:
 
 
 def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
-    """Return why a file is not read to its end, and how many records of it there are."""
+    """Return why a file is not read to its end, and how many records of it there are if it is
+    cut."""
+    if fault.error != "truncated":
+        return fault
     had = (
         f"after {counted(records, 'record')}{size}"
         if records

@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from shardctl.errors import Rejection
 from shardctl.format.arrays import dtype_of
 from shardctl.format.names import Json
 from shardctl.sources.files import Version, local_version, read_small
+from shardctl.sources.formats.base import refused
 from shardctl.sources.formats.beside import FAULTS_OF_JSON, MOST_BYTES, json_in, of_export
 from shardctl.sources.formats.found_values import Declared, Record, whole_array
 from shardctl.sources.values import WHOLE, Feature
@@ -66,7 +68,7 @@ class _Leaf:
     def has_bytes(self) -> bool:
         """Whether it is stored as bytes, and not as numbers."""
         return self.encoding != "none" or bool(
-            pa.types.is_binary(self.type) or pa.types.is_string(self.type)
+            types.is_binary(self.type) or types.is_string(self.type)
         )
 
 
@@ -106,16 +108,17 @@ class Features:
                     "other-type",
                     f"the feature {name!r} is not as {FEATURES} says ({error}); write the records again",
                 ) from None
-            _put(made, name.split("/"), value)
+            _put(made, name, value)
         made.update((name, value) for name, value in record.items() if name not in used)
         return made
 
 
-def _put(record: Record, path: list[str], value: Any) -> None:
-    for part in path[:-1]:
+def _put(record: Record, name: str, value: Any) -> None:
+    *dicts, last = name.split("/")
+    for part in dicts:
         record = record.setdefault(part, {})
-    if record.setdefault(path[-1], value) is not value:
-        raise ValueError(f"{'/'.join(path)} is both a feature and a dict of features")
+    if record.setdefault(last, value) is not value:
+        raise ValueError(f"{name} is both a feature and a dict of features")
 
 
 @lru_cache(64)
@@ -130,8 +133,7 @@ def _read(path: Path, _version: Version) -> Features:
         types = _schema(leaves)
     except FAULTS_OF_JSON as error:
         reason = f"{type(error).__name__}: {error}"
-        raise Rejection(
-            "read",
+        raise refused(
             "bad-features",
             f"{FEATURES} beside it cannot be read ({reason}); repair it, or move it away",
         ) from None
@@ -212,7 +214,7 @@ def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
         type_ = leaf.type
         for _ in range(len(leaf.shape) + leaf.sequences):
             type_ = pa.list_(type_)
-        _put(tree, name.split("/"), type_)
+        _put(tree, name, type_)
     return pa.schema(list(_struct(tree)))
 
 
@@ -301,11 +303,11 @@ def _element(leaf: _Leaf, items: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _typed(leaf: _Leaf, items: Any) -> Any:
-    if pa.types.is_binary(leaf.type):
+    if types.is_binary(leaf.type):
         return items
-    if pa.types.is_string(leaf.type):
+    if types.is_string(leaf.type):
         return [item.decode() for item in items]
-    if pa.types.is_uint64(leaf.type) and items.dtype == np.int64:
+    if types.is_uint64(leaf.type) and items.dtype == np.int64:
         return items.view(np.uint64)  # Example has no such type: TFDS stores the same 64 bits
     with np.errstate(invalid="ignore", over="ignore"):  # such a value is another one then
         made = items.astype(dtype_of(leaf.type))

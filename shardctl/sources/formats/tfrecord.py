@@ -17,7 +17,7 @@ import numpy as np
 
 from shardctl.errors import InstallError, Rejection
 from shardctl.sources.format_table import TFRECORD_NEEDS
-from shardctl.sources.formats.base import RECORD_BYTES, not_this
+from shardctl.sources.formats.base import RECORD_BYTES, not_this, refused
 from shardctl.sources.formats.found_values import Container, Frame, Record, too_large
 from shardctl.sources.values import Feature
 
@@ -78,8 +78,7 @@ class TFRecords(Container):
             return self._ends_early(offset, offset + len(head))
         length, checksum = HEAD.unpack(head)
         if masked(self._crc32c(head[:8])) != checksum:
-            fault = Rejection(
-                "read",
+            fault = refused(
                 "damaged",
                 f"the length of the record at byte {offset} is damaged (CRC-32C); what follows is not read, get the file again",
             )
@@ -100,8 +99,7 @@ class TFRecords(Container):
         Example."""
         content = data[HEAD.size : -TAIL.size]
         if masked(self._crc32c(content)) != TAIL.unpack_from(data, len(data) - TAIL.size)[0]:
-            raise Rejection(
-                "read",
+            raise refused(
                 "damaged",
                 f"the data of the record at byte {frame.offset} is damaged (CRC-32C); get the file again",
             )
@@ -180,9 +178,7 @@ def example_parser() -> Callable[[bytes], Record]:
                 raise DecodeError
         except DecodeError:
             raise Rejection(
-                "decode",
-                "not-an-example",
-                "its data is not a tf.train.Example; write it as one",
+                "decode", "not-an-example", "its data is not a tf.train.Example; write it as one"
             ) from None
         # Sorted: a map is written in any order. Of a name that is there twice, the last one counts.
         record: Record = {

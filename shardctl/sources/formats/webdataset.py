@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, not_this
+from shardctl.sources.formats.base import FOLDER, RECORD_BYTES, not_this, refused
 from shardctl.sources.formats.content import open_content
 from shardctl.sources.formats.found_values import Container, Frame, Record, too_large, whole_array
 from shardctl.sources.image_columns import AUTO
@@ -241,8 +241,8 @@ class TarSamples(Container):
         self._ahead: tuple[int, _Member | Frame | None] = (-1, None)
         start = self.content.at(0, BLOCK)
         if not start:
-            raise self.content.fault or Rejection(
-                "read", "empty", "the file is empty, not a tar; make it again"
+            raise self.content.fault or refused(
+                "empty", "the file is empty, not a tar; make it again"
             )
         if start != _END:
             try:
@@ -306,7 +306,7 @@ class TarSamples(Container):
         if first == self._samples:
             return None
         message = f"its key {printable(key)} is that of sample {first}, too; put the members of a sample beside"
-        return Rejection("read", "repeated-key", f"{message} each other (tar --sort=name)")
+        return refused("repeated-key", f"{message} each other (tar --sort=name)")
 
     def _member(self, offset: int) -> _Member | Frame | None:
         if self._ahead[0] != offset:
@@ -390,10 +390,8 @@ class TarSamples(Container):
             record[FOLDER] = (_folder(key) or ".") if has_image else None
         for member in self._members:
             if member.field in record:
-                raise Rejection(
-                    "read",
-                    "repeated-field",
-                    f"it has two members {printable(member.field)}; keep one",
+                raise refused(
+                    "repeated-field", f"it has two members {printable(member.field)}; keep one"
                 )
             if self._only and member.field not in self._only:
                 continue
@@ -468,33 +466,23 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     shown = printable(name)
     if info.type in _LINKS:
         target = printable(names.get("linkpath", info.link))
-        return Rejection(
-            "read", "link", f"its member {shown} is a link to {target}; store the file itself"
-        )
+        return refused("link", f"its member {shown} is a link to {target}; store the file itself")
     if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
-        return Rejection(
-            "read",
-            "sparse",
-            f"its member {shown} is stored with holes; write the tar without --sparse",
+        return refused(
+            "sparse", f"its member {shown} is stored with holes; write the tar without --sparse"
         )
     if info.type not in _FILES:
-        return Rejection("read", "not-a-file", f"its member {shown} is not a file; leave it out")
+        return refused("not-a-file", f"its member {shown} is not a file; leave it out")
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        return Rejection(
-            "read",
-            "unsafe-name",
-            f"its member has the name {shown}; names must be relative, without ..",
+        return refused(
+            "unsafe-name", f"its member has the name {shown}; names must be relative, without .."
         )
     if _NO_UTF8.search(name):
-        return Rejection(
-            "read",
-            "name-not-utf8",
-            f"its member has the name {shown}, which is not UTF-8; rename it",
+        return refused(
+            "name-not-utf8", f"its member has the name {shown}, which is not UTF-8; rename it"
         )
     if not field or field == KEY:
-        return Rejection(
-            "read", "no-field", f"its member {shown} has no ending, which would name a field"
-        )
+        return refused("no-field", f"its member {shown} has no ending, which would name a field")
     return None
 
 
