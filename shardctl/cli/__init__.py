@@ -123,10 +123,10 @@ class Commands(Group):
 @click.group(
     cls=Commands,
     examples=(
-        ("shardctl demo demo", "a small dataset to try things on"),
-        ("shardctl convert demo/photos out --resize 256 --crop 224 --store raw", ""),
-        ("shardctl inspect out", "show its content"),
-        ("shardctl bench out --consumer-rate 2500", "does it keep a GPU busy?"),
+        "shardctl demo demo  # a small dataset to try things on",
+        "shardctl convert demo/photos out --resize 256 --crop 224 --store raw",
+        "shardctl inspect out  # show its content",
+        "shardctl bench out --consumer-rate 2500  # does it keep a GPU busy?",
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
 )

@@ -46,10 +46,10 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
 
 @command(
     examples=(
-        ("shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500", ""),
-        ("shardctl advise photos --crop 224 --consumer resnet50-a100 --write r.toml", ""),
-        ("shardctl advise photos --consumer-rate 2500 --bandwidth 2Gbit --latency 30ms", ""),
-        ("shardctl convert photos out --recipe r.toml", "what advise has written"),
+        "shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500",
+        "shardctl advise photos --crop 224 --consumer resnet50-a100 --write r.toml",
+        "shardctl advise photos --consumer-rate 2500 --bandwidth 2Gbit --latency 30ms",
+        "shardctl convert photos out --recipe r.toml  # what advise has written",
     ),
     headings=HEADINGS,
     takes_options_of_convert=True,
@@ -59,11 +59,11 @@ RECIPE = OutputFileType("recipe", lambda content: content == _marked(content.par
 @options_of(BORROWED, hidden=True)
 @option(
     "--write",
+    "Write the recipe to this file, for `shardctl convert --recipe`.",
     heading=OUTPUT,
     brief="write the recipe to this file",
     type=PATH,
     metavar="FILE",
-    help="Write the recipe to this file, for `shardctl convert --recipe`.",
 )
 @progress_options
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:

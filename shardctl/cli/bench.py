@@ -22,7 +22,7 @@ from shardctl.benchmark.options import (
     RUN,
     BenchOptions,
 )
-from shardctl.cli.command import PATH, command, option, with_same_options
+from shardctl.cli.command import PATH, command, option, path_argument, with_same_options
 from shardctl.cli.options import OneOf, option_of, options_of
 from shardctl.cli.output import (
     Output,
@@ -55,67 +55,64 @@ time is not shown."""
 
 @command(
     examples=(
-        ("shardctl bench out", "samples/s, time of a batch"),
-        ("shardctl bench out --consumer-rate 2500 --gpus 4", "enough for four GPUs?"),
-        ("shardctl bench out --consumer resnet50-a100", "for a published run?"),
-        ("shardctl bench out --baseline", "how much faster than raw files?"),
-        ("shardctl bench out --consumer mine:step --device cuda", "your own training step"),
-        ("shardctl bench out --sweep", "which settings are fastest?"),
-        ("shardctl bench out --watch", "a line a second, until Ctrl-C"),
-        ("shardctl bench s3://bucket/out --cache /nvme/cache", "a dataset on a store"),
-        ("shardctl bench old.tar --against", "what would a conversion gain?"),
+        "shardctl bench out  # samples/s, time of a batch",
+        "shardctl bench out --consumer-rate 2500 --gpus 4  # enough for four GPUs?",
+        "shardctl bench out --consumer resnet50-a100  # for a published run?",
+        "shardctl bench out --baseline  # how much faster than raw files?",
+        "shardctl bench out --consumer mine:step --device cuda  # your own training step",
+        "shardctl bench out --sweep  # which settings are fastest?",
+        "shardctl bench out --watch  # a line a second, until Ctrl-C",
+        "shardctl bench s3://bucket/out --cache /nvme/cache  # a dataset on a store",
+        "shardctl bench old.tar --against  # what would a conversion gain?",
     ),
     headings=HEADINGS,
 )
-@click.argument("dataset", metavar="DST", required=False, type=PATH)
+@path_argument("dataset", "DST", required=False)
 @options_of(declared_in(BenchOptions))
 @option(
     "--order",
+    "Which random order (`shardctl help loader`). Default: the best one for DST.",
     heading=READING,
     type=OneOf(["global", "window", "block"]),
-    help="Which random order (`shardctl help loader`). Default: the best one for DST.",
 )
 @option(
     "--list-consumers",
+    "List the presets for --consumer with rates, sources and dates.",
     heading=CONSUMER,
-    is_flag=True,
-    help="List the presets for --consumer with rates, sources and dates.",
 )
 @option(
     "--against",
+    "Of another tool's shards: also convert some records, and read both in turn.",
     heading=COMPARED,
-    is_flag=True,
-    help="Of another tool's shards: also convert some records, and read both in turn.",
 )
 @option(
     "--python",
+    "Of another tool's shards: the Python with their reader. Default: this one.",
     heading=COMPARED,
     type=PATH,
     metavar="PATH",
-    help="Of another tool's shards: the Python with their reader. Default: this one.",
 )
 @option(
     "--html",
+    "Also write the results with charts to this HTML file.",
     heading=OUTPUT,
     brief="a page with charts",
     type=PATH,
     metavar="FILE",
-    help="Also write the results with charts to this HTML file.",
 )
 @open_option(OUTPUT)
 @option(
     "--compare",
+    "Compare with an earlier output of `shardctl bench --json`.",
     heading=COMPARED,
     type=PATH,
     metavar="FILE",
-    help="Compare with an earlier output of `shardctl bench --json`.",
 )
 @option(
     "--watch",
-    heading=RUN,
-    is_flag=True,
-    help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how "
+    "Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how "
     "long training waits.",
+    heading=RUN,
 )
 @option_of("metrics", METRICS)
 @progress_options

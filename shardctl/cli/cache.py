@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import PATH, Group
+from shardctl.cli.command import Group, path_argument
 from shardctl.cli.output import Output, output_options
 from shardctl.errors import InputError, UsageError
 from shardctl.system.files import near_path
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.group(
     cls=Group,
     examples=(
-        ("shardctl cache ls /nvme/cache", ""),
-        ("shardctl cache clear /nvme/cache s3://bucket/out", ""),
+        "shardctl cache ls /nvme/cache",
+        "shardctl cache clear /nvme/cache s3://bucket/out",
     ),
 )
 def cache() -> None:
@@ -37,7 +37,7 @@ def cache() -> None:
 
 
 @cache.command("ls", short_help="list the datasets in a cache")
-@click.argument("folder", metavar="[DIR]", required=False, type=PATH)
+@path_argument("folder", "[DIR]", required=False)
 @output_options
 def list_datasets(folder: str | None, output: Output) -> None:
     """List the datasets in DIR: how much of each is cached, when it was last opened, and whether a
@@ -66,7 +66,7 @@ def list_datasets(folder: str | None, output: Output) -> None:
 
 
 @cache.command(short_help="remove datasets from a cache")
-@click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=PATH)
+@path_argument("places", "[DIR] [URL]", nargs=-1)
 @output_options
 def clear(places: tuple[str, ...], output: Output) -> None:
     """Remove the datasets in DIR, or only the dataset at URL. Datasets that a process uses stay,

@@ -17,6 +17,9 @@ PATH = click.Path()
 _TYPED = f"{__name__}.typed"
 """Where the context of a command has its arguments."""
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What is written with @ above the function of a command, and adds to its arguments."""
+
 Example = tuple[str, str]
 """A command line, and what it is for."""
 
@@ -51,11 +54,13 @@ def option_name(parameter: click.Parameter | None) -> str:
 
 
 class _WithExamples(click.Command):
-    """A command with examples in its help, which answers an option that is not known."""
+    """A command with examples in its help, which answers an option that is not known. An example is
+    a line, with what it is for behind two spaces and #."""
 
-    def __init__(self, *arguments: Any, examples: Sequence[Example] = (), **others: Any) -> None:
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **others: Any) -> None:
         super().__init__(*arguments, **others)
-        self.examples = examples
+        parts = (each.partition("  # ") for each in examples)
+        self.examples: list[Example] = [(line, comment) for line, _, comment in parts]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. An unknown option is answered."""
@@ -210,18 +215,33 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
     return click.command(cls=Command, **settings)
 
 
-DST = click.argument("dst", metavar="DST", type=PATH)
+def path_argument(name: str, metavar: str, **settings: Any) -> Decorator:
+    """Return the decorator of an argument that is a path, or several. The settings are click's."""
+    return click.argument(name, metavar=metavar, type=PATH, **settings)
+
+
+DST = path_argument("dst", "DST")
 """The decorator of a command that changes a dataset."""
 
-SRC = click.argument("src", nargs=-1, required=True, metavar="SRC...", type=PATH)
+SRC = path_argument("src", "SRC...", nargs=-1, required=True)
 """The decorator of a command that reads sources."""
 
 
-def option(
-    *declarations: str, **settings: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator of an option. The settings are those of Option, and of click's."""
-    return click.option(*declarations, cls=Option, **settings)
+def option(declaration: str, help: str, *, name: str = "", **settings: Any) -> Decorator:
+    """Return the decorator of an option, which the command gets under its own name or another one.
+
+    The settings are those of Option, and of click's. An option with a default shows it, and one
+    with nothing that says what its value is has none: it is a flag.
+    """
+    has_value = not {"type", "metavar", "callback"}.isdisjoint(settings)
+    return click.option(
+        *filter(None, (declaration, name)),
+        cls=Option,
+        help=help,
+        is_flag=not has_value,
+        show_default="default" in settings,
+        **settings,
+    )
 
 
 def with_same_options(

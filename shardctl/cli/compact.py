@@ -10,9 +10,9 @@ from shardctl.system.machine import quick_imports
 from shardctl.system.text import counted, format_bytes, printable
 
 
-@command(examples=(("shardctl compact out", ""),))
+@command(examples=("shardctl compact out",))
 @DST
-@option("--dry-run", is_flag=True, help="Print how many shards there would be, and change nothing.")
+@option("--dry-run", "Print how many shards there would be, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:

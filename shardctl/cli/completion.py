@@ -35,9 +35,9 @@ VARIABLE = "_SHARDCTL_COMPLETE"
 
 @command(
     examples=(
-        ('eval "$(shardctl completion bash)"', "in ~/.bashrc"),
-        ('eval "$(shardctl completion zsh)"', "in ~/.zshrc, below compinit"),
-        ("shardctl completion fish | source", "in ~/.config/fish/config.fish"),
+        'eval "$(shardctl completion bash)"  # in ~/.bashrc',
+        'eval "$(shardctl completion zsh)"  # in ~/.zshrc, below compinit',
+        "shardctl completion fish | source  # in ~/.config/fish/config.fish",
     )
 )
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(("bash", "zsh", "fish")))

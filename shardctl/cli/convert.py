@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import command
+from shardctl.cli.command import command, path_argument
 from shardctl.cli.options import options_of
 from shardctl.cli.output import (
     Output,
@@ -39,34 +39,18 @@ def _sources_and_destination(
 
 @command(
     examples=(
-        ("shardctl convert photos out", "class folders; the original bytes"),
-        (
-            "shardctl convert photos out --resize 256 --crop 224 --store raw",
-            "pixels that train at once",
-        ),
-        ("shardctl convert images out --labels coco:instances.json", "photos and COCO annotations"),
-        (
-            "shardctl convert chats.jsonl out --text-field text --tokenizer tok.json",
-            "tokens for a language model",
-        ),
-        (
-            "shardctl convert photos out --split train=0.9,val=0.1 --shuffle",
-            "splits, in random order",
-        ),
-        ("shardctl convert table.csv out --text-field body --label-field topic", "rows of a table"),
-        ("shardctl convert s3://bucket/photos s3://bucket/out", "from a store to a store"),
-        ("shardctl convert photos out --update", "follow what changed in photos"),
+        "shardctl convert photos out  # class folders; the original bytes",
+        "shardctl convert photos out --resize 256 --crop 224 --store raw  # pixels that train at once",
+        "shardctl convert images out --labels coco:instances.json  # photos and COCO annotations",
+        "shardctl convert chats.jsonl out --text-field text --tokenizer tok.json  # tokens for a language model",
+        "shardctl convert photos out --split train=0.9,val=0.1 --shuffle  # splits, in random order",
+        "shardctl convert table.csv out --text-field body --label-field topic  # rows of a table",
+        "shardctl convert s3://bucket/photos s3://bucket/out  # from a store to a store",
+        "shardctl convert photos out --update  # follow what changed in photos",
     ),
     headings=HEADINGS,
 )
-@click.argument(
-    "paths",
-    nargs=-1,
-    required=True,
-    metavar="SRC... DST",
-    type=click.Path(),
-    callback=_sources_and_destination,
-)
+@path_argument("paths", "SRC... DST", nargs=-1, required=True, callback=_sources_and_destination)
 @options_of(convert_options())
 @progress_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:

@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.command import PATH, command, option
+from shardctl.cli.command import command, option, path_argument
 from shardctl.cli.output import Output, output_options
 from shardctl.system.text import counted, printable
 
 
-@command(examples=(("shardctl demo demo", ""),))
-@click.argument("folder", metavar="DIR", type=PATH)
-@option(
-    "--images",
-    type=click.IntRange(min=1),
-    default=300,
-    show_default=True,
-    metavar="N",
-    help="Images to draw.",
-)
+@command(examples=("shardctl demo demo",))
+@path_argument("folder", "DIR")
+@option("--images", "Images to draw.", type=click.IntRange(min=1), default=300, metavar="N")
 @option(
     "--scenes",
+    "Images of shapes, with their boxes and polygons in a COCO file.",
     type=click.IntRange(min=1),
     default=100,
-    show_default=True,
     metavar="N",
-    help="Images of shapes, with their boxes and polygons in a COCO file.",
 )
 @option(
     "--texts",
+    "Number of lines of text to write.",
     type=click.IntRange(min=1),
     default=200,
-    show_default=True,
     metavar="N",
-    help="Number of lines of text to write.",
 )
 @option(
     "--seed",
+    "Random seed; the same seed gives the same files.",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     metavar="S",
-    help="Random seed; the same seed gives the same files.",
 )
 @output_options
 def demo(folder: str, images: int, scenes: int, texts: int, seed: int, output: Output) -> None:

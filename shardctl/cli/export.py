@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import PATH, WIDTH, command, option
+from shardctl.cli.command import WIDTH, command, option, path_argument
 from shardctl.cli.options import OneOf, option_of, options_of, values_of
 from shardctl.cli.output import (
     Output,
@@ -61,28 +61,26 @@ tokens, a damaged dataset, a vocabulary too large for the form, files in OUT, a 
 @command(
     help=_HELP,
     examples=(
-        ("shardctl export out tars --to webdataset", ""),
-        ("shardctl export out yolo --to yolo --split val", ""),
-        ("shardctl export out files --to parquet --columns key,text --dry-run", ""),
+        "shardctl export out tars --to webdataset",
+        "shardctl export out yolo --to yolo --split val",
+        "shardctl export out files --to parquet --columns key,text --dry-run",
     ),
 )
-@click.argument("dataset", metavar="DST", type=PATH)
-@click.argument("out", metavar="OUT", type=PATH)
+@path_argument("dataset", "DST")
+@path_argument("out", "OUT")
 @option(
     "--to",
+    "The form to write: one of those above.",
     required=True,
     type=OneOf(EXPORTS),
     metavar="FORM",
-    help="The form to write: one of those above.",
 )
 @options_of(declared_in(Choice))
 @options_of(declared_in(FormSettings))
 @option_of("workers", WORKERS)
-@option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
+@option("--overwrite", "Replace an earlier export in OUT.")
 @option(
-    "--dry-run",
-    is_flag=True,
-    help="Show how each column would be written, and what would be lost. Write nothing.",
+    "--dry-run", "Show how each column would be written, and what would be lost. Write nothing."
 )
 @progress_options
 def export(

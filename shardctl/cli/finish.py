@@ -11,16 +11,16 @@ from shardctl.system.machine import quick_imports
 
 @command(
     examples=(
-        ("shardctl convert photos out --part 1/2", "on one machine"),
-        ("shardctl convert photos out --part 2/2", "on another one"),
-        ("shardctl finish out", "on any of them"),
+        "shardctl convert photos out --part 1/2  # on one machine",
+        "shardctl convert photos out --part 2/2  # on another one",
+        "shardctl finish out  # on any of them",
     ),
 )
 @DST
 @option(
     "--max-rejects",
+    "Fail with exit code 1 if more inputs than this could not be converted.",
     metavar="N|P%",
-    help="Fail with exit code 1 if more inputs than this could not be converted.",
 )
 @option_of("if_running", IF_RUNNING)
 @progress_options

@@ -28,17 +28,17 @@ SECTIONS = {
 }
 """The headings of the list of pages, and the folder of docs/ of each."""
 
-_EXAMPLES = (
-    ("shardctl help convert", "a command, with all its options"),
-    ("shardctl help inputs", "a page"),
-    ("shardctl help bench.md", "a page that has the name of a command"),
-    ("shardctl help gbk", "any other word: the pages in which it is"),
-    ("shardctl help damaged-block", "what a message means, and what to do"),
-    ("shardctl help 'holds no files'", "the same, by words of the message"),
+
+@command(
+    examples=(
+        "shardctl help convert  # a command, with all its options",
+        "shardctl help inputs  # a page",
+        "shardctl help bench.md  # a page that has the name of a command",
+        "shardctl help gbk  # any other word: the pages in which it is",
+        "shardctl help damaged-block  # what a message means, and what to do",
+        "shardctl help 'holds no files'  # the same, by words of the message",
+    )
 )
-
-
-@command(examples=_EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[COMMAND|PAGE|MESSAGE|WORD]")
 @output_options
 @click.pass_context
@@ -122,7 +122,7 @@ def _show_topics(context: click.Context, output: Output) -> None:
     lines = click.HelpFormatter()
     lines.write_text("`shardctl --help` lists the commands.")
     with lines.section("Examples"):
-        lines.write_dl(_EXAMPLES)
+        lines.write_dl(help.examples)
     for section, folder in SECTIONS.items():
         found = [
             (name, _title(page))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import PATH, command, option
+from shardctl.cli.command import PATH, command, option, path_argument
 from shardctl.cli.output import (
     Output,
     check_outputs,
@@ -54,143 +54,139 @@ PICTURES = 64
 
 @command(
     examples=(
-        ("shardctl inspect out", "sizes, splits, classes, rejects"),
-        ("shardctl inspect out --html out.html", "a page to browse"),
-        ("shardctl inspect out --key cat/001.jpg", "one sample, and where it is"),
-        ("shardctl inspect out --head 5 --columns key,label", ""),
-        ("shardctl inspect out --split val", "one split"),
-        ("shardctl inspect out --shard 3 --block 0 --row 12", "a sample by its position"),
-        ("shardctl inspect out --files --split train", "paths, for other tools"),
-        ("shardctl inspect out --where 'width > 500' --save big", "samples as ordinary files"),
-        ("shardctl inspect out --diff out2", "compare two datasets"),
-        ("shardctl inspect out --history", "what each update changed"),
-        ("shardctl inspect s3://bucket/out --head 3", "a dataset on a store"),
-        ("shardctl inspect train-00000.tar --head 5", "shards of another tool"),
+        "shardctl inspect out  # sizes, splits, classes, rejects",
+        "shardctl inspect out --html out.html  # a page to browse",
+        "shardctl inspect out --key cat/001.jpg  # one sample, and where it is",
+        "shardctl inspect out --head 5 --columns key,label",
+        "shardctl inspect out --split val  # one split",
+        "shardctl inspect out --shard 3 --block 0 --row 12  # a sample by its position",
+        "shardctl inspect out --files --split train  # paths, for other tools",
+        "shardctl inspect out --where 'width > 500' --save big  # samples as ordinary files",
+        "shardctl inspect out --diff out2  # compare two datasets",
+        "shardctl inspect out --history  # what each update changed",
+        "shardctl inspect s3://bucket/out --head 3  # a dataset on a store",
+        "shardctl inspect train-00000.tar --head 5  # shards of another tool",
     ),
     headings=(CHOICE, CONTENT, FILES, OUTPUT),
 )
-@click.argument("target", metavar="DST|SHARD", type=PATH)
+@path_argument("target", "DST|SHARD")
 @option(
     "--split",
+    "Only this split, for instance val: alone, or with options below.",
     heading=CHOICE,
     brief="only this split",
     metavar="NAME",
-    help="Only this split, for instance val: alone, or with options below.",
 )
 @option(
     "--shard",
+    "One shard of the dataset, such as train-00003, or by its number.",
     heading=CHOICE,
     metavar="NAME|N",
-    help="One shard of the dataset, such as train-00003, or by its number.",
 )
 @option(
     "--block",
+    "One block of the shard, counted from 0.",
     heading=CHOICE,
     type=click.INT,
     metavar="N",
-    help="One block of the shard, counted from 0.",
 )
 @option(
     "--row",
+    "One sample of the shard, or of its --block, counted from 0.",
     heading=CHOICE,
     type=click.INT,
     metavar="N",
-    help="One sample of the shard, or of its --block, counted from 0.",
 )
 @option(
     "--key",
+    "The sample with this key: the path of its input.",
     heading=CHOICE,
     brief="one sample, by its key",
     metavar="KEY",
-    help="The sample with this key: the path of its input.",
 )
 @option(
     "--where",
+    "The samples that match a condition, as in 'label == 3 and width > 500'.",
     heading=CHOICE,
     brief="samples that match a condition",
     metavar="CONDITION",
-    help="The samples that match a condition, as in 'label == 3 and width > 500'.",
 )
 @option(
     "--head",
+    "The first N samples; with --where the first N that match.",
     heading=CHOICE,
     brief="the first N samples",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The first N samples; with --where the first N that match.",
 )
 @option(
     "--columns",
+    "Show or save only these columns. Alone: of the first 10 samples.",
     heading=CHOICE,
     brief="only these columns",
     metavar="A,B",
-    help="Show or save only these columns. Alone: of the first 10 samples.",
 )
 @option(
     "--stats",
+    "Read all shards, for exact numbers of bytes by column, objects, pixels of masks, tokens. With --shard, check its blocks.",
     heading=CONTENT,
     brief="exact numbers: reads all shards",
-    is_flag=True,
-    help="Read all shards, for exact numbers of bytes by column, objects, pixels of masks, tokens. With --shard, check its blocks.",
 )
 @option(
     "--save",
+    "Write the samples of --key, --row, --where or --head as ordinary files.",
     heading=FILES,
     brief="samples as ordinary files",
     type=PATH,
     metavar="DIR",
-    help="Write the samples of --key, --row, --where or --head as ordinary files.",
 )
 @option(
     "--images",
+    "Draw up to 64 of the chosen samples, or of all, into one PNG file.",
     heading=FILES,
     brief="up to 64 samples as one picture",
     type=PATH,
     metavar="FILE",
-    help="Draw up to 64 of the chosen samples, or of all, into one PNG file.",
 )
 @option(
     "--html",
+    "Write an HTML page with charts, samples and rejects of the dataset.",
     heading=FILES,
     brief="a page with charts and samples",
     type=PATH,
     metavar="FILE",
-    help="Write an HTML page with charts, samples and rejects of the dataset.",
 )
 @open_option(FILES)
 @option(
     "--no-annotations",
+    "With --images and --html: draw no annotations onto the images.",
     heading=FILES,
-    is_flag=True,
-    help="With --images and --html: draw no annotations onto the images.",
 )
 @option(
     "--history",
+    "The generations of the dataset: when each was made, what changed, and its digest.",
     heading=CONTENT,
-    is_flag=True,
-    help="The generations of the dataset: when each was made, what changed, and its digest.",
 )
 @option(
     "--generation",
+    "An earlier generation that was kept, by its number.",
     heading=CHOICE,
     brief="an earlier generation",
     type=click.IntRange(min=1),
     metavar="N",
-    help="An earlier generation that was kept, by its number.",
 )
 @option(
     "--files",
+    "The paths of all files, one on a line, manifest.json last. With --split, of its shards.",
     heading=CONTENT,
     brief="the paths of its files",
-    is_flag=True,
-    help="The paths of all files, one on a line, manifest.json last. With --split, of its shards.",
 )
 @option(
     "--diff",
+    "Compare with another dataset; exit code 1 if samples differ.",
     heading=CONTENT,
     type=PATH,
     metavar="DST",
-    help="Compare with another dataset; exit code 1 if samples differ.",
 )
 @progress_options
 def inspect(target: str, output: Output, **given: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import PATH
+from shardctl.cli.command import PATH, Decorator
 from shardctl.cli.command import Option as CommandOption
 from shardctl.system.options import FilePath, Flag, Many, Number, Option, ValueType, Whole, Word
 from shardctl.system.text import did_you_mean
@@ -26,8 +26,6 @@ class OneOf(click.Choice[str]):
         return str(value)
 
 
-Command = Callable[..., Any]
-
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 MOST_WORDS = 24
@@ -35,15 +33,13 @@ MOST_WORDS = 24
 its text."""
 
 
-def options_of(
-    declared: Mapping[str, Option], *, hidden: bool = False
-) -> Callable[[Command], Command]:
+def options_of(declared: Mapping[str, Option], *, hidden: bool = False) -> Decorator:
     """Return a decorator that adds options to a command, which gets their values under their names.
 
     `hidden` ones are accepted, and not listed: those of another command, to which the help refers.
     """
 
-    def add(command: Command) -> Command:
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, each in reversed(list(declared.items())):
             command = _click_option(name, each, hidden)(command)
         return command
@@ -51,7 +47,7 @@ def options_of(
     return add
 
 
-def option_of(name: str, declared: Option) -> Callable[[Command], Command]:
+def option_of(name: str, declared: Option) -> Decorator:
     """Return a decorator that adds one option, for a command that has no dataclass of options with
     it."""
     return options_of({name: declared})
@@ -78,7 +74,7 @@ def reading(type_: ValueType, default: Any = None) -> Callback:
     return read
 
 
-def _click_option(name: str, declared: Option, hidden: bool) -> Callable[[Command], Command]:
+def _click_option(name: str, declared: Option, hidden: bool) -> Decorator:
     type_ = declared.type
     more: dict[str, Any] = (
         {"default": type_.shown(declared.default), "show_default": True}

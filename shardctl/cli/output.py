@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import option
+from shardctl.cli.command import Decorator, option
 from shardctl.errors import StorageError, UsageError
 from shardctl.system.report import Section, lines_of
 from shardctl.system.text import printable
@@ -176,7 +176,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def progress_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --no-progress, and what `output_options` adds, to a command that may run long."""
     help_text = "Show no progress (a bar at a terminal, elsewhere a line every 30 seconds)."
-    return output_options(option("--no-progress", is_flag=True, help=help_text)(function))
+    return output_options(option("--no-progress", help_text)(function))
 
 
 def waiting_teller(dst: str, output: Output) -> Callable[[str], None]:
@@ -277,13 +277,12 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 its place."""
 
 
-def open_option(heading: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def open_option(heading: str = "") -> Decorator:
     """Return the decorator that adds --open to a command, which gets it as `open`."""
     return option(
         "--open",
+        "Open the page in your browser. Without --html it is a temporary file.",
         heading=heading,
-        is_flag=True,
-        help="Open the page in your browser. Without --html it is a temporary file.",
     )
 
 

@@ -76,40 +76,35 @@ BORROWED = {name: each for name, each in convert_options().items() if name not i
 
 @command(
     examples=(
-        ("shardctl preview photos --random-crop 224 --flip 0.5 --html p.html", ""),
-        ("shardctl preview images --labels coco:instances.json --html p.html", ""),
-        ("shardctl preview photos --recipe recipe.toml --key cat/001.jpg", ""),
-        ("shardctl preview out --recipe @randaugment --html p.html", "out is a dataset"),
+        "shardctl preview photos --random-crop 224 --flip 0.5 --html p.html",
+        "shardctl preview images --labels coco:instances.json --html p.html",
+        "shardctl preview photos --recipe recipe.toml --key cat/001.jpg",
+        "shardctl preview out --recipe @randaugment --html p.html  # out is a dataset",
     ),
     takes_options_of_convert=True,
 )
 @SRC
-@option(
-    "--html",
-    type=PATH,
-    metavar="FILE",
-    help="Write an HTML page: each input beside its samples.",
-)
-@option("--images", type=PATH, metavar="FILE", help="Draw the same images into one PNG file.")
+@option("--html", "Write an HTML page: each input beside its samples.", type=PATH, metavar="FILE")
+@option("--images", "Draw the same images into one PNG file.", type=PATH, metavar="FILE")
 @open_option()
 @option(
     "--inputs",
+    f"Show N inputs from all over SRC. Default: {INPUTS}.",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help=f"Show N inputs from all over SRC. Default: {INPUTS}.",
 )
 @option(
     "--key",
-    "keys",
+    "Show this input. May be given several times.",
+    name="keys",
     multiple=True,
     metavar="KEY",
-    help="Show this input. May be given several times.",
 )
 @option(
     "--variants",
+    "Show K variants of every input. Default: as in the recipe, else 4 if it is random.",
     type=click.INT,
     metavar="K",
-    help="Show K variants of every input. Default: as in the recipe, else 4 if it is random.",
 )
 @options_of(BORROWED, hidden=True)
 @progress_options

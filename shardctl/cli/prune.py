@@ -24,33 +24,28 @@ SHOWN = 5
 
 @command(
     examples=(
-        ("shardctl prune out --key cat/001.jpg", ""),
-        ("shardctl prune out --keys takedown.txt", ""),
-        ("shardctl prune out --where 'user == \"u17\"' --dry-run", ""),
+        "shardctl prune out --key cat/001.jpg",
+        "shardctl prune out --keys takedown.txt",
+        "shardctl prune out --where 'user == \"u17\"' --dry-run",
     ),
 )
 @DST
 @option(
     "--where",
+    "The samples that match a condition, as of `inspect --where`. Not together with keys.",
     metavar="CONDITION",
-    help="The samples that match a condition, as of `inspect --where`. Not together with keys.",
 )
 @option(
-    "--keys",
-    metavar="FILE",
-    type=PATH,
-    help="The samples with the keys in this file, one on each line.",
+    "--keys", "The samples with the keys in this file, one on each line.", metavar="FILE", type=PATH
 )
 @option(
     "--key",
-    "single",
+    "The samples with this key. May be given several times.",
+    name="single",
     multiple=True,
     metavar="KEY",
-    help="The samples with this key. May be given several times.",
 )
-@option(
-    "--dry-run", is_flag=True, help="Print how many samples would be removed, and change nothing."
-)
+@option("--dry-run", "Print how many samples would be removed, and change nothing.")
 @option_of("if_running", IF_RUNNING)
 @progress_options
 def prune(

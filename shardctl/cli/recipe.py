@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.command import PATH, Group, option
+from shardctl.cli.command import Group, option, path_argument
 from shardctl.cli.output import Output, output_options, print_json, warn
 from shardctl.errors import UsageError
 from shardctl.format.names import Json
@@ -31,13 +31,13 @@ PROBLEMS_FOUND = 1
 @click.group(
     cls=Group,
     examples=(
-        ("shardctl recipe check recipe.toml", "find its problems, or list its steps"),
-        ("shardctl convert photos out --recipe recipe.toml", ""),
-        ("shardctl recipe steps", "all steps of recipes"),
-        ("shardctl recipe show out", "the recipe of a dataset"),
-        ("shardctl recipe list", "recipes that are ready, such as @imagenet"),
-        ("shardctl recipe show @imagenet > recipe.toml", ""),
-        ("shardctl recipe schema > recipe.schema.json", "for editors"),
+        "shardctl recipe check recipe.toml  # find its problems, or list its steps",
+        "shardctl convert photos out --recipe recipe.toml",
+        "shardctl recipe steps  # all steps of recipes",
+        "shardctl recipe show out  # the recipe of a dataset",
+        "shardctl recipe list  # recipes that are ready, such as @imagenet",
+        "shardctl recipe show @imagenet > recipe.toml",
+        "shardctl recipe schema > recipe.schema.json  # for editors",
     ),
 )
 def recipe() -> None:
@@ -58,15 +58,10 @@ def recipe() -> None:
 
 @recipe.command(
     short_help="find the problems of a recipe file, or list its steps",
-    examples=(("shardctl recipe check recipe.toml", ""),),
+    examples=("shardctl recipe check recipe.toml",),
 )
-@click.argument("file", metavar="FILE.toml|@NAME", type=PATH)
-@option(
-    "--import",
-    "imports",
-    is_flag=True,
-    help="Also import its functions: this runs their modules.",
-)
+@path_argument("file", "FILE.toml|@NAME")
+@option("--import", "Also import its functions: this runs their modules.", name="imports")
 @output_options
 def check(file: str, output: Output, imports: bool) -> int:
     """Find all problems of a recipe file, or list its steps.
@@ -100,11 +95,11 @@ def check(file: str, output: Output, imports: bool) -> int:
 @recipe.command(
     short_help="print the recipe that made a dataset, or a ready one",
     examples=(
-        ("shardctl recipe show out > recipe.toml", ""),
-        ("shardctl recipe show @imagenet", ""),
+        "shardctl recipe show out > recipe.toml",
+        "shardctl recipe show @imagenet",
     ),
 )
-@click.argument("dst", metavar="DST|@NAME", type=PATH)
+@path_argument("dst", "DST|@NAME")
 @output_options
 def show(dst: str, output: Output) -> None:
     """Print the recipe that made the dataset DST, or a ready recipe, as a recipe file.
@@ -137,8 +132,8 @@ def show(dst: str, output: Output) -> None:
 @recipe.command(
     short_help="list the steps that a recipe may have",
     examples=(
-        ("shardctl recipe steps", "all steps"),
-        ("shardctl recipe steps color_jitter", "the settings of one"),
+        "shardctl recipe steps  # all steps",
+        "shardctl recipe steps color_jitter  # the settings of one",
     ),
 )
 @click.argument("name", required=False, metavar="[NAME]")

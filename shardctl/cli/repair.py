@@ -31,31 +31,30 @@ SHOWN = 10
 
 @command(
     examples=(
-        ("shardctl repair out", ""),
-        ("shardctl repair out --source /mnt/photos", "the photos have moved"),
-        ("shardctl repair out --drop-lost", "leave out what cannot be rebuilt"),
+        "shardctl repair out",
+        "shardctl repair out --source /mnt/photos  # the photos have moved",
+        "shardctl repair out --drop-lost  # leave out what cannot be rebuilt",
     ),
 )
 @DST
 @option(
     "--source",
-    "sources",
+    "The new place of a source: once for each, in order.",
+    name="sources",
     multiple=True,
     metavar="SRC",
     type=PATH,
-    help="The new place of a source: once for each, in order.",
 )
 @option(
     "--transform",
-    "transforms",
+    "A function of yours that made the dataset: only those named here are run.",
+    name="transforms",
     multiple=True,
     metavar="MODULE:NAME",
-    help="A function of yours that made the dataset: only those named here are run.",
 )
 @option(
     "--drop-lost",
-    is_flag=True,
-    help="If sources changed or are gone, remove the lost samples, and list them in rejects.jsonl.",
+    "If sources changed or are gone, remove the lost samples, and list them in rejects.jsonl.",
 )
 @option_of("workers", WORKERS)
 @progress_options

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import PATH, SRC, Group, option
+from shardctl.cli.command import PATH, SRC, Group, option, path_argument
 from shardctl.cli.options import OneOf, option_of, reading
 from shardctl.cli.output import (
     Output,
@@ -27,9 +27,9 @@ from shardctl.system.text import counted, format_bytes, printable
 @click.group(
     cls=Group,
     examples=(
-        ("shardctl tokenizer train texts tokenizer.json --vocab-size 16384", ""),
-        ("shardctl convert texts out --tokenizer tokenizer.json", ""),
-        ("shardctl tokenizer show tokenizer.json", ""),
+        "shardctl tokenizer train texts tokenizer.json --vocab-size 16384",
+        "shardctl convert texts out --tokenizer tokenizer.json",
+        "shardctl tokenizer show tokenizer.json",
     ),
 )
 def tokenizer() -> None:
@@ -42,53 +42,51 @@ def tokenizer() -> None:
 @tokenizer.command(
     short_help="train a tokenizer on texts",
     examples=(
-        ("shardctl tokenizer train texts more.jsonl tok.json --recipe clean.toml", ""),
-        ("shardctl tokenizer train out tok.json --kind unigram --max-bytes 1GiB", ""),
+        "shardctl tokenizer train texts more.jsonl tok.json --recipe clean.toml",
+        "shardctl tokenizer train out tok.json --kind unigram --max-bytes 1GiB",
     ),
 )
 @SRC
-@click.argument("out", metavar="OUT.json", type=PATH)
+@path_argument("out", "OUT.json")
 @option(
     "--kind",
+    "bpe and unigram, of bytes, give back every text. words: the parts between white space.",
     type=OneOf(["bpe", "unigram", "words"]),
     default="bpe",
-    show_default=True,
-    help="bpe and unigram, of bytes, give back every text. words: the parts between white space.",
 )
 @option(
     "--vocab-size",
+    "Number of tokens, also special ones.",
     type=click.INT,
     default=32_768,
-    show_default=True,
     metavar="N",
-    help="Number of tokens, also special ones.",
 )
 @option(
     "--special-tokens",
-    metavar="A,B,…",
-    help="Tokens that stand for no text, with the first numbers. Default: "
+    "Tokens that stand for no text, with the first numbers. Default: "
     "<|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
+    metavar="A,B,…",
 )
 @option(
     "--recipe",
+    "Clean the texts with this recipe first, up to its step tokenize.",
     type=PATH,
     metavar="FILE.toml|@NAME",
-    help="Clean the texts with this recipe first, up to its step tokenize.",
 )
 @option(
     "--record",
+    "One text of a text file: the whole file, a line or a paragraph. Default: file.",
     type=OneOf(["file", "line", "paragraph"]),
-    help="One text of a text file: the whole file, a line or a paragraph. Default: file.",
 )
-@option("--text-field", metavar="FIELD", help="Field of the records with the text.")
-@option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
+@option("--text-field", "Field of the records with the text.", metavar="FIELD")
+@option("--encoding", "Encoding of text files. Default: utf-8.", metavar="utf-8|NAME|detect")
 @option(
     "--max-bytes",
+    "Train on about this much text, from all parts of the sources.",
     callback=reading(ByteSize()),
     metavar="SIZE",
-    help="Train on about this much text, from all parts of the sources.",
 )
-@option("--overwrite", is_flag=True, help="Replace OUT.json if it exists.")
+@option("--overwrite", "Replace OUT.json if it exists.")
 @option_of("workers", WORKERS)
 @progress_options
 def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
@@ -131,7 +129,7 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
 
 @tokenizer.command(
     short_help="show the tokens of a tokenizer",
-    examples=(("shardctl tokenizer show tokenizer.json", ""),),
+    examples=("shardctl tokenizer show tokenizer.json",),
 )
 @click.argument("file", metavar="FILE|DIR|bytes")
 @output_options

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from shardctl.cli.command import PATH, command, option
+from shardctl.cli.command import command, option, path_argument
 from shardctl.cli.options import OneOf
 from shardctl.cli.output import Output, bad, colored, good, progress_options
 from shardctl.format.names import MANIFEST
@@ -23,19 +21,18 @@ FOUND_SOMETHING = 1
 
 @command(
     examples=(
-        ("shardctl verify out", "every byte and every checksum"),
-        ("shardctl verify out --level deep", "decode every image too"),
-        ("shardctl verify s3://bucket/out --level quick", "names, sizes and footers"),
+        "shardctl verify out  # every byte and every checksum",
+        "shardctl verify out --level deep  # decode every image too",
+        "shardctl verify s3://bucket/out --level quick  # names, sizes and footers",
     ),
 )
-@click.argument("target", metavar="DST|SHARD", type=PATH)
+@path_argument("target", "DST|SHARD")
 @option(
     "--level",
+    "quick: manifest, tables, sizes, footers. full: every byte and checksum. deep: decode "
+    "images too.",
     type=OneOf(["quick", "full", "deep"]),
     default="full",
-    show_default=True,
-    help="quick: manifest, tables, sizes, footers. full: every byte and checksum. deep: decode "
-    "images too.",
 )
 @progress_options
 def verify(target: str, level: str, output: Output) -> int:
