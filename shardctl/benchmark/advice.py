@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.benchmark.advice_options import PROOF_SECONDS, AdviceOptions, advise_options
-from shardctl.benchmark.measure.consumers import check_patience, feed_paced
+from shardctl.benchmark.measure.consumers import check_patience, feed_paced, samples_per_s
 from shardctl.benchmark.measure.result import ENOUGH
-from shardctl.benchmark.measure.subjects import open_loader, samples_per_s
-from shardctl.benchmark.measure.throughput import Throughput
+from shardctl.benchmark.measure.throughput import Throughput, open_loader
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.measuring import rate_today

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.benchmark.measure.subjects import BYTES_PER_TOKEN
+from shardctl.benchmark.measure.consumers import BYTES_PER_TOKEN
 from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.dataset_location import DatasetLocation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -43,6 +44,10 @@ CONTENT = "Numbers, history, differences"
 FILES = "Files that are written"
 OUTPUT = "What is printed"
 
+choice_option = partial(option, heading=CHOICE)
+content_option = partial(option, heading=CONTENT)
+files_option = partial(option, heading=FILES)
+
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10
 
@@ -70,121 +75,93 @@ PICTURES = 64
     headings=(CHOICE, CONTENT, FILES, OUTPUT),
 )
 @path_argument("target", "DST|SHARD")
-@option(
+@choice_option(
     "--split",
     "Only this split, for instance val: alone, or with options below.",
-    heading=CHOICE,
     brief="only this split",
     metavar="NAME",
 )
-@option(
-    "--shard",
-    "One shard of the dataset, such as train-00003, or by its number.",
-    heading=CHOICE,
-    metavar="NAME|N",
+@choice_option(
+    "--shard", "One shard of the dataset, such as train-00003, or by its number.", metavar="NAME|N"
 )
-@option(
-    "--block",
-    "One block of the shard, counted from 0.",
-    heading=CHOICE,
-    type=click.INT,
-    metavar="N",
-)
-@option(
+@choice_option("--block", "One block of the shard, counted from 0.", type=click.INT, metavar="N")
+@choice_option(
     "--row",
     "One sample of the shard, or of its --block, counted from 0.",
-    heading=CHOICE,
     type=click.INT,
     metavar="N",
 )
-@option(
+@choice_option(
     "--key",
     "The sample with this key: the path of its input.",
-    heading=CHOICE,
     brief="one sample, by its key",
     metavar="KEY",
 )
-@option(
+@choice_option(
     "--where",
     "The samples that match a condition, as in 'label == 3 and width > 500'.",
-    heading=CHOICE,
     brief="samples that match a condition",
     metavar="CONDITION",
 )
-@option(
+@choice_option(
     "--head",
     "The first N samples; with --where the first N that match.",
-    heading=CHOICE,
     brief="the first N samples",
     type=click.IntRange(min=1),
     metavar="N",
 )
-@option(
+@choice_option(
     "--columns",
     "Show or save only these columns. Alone: of the first 10 samples.",
-    heading=CHOICE,
     brief="only these columns",
     metavar="A,B",
 )
-@option(
+@content_option(
     "--stats",
     "Read all shards, for exact numbers of bytes by column, objects, pixels of masks, tokens. With --shard, check its blocks.",
-    heading=CONTENT,
     brief="exact numbers: reads all shards",
 )
-@option(
+@files_option(
     "--save",
     "Write the samples of --key, --row, --where or --head as ordinary files.",
-    heading=FILES,
     brief="samples as ordinary files",
     type=PATH,
     metavar="DIR",
 )
-@option(
+@files_option(
     "--images",
     "Draw up to 64 of the chosen samples, or of all, into one PNG file.",
-    heading=FILES,
     brief="up to 64 samples as one picture",
     type=PATH,
     metavar="FILE",
 )
-@option(
+@files_option(
     "--html",
     "Write an HTML page with charts, samples and rejects of the dataset.",
-    heading=FILES,
     brief="a page with charts and samples",
     type=PATH,
     metavar="FILE",
 )
 @open_option(FILES)
-@option(
-    "--no-annotations",
-    "With --images and --html: draw no annotations onto the images.",
-    heading=FILES,
+@files_option("--no-annotations", "With --images and --html: draw no annotations onto the images.")
+@content_option(
+    "--history", "The generations of the dataset: when each was made, what changed, and its digest."
 )
-@option(
-    "--history",
-    "The generations of the dataset: when each was made, what changed, and its digest.",
-    heading=CONTENT,
-)
-@option(
+@choice_option(
     "--generation",
     "An earlier generation that was kept, by its number.",
-    heading=CHOICE,
     brief="an earlier generation",
     type=click.IntRange(min=1),
     metavar="N",
 )
-@option(
+@content_option(
     "--files",
     "The paths of all files, one on a line, manifest.json last. With --split, of its shards.",
-    heading=CONTENT,
     brief="the paths of its files",
 )
-@option(
+@content_option(
     "--diff",
     "Compare with another dataset; exit code 1 if samples differ.",
-    heading=CONTENT,
     type=PATH,
     metavar="DST",
 )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shardctl.benchmark.measure.consumers import consumer_of
+from shardctl.benchmark.measure.consumers import consumer_of, tokens_per_sample
 from shardctl.benchmark.measure.machine import drop, residency
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
@@ -26,14 +26,15 @@ from shardctl.benchmark.measure.result import (
     SweepPoint,
     best_of,
 )
-from shardctl.benchmark.measure.subjects import (
+from shardctl.benchmark.measure.throughput import (
     OwnDataset,
     Report,
+    Throughput,
+    measure,
     open_loader,
     opened,
-    tokens_per_sample,
+    summarize,
 )
-from shardctl.benchmark.measure.throughput import Throughput, measure, summarize
 from shardctl.benchmark.options import BenchOptions
 from shardctl.errors import InputError, Rejection, UsageError, explaining_interrupts
 from shardctl.format.dataset_folder import dataset_in

@@ -1,5 +1,5 @@
-"""Consumers of batches: a simulated GPU with a given rate in samples per second, or a user's
-function.
+"""Consumers of batches: a simulated GPU with a given rate in samples per second, that of a
+published run in samples of a dataset, or a user's function.
 
 Utilisation is the consumer's busy time / the elapsed time, without the first step, and 0.9 is
 enough: the definitions of MLPerf Storage (https://github.com/mlcommons/storage,
@@ -19,25 +19,33 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardctl.benchmark.measure.machine import drop
 from shardctl.benchmark.measure.meters import count_of
 from shardctl.benchmark.measure.result import ENOUGH, ConsumerResult
-from shardctl.benchmark.measure.subjects import (
+from shardctl.benchmark.measure.throughput import (
     Batches,
     Report,
     Subject,
+    ThreadTime,
+    Throughput,
     open_loader,
     opened,
-    samples_per_s,
 )
-from shardctl.benchmark.measure.throughput import ThreadTime, Throughput
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
+from shardctl.format.roles import Roles
+from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column
+from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.dataset import Dataset
 from shardctl.loader.metrics import Sink
 from shardctl.loader.watching import watch
 from shardctl.system.packages import find_function, needed
+from shardctl.system.permutation import evenly_spaced
+from shardctl.system.text import printable
 
 OWN_SECONDS = 3.0
 """Seconds that a function is called with the same batch, to measure its own rate."""
@@ -222,6 +230,93 @@ def watched(name: str, work: Callable[[Pulse], Any], patience: float) -> Any:
         pulse.stopped = True
         raise
     return outcome.result()
+
+
+TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
+BYTES_PER_TOKEN = 4
+"""Of English text under the usual vocabularies (OpenAI, "What are tokens and how to count them?":
+about 4 characters)."""
+
+_LOOKED_AT = 512
+
+
+def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, tuple[str, ...]]:
+    """Return the rate of a preset in samples/s of a dataset, and a description of how it was
+    computed.
+
+    `shown` names the dataset in messages. Raises UsageError if the dataset does not have what the
+    preset needs.
+    """
+    roles, columns = dataset.roles, [Column.of(field) for field in dataset.schema]
+    if preset.unit == "images":
+        if not roles.images:
+            raise UsageError(
+                f"{preset.name} takes images, but {printable(shown)} has none; give a "
+                "--consumer-rate"
+            )
+        return preset.rate, ()
+    found = _token_columns(columns, roles)
+    if not found:
+        raise UsageError(
+            f"{preset.name} takes tokens, but {printable(shown)} has no tokens or text; give a "
+            "--consumer-rate"
+        )
+    mean = max(1.0, _mean_tokens(dataset, found))
+    names = " and ".join(column.name for column in found)
+    padded = any(column.name == packed_column(roles) for column in found)
+    how = (
+        f"a quarter of the bytes of {names}"
+        if found[0].is_text
+        else f"the mean of {names}{' without padding' if padded else ''}"
+    )
+    return preset.rate / mean, (
+        f"{preset.rate:,.0f} tokens/s at {mean:,.1f} tokens per sample ({how})",
+    )
+
+
+def tokens_per_sample(dataset: Dataset) -> float | None:
+    """Return the mean number of tokens of a sample, without padding; None if none of its fields has
+    the role of tokens."""
+    columns = _lists_of_numbers(
+        [Column.of(field) for field in dataset.schema if field.name in dataset.roles.tokens]
+    )
+    return _mean_tokens(dataset, columns[:1]) if columns else None
+
+
+def _token_columns(columns: list[Column], roles: Roles) -> list[Column]:
+    """Return the column that holds tokens: by role, by name, or the first of lists of whole
+    numbers; else all text."""
+    rows = _lists_of_numbers(columns)
+    tokens = [column for column in rows if column.name in roles.tokens]
+    named = [column for column in rows if column.name in TOKEN_COLUMNS]
+    return (tokens + named + rows)[:1] or [
+        column for column in columns if column.is_text and column.name != "key"
+    ]
+
+
+def _lists_of_numbers(columns: list[Column]) -> list[Column]:
+    """Return the columns of lists of whole numbers, of any length or of one."""
+    whole = [column for column in columns if column.dtype is not None and column.dtype.kind in "iu"]
+    return [column for column in whole if column.kind == "variable" or len(column.shape) == 1]
+
+
+def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
+    """Return the mean number of tokens of some samples from all over the dataset; those of padding
+    do not count."""
+    places = evenly_spaced(len(dataset), _LOOKED_AT)
+    if columns[0].name == packed_column(dataset.roles) and DOCUMENT_LENGTHS in dataset.schema.names:
+        lengths = dataset.take(places, columns=[DOCUMENT_LENGTHS])[DOCUMENT_LENGTHS]
+        total = sum(float(np.sum(of_block)) for of_block in lengths if of_block is not None)
+    else:
+        batch = dataset.take(places, columns=[column.name for column in columns])
+        total = sum(_tokens(value) for values in batch.values() for value in values)
+    return total / max(1, len(places))
+
+
+def _tokens(value: Any) -> float:
+    if isinstance(value, str):
+        return len(value.encode()) / BYTES_PER_TOKEN
+    return 0.0 if value is None else len(value)
 
 
 RateOf = Callable[[Preset], tuple[float, tuple[str, ...]]]

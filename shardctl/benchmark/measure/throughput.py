@@ -1,27 +1,159 @@
-"""The rate of batches for a consumer that does nothing else: several runs, and their
-measurements."""
+"""What can be measured, shards and a reader of them; and the rate of batches for a consumer that
+does nothing else: several runs, and their measurements."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from shardctl.benchmark.measure.machine import drop, environment, residency
-from shardctl.benchmark.measure.meters import CpuMeter, Latencies, RateSeries, Weights, count_of
+from shardctl.benchmark.measure.meters import (
+    CpuMeter,
+    Latencies,
+    RateSeries,
+    Weights,
+    count_of,
+    memory_with,
+)
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
     AgainstResult,
     BenchResult,
     NetworkResult,
 )
-from shardctl.benchmark.measure.subjects import Batches, Report, Subject
 from shardctl.benchmark.options import BenchOptions
+from shardctl.errors import DatasetError
+from shardctl.format.dataset_folder import dataset_in
+from shardctl.format.tables import ShardTable
+from shardctl.format.token_columns import columns_of_blocks
+from shardctl.loader.blocks.memory import Batch
+from shardctl.loader.blocks.stages import NETWORK_COUNTS
+from shardctl.loader.blocks.transforms import zeros
+from shardctl.loader.dataset import Dataset, open_dataset
+from shardctl.loader.loader import Loader
+from shardctl.system.locations import is_url
+from shardctl.system.text import printable
+
+
+class Batches(Protocol):
+    """An open reader: a loader of shardctl, or the reader of another tool in a process of its
+    own."""
+
+    @property
+    def threads(self) -> int:
+        """The number of threads, or of worker processes, that read."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+    def stats(self) -> Any:
+        """Return what was measured since the start of the last iteration: `stages`, `wait_put_s`,
+        `making_s` and `processes_cpu_s` of LoaderStats."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration start at the beginning of this epoch."""
+
+    def close(self) -> None:
+        """End what was started for reading."""
+
+
+Report = Callable[[int], None]
+"""Is told the number of samples of every batch."""
+
+Memory = tuple[float | None, float]
+"""In 10^6 bytes: without mapped files, None if the system does not report it, and with them."""
+
+
+class Subject(Protocol):
+    """What is measured: shards, and how they are read."""
+
+    def open(self, epochs: int | None, drop_last: bool = False) -> tuple[Batches, float]:
+        """Return a reader of so many epochs (None: for ever), and the seconds that it took to open
+        the shards. Raises DatasetError, InputError, InstallError."""
+
+    def order_and_memory(self, batches: Batches) -> tuple[str, Memory]:
+        """Return the name of the order in which they come, and the memory of the processes that
+        read."""
+
+    def transfers_of(self, batches: Batches) -> dict[str, int] | None:
+        """Return what has come over a network since the reader was opened, as LoaderStats counts
+        it; None for local files."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the shards; none where they are on a store. Raises DatasetError."""
+
+
+@dataclass(frozen=True)
+class OwnDataset:
+    """A dataset of shardctl, read with its loader."""
+
+    place: str | Path
+    options: BenchOptions
+
+    def open(self, epochs: int | None, drop_last: bool = False) -> tuple[Batches, float]:
+        """Open a loader. Raises DatasetError."""
+        began = time.perf_counter()
+        loader = open_loader(self.place, self.options, epochs, drop_last)
+        return loader, time.perf_counter() - began
+
+    def order_and_memory(self, batches: Batches) -> tuple[str, Memory]:
+        """Return the name of the loader's order, and the memory of this process and of the
+        loader's."""
+        assert isinstance(batches, Loader)  # from `open`
+        order = str(batches.stream.identity()["shuffle"] or IN_ORDER)
+        return order, memory_with(batches.process_ids)
+
+    def transfers_of(self, batches: Batches) -> dict[str, int] | None:
+        """Return what has come over the network, for a dataset on a store."""
+        counts = vars(batches.stats())
+        return {name: counts[name] for name in NETWORK_COUNTS} if is_url(self.place) else None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the shards; none of a dataset on a store. Raises DatasetError."""
+        if is_url(self.place):
+            return []
+        dataset = dataset_in(Path(self.place))
+        return list(map(dataset.path, ShardTable(dataset).paths))
+
+
+def opened(place: str | Path, options: BenchOptions) -> Dataset:
+    """Open a dataset as the options say. Raises DatasetError."""
+    return open_dataset(place, options.split, cache=options.cache, cache_limit=options.cache_limit)
+
+
+def open_loader(
+    place: str | Path, options: BenchOptions, repeat: int | None, drop_last: bool = False
+) -> Loader:
+    """Open the dataset, and return a loader that reads it `repeat` times (None: for ever). Raises
+    DatasetError."""
+    dataset = opened(place, options)
+    if not len(dataset):
+        of_split = f" in split {options.split}" if options.split else ""
+        raise DatasetError(f"{printable(place)}: there is no sample to read{of_split}")
+    read = columns_of_blocks(dataset.schema.names, dataset.roles) or dataset.schema.names
+    loader = dataset.loader(
+        options.batch_size,
+        shuffle=options.shuffle,
+        threads=options.threads,
+        decode=options.decode,
+        repeat=repeat,
+        drop_last=drop_last and len(dataset) >= options.batch_size,
+        profile=True,
+        fill={name: value for name, value in zeros(dataset.schema).items() if name in read},
+        processes=options.processes or "auto",
+        recipe=options.recipe,
+        step=options.steps,
+        transform=() if options.baseline else options.transforms,
+    )
+    loader.start()
+    return loader
+
 
 WARM_UP_SECONDS = 0.5
 """Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto")

@@ -18,8 +18,15 @@ from shardctl.benchmark.measure.consumers import find_consumer, without_reading_
 from shardctl.benchmark.measure.machine import residency
 from shardctl.benchmark.measure.meters import memory_of_others
 from shardctl.benchmark.measure.result import IN_ORDER, BenchResult, ReaderFacts
-from shardctl.benchmark.measure.subjects import Batches, Memory, OwnDataset, Subject
-from shardctl.benchmark.measure.throughput import compare_readers, measure, summarize
+from shardctl.benchmark.measure.throughput import (
+    Batches,
+    Memory,
+    OwnDataset,
+    Subject,
+    compare_readers,
+    measure,
+    summarize,
+)
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.peers.remote import PeerReader, Remote, reader_of
 from shardctl.benchmark.presets import Preset
