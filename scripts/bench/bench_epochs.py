@@ -38,7 +38,7 @@ from harness import done, in_turn, options_of, save, scratch, seconds, shards_of
 
 import shardctl
 import shardctl.loader.dataset  # now: how long the import takes is another question
-from shardctl.benchmark.measure.machine import drop
+from shardctl.benchmark.measure.meters import drop
 
 SHAPE, BATCH, THREADS = (224, 224, 3), 256, 2
 IMAGE_BYTES = 224 * 224 * 3

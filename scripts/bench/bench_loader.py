@@ -40,7 +40,7 @@ from harness import (
 )
 
 import shardctl
-from shardctl.benchmark.measure.machine import drop
+from shardctl.benchmark.measure.meters import drop
 from shardctl.loader.dataset import Dataset
 
 BATCH = 256

@@ -28,7 +28,7 @@ from harness import (
     warm,
 )
 
-from shardctl.benchmark.measure.machine import drop
+from shardctl.benchmark.measure.meters import drop
 
 HASH = """
 import hashlib, os, sys

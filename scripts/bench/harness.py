@@ -101,7 +101,7 @@ def save(file: Path | None, found: Any) -> None:
     """Write what was found, and on which machine, to the file of --json, if there is one."""
     if file is not None:
         # here, as other tools have environments without shardctl
-        from shardctl.benchmark.measure.machine import environment
+        from shardctl.benchmark.measure.meters import environment
 
         found = {"machine": environment(file.resolve().parent), "results": found}
         file.write_text(json.dumps(found, indent=1))

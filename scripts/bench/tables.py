@@ -42,7 +42,7 @@ from harness import HERE, ROOT, SHARDCTL, done, medians_of
 from PIL import Image
 from processes import as_installed
 
-from shardctl.benchmark.measure.machine import environment
+from shardctl.benchmark.measure.meters import environment
 
 WITH_GPU = "import sys, torch, torchvision, webdataset; sys.exit(not torch.cuda.is_available())"
 

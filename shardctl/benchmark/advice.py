@@ -17,9 +17,8 @@ from shardctl.benchmark.measure.consumers import check_patience, feed_paced, sam
 from shardctl.benchmark.measure.result import ENOUGH
 from shardctl.benchmark.measure.throughput import Throughput, open_loader
 from shardctl.benchmark.network import Amount, Network, OverNetwork, over_network
-from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.options import BenchOptions, find_preset
 from shardctl.benchmark.peers.measuring import rate_today
-from shardctl.benchmark.presets import find_preset
 from shardctl.benchmark.text_blocks import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.errors import (
     NOTHING_WRITTEN,
@@ -31,6 +30,7 @@ from shardctl.errors import (
     explaining_interrupts,
 )
 from shardctl.format.manifest import Manifest
+from shardctl.format.names import Json
 from shardctl.format.shard import Compression
 from shardctl.interop.foreign import is_foreign
 from shardctl.loader.dataset import open_dataset
@@ -125,7 +125,7 @@ class Choice:
         """The rate of the first epoch, in samples/s."""
         return self.samples_per_s if self.network is None else self.network.first.samples_per_s
 
-    def recipe_keys(self) -> dict[str, Any]:
+    def recipe_keys(self) -> Json:
         """Return the keys of a recipe for this choice, with their values."""
         return {**({"store": self.store} if self.store else {}), "compression": self.compression}
 
@@ -235,9 +235,9 @@ def advise(
 
 def _advise(
     src: str | Path | Sequence[str | Path],
-    recipe: dict[str, Any] | str | Path | None,
+    recipe: Json | str | Path | None,
     doing: Callable[[str], None],
-    options: dict[str, Any],
+    options: Json,
 ) -> Advice:
     taken = taken_arguments("advise", options, advise_options())
     chosen = AdviceOptions(
@@ -255,10 +255,11 @@ def _advise(
         count, settings, unread = take_inputs(roots, given, chosen.inputs, chosen.workers, scratch)
         try:
             advice = _Trial(scratch, settings, chosen, doing).run(count)
-            today = _today(roots, chosen, advice.rate, doing)
-            faults = (*unread, *advice.faults)
             return replace(
-                advice, recipe={**given, **advice.best.recipe_keys()}, today=today, faults=faults
+                advice,
+                recipe={**given, **advice.best.recipe_keys()},
+                today=_today(roots, chosen, advice.rate, doing),
+                faults=(*unread, *advice.faults),
             )
         except KeyboardInterrupt:
             # the message of the conversion says how to resume it, but its folder is deleted
@@ -286,7 +287,7 @@ class _Trial:
     """The choices, converted and read in a scratch folder."""
 
     scratch: Path
-    recipe: dict[str, Any]
+    recipe: Json
     options: AdviceOptions
     doing: Callable[[str], None]
 
@@ -307,8 +308,9 @@ class _Trial:
         for choice in _choices(self.recipe, self.options.lossless):
             self.doing(f"converting {choice.name}")
             try:
-                keys = choice.recipe_keys()
-                made[choice] = self._convert(self._folder(choice), {**self.recipe, **keys})
+                made[choice] = self._convert(
+                    self._folder(choice), {**self.recipe, **choice.recipe_keys()}
+                )
             except UsageError as error:
                 tried.append(replace(choice, error=str(error)))
         if not made:
@@ -387,9 +389,7 @@ class _Trial:
         of_variants = replace(converting, where="variants", input_bytes=size, views=views)
         return converting, of_variants, while_reading
 
-    def _placed(
-        self, way: Placement, rate: float, folder: Path, recipe: dict[str, Any]
-    ) -> Placement:
+    def _placed(self, way: Placement, rate: float, folder: Path, recipe: Json) -> Placement:
         """Return a way to do the random steps with what was measured of it."""
         options = replace(self.reading, threads=1, recipe=DATASET if recipe["reading"] else None)
         run = Throughput()
@@ -397,7 +397,7 @@ class _Trial:
         try:
             result = self._convert(folder, recipe)
             loader = open_loader(folder, options, None, drop_last=True)
-            run.run(loader, PLACING_SECONDS, lambda _: None)
+            run.run(loader, PLACING_SECONDS)
         except (UsageError, InputError, DatasetError) as error:
             return replace(way, error=str(error).replace(f"{folder}/", ""))
         size = result.bytes / max(1, result.samples) * samples_per_record(recipe)
@@ -422,7 +422,7 @@ class _Trial:
     def _folder(self, choice: Choice) -> Path:
         return self.scratch / choice.name.replace(" ", "-").replace(":", "-")
 
-    def _convert(self, folder: Path, recipe: dict[str, Any]) -> ConvertResult:
+    def _convert(self, folder: Path, recipe: Json) -> ConvertResult:
         try:
             return convert(
                 self.scratch / "inputs",
@@ -454,7 +454,7 @@ class _Trial:
             for choice, found in zip(choices, rates, strict=True):
                 self.doing(f"reading {choice.name}")
                 run = Throughput()
-                run.run(self._loader(choice), ROUND_SECONDS, lambda _: None)
+                run.run(self._loader(choice), ROUND_SECONDS)
                 found.append(run.rate)
         return [statistics.median(found) for found in rates]
 
@@ -476,10 +476,10 @@ class _Trial:
     def _proof(self, choice: Choice, rate: float) -> float:
         self.doing(f"feeding from {choice.name}")
         with closing(iter(self._loader(choice))) as batches:  # type: ignore[type-var]  # a generator
-            return round(feed_paced(batches, rate, PROOF_SECONDS, lambda _: None).utilization, 4)
+            return round(feed_paced(batches, rate, PROOF_SECONDS).utilization, 4)
 
 
-def cut(recipe: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def cut(recipe: Json) -> tuple[list[Any], list[Any]]:
     """Return the steps of a recipe that are done once, and those for each epoch.
 
     A recipe without [[reading]] is cut before its first random step. Filters are done once.
@@ -528,7 +528,7 @@ def _far(
     return replace(choice, network=over_network(network, amount, choice.samples_per_s, rate))
 
 
-def _choices(recipe: dict[str, Any], lossless: bool) -> Iterator[Choice]:
+def _choices(recipe: Json, lossless: bool) -> Iterator[Choice]:
     """Yield the ways to store a kind of input."""
     if recipe["kind"] != "image":
         yield from (Choice(None, compression, lossless=True) for compression in TEXT_COMPRESSIONS)

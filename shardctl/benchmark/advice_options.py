@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.benchmark.options import check_rate
-from shardctl.benchmark.presets import find_preset
+from shardctl.benchmark.options import check_rate, find_preset
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.making.options import WORKERS

@@ -64,33 +64,29 @@ class Step(_Step):
             raise ConsumerError(
                 "a training step takes images of one size as tensors; give --device"
             )
+        device = images.device
         if self._model is None:
-            self._begin(images)
-        assert self._model is not None
+            torch.backends.cudnn.benchmark = True
+            torch.manual_seed(0)
+            model = self._make(int(images.shape[1]), int(images.shape[2]))
+            self._model = model.to(device=device, memory_format=torch.channels_last).train()
+            self._optimizer = torch.optim.SGD(
+                self._model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
+            )
+            self._mean = torch.tensor(_MEAN, device=device).view(1, 3, 1, 1)
+            self._std = torch.tensor(_STD, device=device).view(1, 3, 1, 1)
         labels = batch.get("label")
         wanted = (
             labels.long().clamp(0, CLASSES - 1)
             if isinstance(labels, torch.Tensor)
-            else torch.zeros(len(images), dtype=torch.long, device=images.device)
+            else torch.zeros(len(images), dtype=torch.long, device=device)
         )
         pixels = images.permute(0, 3, 1, 2).to(torch.float32).sub_(self._mean).div_(self._std)
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16):
             loss = nn.functional.cross_entropy(
                 self._model(pixels.contiguous(memory_format=torch.channels_last)), wanted
             )
         self._learn(loss)
-
-    def _begin(self, images: torch.Tensor) -> None:
-        device = images.device
-        torch.backends.cudnn.benchmark = True
-        torch.manual_seed(0)
-        model = self._make(int(images.shape[1]), int(images.shape[2]))
-        self._model = model.to(device=device, memory_format=torch.channels_last).train()
-        self._optimizer = torch.optim.SGD(
-            self._model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
-        )
-        self._mean = torch.tensor(_MEAN, device=device).view(1, 3, 1, 1)
-        self._std = torch.tensor(_STD, device=device).view(1, 3, 1, 1)
 
 
 def _are_images(values: Any) -> bool:
@@ -243,12 +239,7 @@ class LanguageModel(nn.Module):
         return nn.functional.linear(self.body(x), self.token.weight)
 
 
-def make_gpt2(length: int) -> nn.Module:
-    """Return GPT-2 small (Radford et al. 2019, table 2) for blocks of `length`: 124 million
-    parameters for 1,024."""
-    return LanguageModel(length)
-
-
 resnet50 = Step(make_resnet50)
 vit_b16 = Step(make_vit_b16)
-gpt2 = LanguageStep(make_gpt2)
+gpt2 = LanguageStep(LanguageModel)
+"""GPT-2 small (Radford et al. 2019, table 2): 124 million parameters for blocks of 1,024."""

@@ -158,8 +158,7 @@ def _named(time: dict[str, float]) -> dict[str, float]:
 def _utilization(found: ConsumerResult) -> Html:
     """Draw what the loader's rate allows more and more GPUs, and what was measured."""
     most = max(4, found.starves_at + 2, found.gpus + 2)
-    step = max(1, most // 40)
-    gpus = sorted({found.gpus, *range(1, most + 1, step)})
+    gpus = sorted({found.gpus, *range(1, most + 1, max(1, most // 40))})
     series: dict[str, list[float | None]] = {
         "what the loader's rate allows": [found.utilization_of(count) for count in gpus],
         "measured": [
@@ -241,15 +240,9 @@ def _environment(result: BenchResult) -> Html:
                 for name, share in result.page_cache.items()
             ),
         ),
-        *(
-            [("dataset", f"fingerprint {found}")]
-            if (found := result.dataset["fingerprint"])
-            else []
-        ),
-        *(
-            [("recipe", recipe_in_words(recipe)), ("settings", settings_in_words(recipe))]
-            if recipe
-            else []
-        ),
     ]
+    if fingerprint := result.dataset["fingerprint"]:
+        rows.append(("dataset", f"fingerprint {fingerprint}"))
+    if recipe:
+        rows += [("recipe", recipe_in_words(recipe)), ("settings", settings_in_words(recipe))]
     return section("What it was measured on", table(rows))

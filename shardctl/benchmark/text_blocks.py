@@ -118,8 +118,7 @@ def decode_mb_per_s(root: Path) -> float:
     """Return how fast one core decompresses the blocks of a dataset, in 10^6 uncompressed bytes per
     second."""
     dataset = dataset_in(root)
-    paths = map(dataset.path, ShardTable(dataset).paths)
-    files = [BlockFile.at(path, load_file) for path in paths]
+    files = [BlockFile.at(dataset.path(path), load_file) for path in ShardTable(dataset).paths]
     size, began = 0, time.perf_counter()
     while time.perf_counter() - began < DECODE_SECONDS:
         size += sum(file.fetch(n)[0].nbytes for file in files for n in range(len(file)))

@@ -273,7 +273,7 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
 
 
 def _list_consumers(output: Output) -> None:
-    from shardctl.benchmark.presets import PRESETS
+    from shardctl.benchmark.options import PRESETS
 
     rows = [
         (preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date)

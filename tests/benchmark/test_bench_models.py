@@ -21,7 +21,7 @@ from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
     [
         (models.make_resnet50, (224, 224), 25_557_032),
         (models.make_vit_b16, (224, 224), 86_567_656),
-        (models.make_gpt2, (1024,), 124_439_808),
+        (models.LanguageModel, (1024,), 124_439_808),
     ],
 )
 def test_the_models_are_those_of_the_papers(make, size, parameters):

@@ -17,7 +17,7 @@ import shardctl
 from shardctl.benchmark.measure import consumers
 from shardctl.benchmark.measure.consumers import feed_paced
 from shardctl.benchmark.measure.result import ConsumerResult
-from shardctl.benchmark.presets import PRESETS
+from shardctl.benchmark.options import PRESETS
 from shardctl.errors import ConsumerError, UsageError
 
 

@@ -20,7 +20,7 @@ from tars import write_tar
 
 import shardctl
 from shardctl.benchmark.page import bench_page
-from shardctl.benchmark.peers import remote
+from shardctl.benchmark.peers import measuring
 from shardctl.benchmark.peers.measuring import bench_shards
 from shardctl.errors import InputError, InstallError
 from shardctl.making.sampling import convert_some
@@ -84,7 +84,7 @@ def processes(parent: int | None = None) -> list[int]:
             of_parent = int(stat.read_text().rpartition(")")[2].split()[1]) == (
                 parent or os.getpid()
             )
-            if of_parent and remote.PROGRAM.name in (stat.parent / "cmdline").read_text():
+            if of_parent and measuring.PROGRAM.name in (stat.parent / "cmdline").read_text():
                 found.append(int(stat.parent.name))
     return found
 

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from shardctl.benchmark.measure.consumers import consumer_of, tokens_per_sample
-from shardctl.benchmark.measure.machine import drop, residency
+from shardctl.benchmark.measure.meters import drop, residency
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
     BaselineResult,
@@ -109,8 +109,7 @@ def bench(
     without its raw inputs), ConsumerError, InstallError.
     """
     instance("listener", listener, Listener)
-    taken = taken_arguments("bench", options, declared_in(BenchOptions))
-    chosen = BenchOptions(**taken)
+    chosen = BenchOptions(**taken_arguments("bench", options, declared_in(BenchOptions)))
     chosen.check()
     with progress_of(progress, listener) as shown:
         return _bench(path, listener or Listener.showing(shown), chosen)

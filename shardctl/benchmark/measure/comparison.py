@@ -15,23 +15,26 @@ from shardctl.format.names import Json
 from shardctl.system.text import printable
 
 METRICS = (
-    ("samples_per_s", True),
-    ("mb_per_s", True),
-    ("stored_mb_per_s", True),
-    ("first_batch_s", False),
-    ("batch_ms_mean", False),
-    ("batch_ms_p99", False),
-    ("rss_mb", False),
-    ("cores_used", False),
-    ("accelerator_utilization", True),
-    ("gpus_fed", True),
+    "samples_per_s",
+    "mb_per_s",
+    "stored_mb_per_s",
+    "first_batch_s",
+    "batch_ms_mean",
+    "batch_ms_p99",
+    "rss_mb",
+    "cores_used",
+    "accelerator_utilization",
+    "gpus_fed",
 )
-"""The figures that are compared, and whether a larger value is better.
+"""The figures that are compared.
 
 The median time between batches is not compared: a loader returns batches in groups, of which only
 the first takes time, so that the median is a few microseconds and doubles by chance. The mean and
 the 99th percentile include the waits.
 """
+
+_COSTS = {"first_batch_s", "batch_ms_mean", "batch_ms_p99", "rss_mb", "cores_used"}
+"""Those of which a smaller value is better."""
 
 BETTER, WORSE, NOISE, UNJUDGED = "better", "worse", "noise", "unjudged"
 
@@ -105,7 +108,7 @@ def compare_records(before: Json, now: Json) -> Comparison:
     """Compare two records of `shardctl bench --json`."""
     changes = []
     loads = [min(_number(record, "other_load") or 0.0, _MOST_LOAD) for record in (before, now)]
-    for metric, more_is_better in METRICS:
+    for metric in METRICS:
         old, new = _number(before, metric), _number(now, metric)
         if not old or new is None:
             continue
@@ -117,7 +120,7 @@ def compare_records(before: Json, now: Json) -> Comparison:
                 new,
                 round(new / old - 1, 4),
                 noise,
-                _verdict(old, new, noise, more_is_better),
+                _verdict(old, new, noise, metric not in _COSTS),
             )
         )
     return Comparison(tuple(changes), tuple(_differences(before, now)))

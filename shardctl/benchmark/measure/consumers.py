@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.benchmark.measure.machine import drop
-from shardctl.benchmark.measure.meters import count_of
+from shardctl.benchmark.measure.meters import count_of, drop
 from shardctl.benchmark.measure.result import ENOUGH, ConsumerResult
 from shardctl.benchmark.measure.throughput import (
     Batches,
@@ -33,8 +32,7 @@ from shardctl.benchmark.measure.throughput import (
     open_loader,
     opened,
 )
-from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.presets import Preset, find_preset
+from shardctl.benchmark.options import BenchOptions, Preset, find_preset
 from shardctl.errors import ConsumerError, ShardctlError, UsageError
 from shardctl.format.roles import Roles
 from shardctl.format.token_columns import DOCUMENT_LENGTHS, packed_column
@@ -82,7 +80,9 @@ def check_patience(
         )
 
 
-def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, report: Report) -> Fed:
+def feed_paced(
+    batches: Iterator[Batch], rate: float, seconds: float, report: Report = lambda count: None
+) -> Fed:
     """Simulate a consumer of `rate` samples/s that takes batches for about `seconds` s, at least
     for two steps.
 
@@ -401,15 +401,17 @@ def find_consumer(options: BenchOptions, rate_of: RateOf) -> Consumer | None:
     if options.consumer is not None:
         preset = find_preset(options.consumer)
         rate, notes = rate_of(preset)
-        said = (f"{preset.what}: {preset.source}, {preset.date}", *notes)
-        consumer = Consumer(preset.name, options, rate, notes=said)
+        source = f"{preset.what}: {preset.source}, {preset.date}"
+        consumer = Consumer(preset.name, options, rate, (source, *notes))
     elif options.consumer_rate is not None:
         consumer = Consumer("rate", options, options.consumer_rate)
     else:
         return None
-    remedy = "give a smaller --batch-size, or more --seconds"
     check_patience(
-        consumer.rate * options.gpus, options.batch_size, options.consumer_seconds, remedy
+        consumer.rate * options.gpus,
+        options.batch_size,
+        options.consumer_seconds,
+        "give a smaller --batch-size, or more --seconds",
     )
     return consumer
 
@@ -477,5 +479,5 @@ def watch_dataset(
     with closing(open_loader(path, options, None)) as loader:
         batches = iter(watch(loader, *targets, every=every))
         rate = math.inf if consumer is None else consumer.rate * options.gpus
-        feed_paced(batches, rate, seconds, lambda count: None)
+        feed_paced(batches, rate, seconds)
         batches.close()  # type: ignore[attr-defined]  # a generator: it tells the last figures

@@ -1,23 +1,35 @@
-"""Meters of arriving batches, in constant memory: latencies, rates over time, bytes, processor time
-and memory."""
+"""What a measurement knows beside the batches themselves: meters of them in constant memory
+(latencies, rates over time, bytes, processor time and memory), the machine, and what of a dataset is
+in its page cache."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
+import os
+import platform
 import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.errors import UsageError
+from shardctl.images.codecs import backend
 from shardctl.loader.blocks.memory import Batch
-from shardctl.system.machine import usable_core_numbers
+from shardctl.system.files import open_ordinary
+from shardctl.system.machine import memory_bytes, usable_core_numbers, usable_cores
+from shardctl.system.mmap import resident_pages
+from shardctl.system.permutation import evenly_spaced
+from shardctl.version import __version__
 
 _FIRST_MS, _PER_DECADE = 1e-3, 100
 _EDGES_MS = np.logspace(-3, 7, 10 * _PER_DECADE + 1)
@@ -124,9 +136,9 @@ def bytes_of(value: Any) -> int:
     """Return the bytes of a batch as returned by the loader, or of values in it: pixels, numbers,
     text."""
     if isinstance(value, list):
-        return sum(bytes_of(item) for item in value)
+        return sum(map(bytes_of, value))
     if isinstance(value, dict):
-        return sum(bytes_of(item) for item in value.values())
+        return sum(map(bytes_of, value.values()))
     return int(
         getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8)
     )
@@ -246,3 +258,96 @@ def _status_mb(process: int | str, part: str) -> float | None:
 def count_of(batch: Batch) -> int:
     """Return the number of samples of a batch."""
     return len(next(iter(batch.values())))
+
+
+PACKAGES = ("pyarrow", "numpy", "simplejpeg", "torch")
+
+
+def environment(root: Path) -> dict[str, Any]:
+    """Return processor, cores, memory (bytes), the file system that holds `root`, and versions, as
+    plain data."""
+    return {
+        "cpu": _cpu(),
+        "cores": usable_cores(),
+        "memory_bytes": memory_bytes(),
+        "system": f"{platform.system()} {platform.release()}",
+        "file_system": _file_system(root),
+        "python": platform.python_version(),
+        "versions": {"shardctl": __version__, **_versions()},
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    name, _, number = backend.require_one().partition(
+        " "
+    )  # the one that is imported: both Pillow and Pillow-SIMD may be installed
+    return {**found, name.lower(): number}
+
+
+def _file_system(root: Path) -> str | None:
+    """Return the type of the file system, from the longest mount point above `root`; None if it is
+    unknown."""
+    if sys.platform != "linux":
+        return None
+    path = os.path.realpath(root)
+    best, kind = "", None
+    for line in (
+        Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    ):
+        _, point, type_, *_ = line.split(" ")
+        point = point.encode().decode("unicode_escape")  # spaces are written \040
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, type_
+    return kind
+
+
+LOOKED_AT = 256
+"""The largest number of files whose pages are looked up, from all over them."""
+
+
+def residency(files: Sequence[Path]) -> float | None:
+    """Return the share of the pages of files that are in memory (0 to 1); None if the system does
+    not report it."""
+    found = [_pages_of(files[place]) for place in evenly_spaced(len(files), LOOKED_AT)]
+    pages = [counts for counts in found if counts is not None]
+    total = sum(count for count, _ in pages)
+    return round(sum(there for _, there in pages) / total, 4) if total else None
+
+
+def _pages_of(path: Path) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):  # gone, or no ordinary file: who reads it says so
+        return resident_pages(path)
+    return None
+
+
+def drop(paths: Iterable[Path]) -> None:
+    """Ask the system to drop files from its page cache; what cannot be opened is skipped. Raises
+    UsageError if it has no such call.
+
+    Mapped pages stay: datasets that were opened before must have been released.
+    """
+    gc.collect()
+    if not hasattr(os, "posix_fadvise"):
+        raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
+    for path in paths:
+        try:
+            file = open_ordinary(path)
+        except OSError:
+            continue
+        with file:
+            os.fsync(file.fileno())  # unwritten pages cannot be dropped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

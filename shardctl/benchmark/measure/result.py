@@ -152,8 +152,9 @@ class BaselineResult:
         if self.rejected:
             left_out = "were left out: changed since the conversion, or not decodable"
             figures.append((counted(self.rejected, "input"), left_out))
-        title = "baseline: the recipe on the raw inputs, with the same threads"
-        return Section(title, (Figures(figures),))
+        return Section(
+            "baseline: the recipe on the raw inputs, with the same threads", (Figures(figures),)
+        )
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class ReaderFacts:
     library: str
     how: str
     python: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardctl.benchmark.measure.machine import drop, environment, residency
 from shardctl.benchmark.measure.meters import (
     CpuMeter,
     Latencies,
     RateSeries,
     Weights,
     count_of,
+    drop,
+    environment,
     memory_with,
+    residency,
 )
 from shardctl.benchmark.measure.result import (
     IN_ORDER,
@@ -213,16 +215,6 @@ class Run:
         """Samples per second."""
         return self.samples / self.seconds
 
-    @property
-    def batch_ms(self) -> float:
-        """Milliseconds for each batch on average."""
-        return self.seconds * 1e3 / self.batches
-
-    @property
-    def cores(self) -> float:
-        """Processor seconds of this process for each second of the run."""
-        return self.cpu_seconds / self.seconds
-
 
 @dataclass
 class Throughput:
@@ -256,27 +248,15 @@ class Throughput:
         return statistics.median(run.rate for run in self.runs)
 
     @property
-    def samples(self) -> int:
-        """The samples of all runs."""
-        return sum(run.samples for run in self.runs)
-
-    @property
-    def batches(self) -> int:
-        """The batches of all runs."""
-        return sum(run.batches for run in self.runs)
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of all runs."""
-        return sum(run.seconds for run in self.runs)
-
-    @property
-    def latencies(self) -> Latencies:
-        """The times between batches of all runs."""
-        joined = Latencies()
+    def total(self) -> Run:
+        """All runs as one."""
+        total = Run()
         for run in self.runs:
-            joined.join(run.latencies)
-        return joined
+            total.samples += run.samples
+            total.batches += run.batches
+            total.seconds += run.seconds
+            total.latencies.join(run.latencies)
+        return total
 
     def note(self, subject: Subject, batches: Batches) -> None:
         """Record what the reader decided, and its memory: the number of threads, and the order."""
@@ -294,7 +274,12 @@ class Throughput:
             counted = self.transfers or dict.fromkeys(now, 0)
             self.transfers = {name: counted[name] + now[name] - before[name] for name in now}
 
-    def run(self, loader: Batches, most_seconds: float | None, report: Report) -> float:
+    def run(
+        self,
+        loader: Batches,
+        most_seconds: float | None,
+        report: Report = lambda count: None,
+    ) -> float:
         """Begin a run, and iterate over a loader to its end, or for `most_seconds`. Return the
         seconds to the first batch."""
         self.runs.append(Run())
@@ -302,7 +287,7 @@ class Throughput:
 
     def read(self, loader: Batches, most_seconds: float | None, report: Report) -> float:
         """Go on with the last run, as `run` does."""
-        run, earlier, batches = self.runs[-1], self.seconds, iter(loader)
+        run, earlier, batches = self.runs[-1], self.total.seconds, iter(loader)
         elsewhere = loader.stats().processes_cpu_s
         self.cpu.begin()
         began = last = time.perf_counter()
@@ -363,9 +348,7 @@ def _warm(subject: Subject, options: BenchOptions, result: Throughput) -> Batche
     """Return a reader whose number of threads and whose page cache have settled."""
     batches, seconds = subject.open(options.run_epochs)
     try:
-        result.first_batches.append(
-            seconds + Throughput().run(batches, WARM_UP_SECONDS, lambda _: None)
-        )
+        result.first_batches.append(seconds + Throughput().run(batches, WARM_UP_SECONDS))
     except BaseException:
         batches.close()
         raise
@@ -416,7 +399,7 @@ def summarize(
     share of the shards that was in memory before, and `tokens` a sample where it has some."""
     if options.cold:
         page_cache = {**page_cache, "after_drop": found.left_in_cache}
-    cpu, samples = found.cpu.read(), max(1, dataset["samples"])
+    cpu, total, samples = found.cpu.read(), found.total, max(1, dataset["samples"])
     rates = [run.rate for run in found.runs]
     halves, tails = (
         [value for run in found.runs if (value := run.latencies.percentile(share)) is not None]
@@ -427,7 +410,7 @@ def summarize(
         "mb_per_s": ([rate * found.weights.per_sample / 1e6 for rate in rates], 1),
         "stored_mb_per_s": ([rate * dataset["bytes"] / samples / 1e6 for rate in rates], 1),
         "first_batch_s": (found.first_batches, 4),
-        "batch_ms_mean": ([run.batch_ms for run in found.runs], 3),
+        "batch_ms_mean": ([run.seconds * 1e3 / run.batches for run in found.runs], 3),
         "batch_ms_p50": (halves, 3),
         "batch_ms_p99": (tails, 3),
     }
@@ -435,7 +418,7 @@ def summarize(
         name: round(statistics.median(values), digits) if values else None
         for name, (values, digits) in of_runs.items()
     }
-    of_runs["cores_used"] = [run.cores for run in found.runs], 3
+    of_runs["cores_used"] = [run.cpu_seconds / run.seconds for run in found.runs], 3
     by_run = {name: _rounded(*values) for name, values in of_runs.items()}
     return BenchResult(
         **medians,
@@ -443,10 +426,10 @@ def summarize(
         own_mb=round(found.memory, 1) if found.memory is not None else None,
         threads=found.threads,
         processes=options.processes or 0,
-        samples=found.samples,
-        batches=found.batches,
-        seconds=round(found.seconds, 3),
-        epochs=round(found.samples / samples, 3),
+        samples=total.samples,
+        batches=total.batches,
+        seconds=round(total.seconds, 3),
+        epochs=round(total.samples / samples, 3),
         batch_size=options.batch_size,
         shuffle=found.shuffle,
         split=options.split,
@@ -460,11 +443,11 @@ def summarize(
         other_load=round(cpu.others, 3) if cpu.others is not None else None,
         time=found.time.shares(),
         page_cache=page_cache,
-        latencies=found.latencies.histogram(),
-        series=found.series.points(found.seconds),
+        latencies=total.latencies.histogram(),
+        series=found.series.points(total.seconds),
         dataset=dataset,
         environment=environment(root),
-        network=None if found.transfers is None else _network(found.transfers, found.seconds),
+        network=None if found.transfers is None else _network(found.transfers, total.seconds),
         tokens_per_s=None if tokens is None else round(found.rate * tokens, 1),
     )
 

@@ -11,6 +11,9 @@ import numpy as np
 
 from . import end_with_parent
 
+Values = dict[str, Any]
+"""Values by their names: the fields of a sample, or the options of a reader."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -32,7 +35,7 @@ class Batch:
     """A batch: how many samples it has, and their values by field."""
 
     samples: int
-    values: dict[str, Any]
+    values: Values
 
     def bytes(self) -> int:
         """Return the bytes of the values."""
@@ -82,7 +85,7 @@ class Collate:
     decode: bool
     processes: int
 
-    def __call__(self, samples: Sequence[dict[str, Any]]) -> Batch:
+    def __call__(self, samples: Sequence[Values]) -> Batch:
         """Return a batch."""
         names = dict.fromkeys(name for sample in samples for name in sample)
         return Batch(

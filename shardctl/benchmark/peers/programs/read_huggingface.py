@@ -6,10 +6,10 @@ from typing import Any
 
 import datasets
 
-from .batches import Collate, Reading, has_torch, reading_by_workers, reading_of
+from .batches import Collate, Reading, Values, has_torch, reading_by_workers, reading_of
 
 
-def open_reading(options: dict[str, Any]) -> Reading:
+def open_reading(options: Values) -> Reading:
     """Open the files: Arrow files are mapped, and Parquet files are copied to Arrow in the scratch
     folder, as users do."""
     datasets.disable_progress_bars()
@@ -28,9 +28,13 @@ def open_reading(options: dict[str, Any]) -> Reading:
     collate = Collate(decode, processes)
     size, library = options["batch_size"], f"datasets {datasets.__version__}"
     if processes:
-        shuffle = options["shuffle"]
         return reading_by_workers(
-            library, dataset, processes, batch_size=size, shuffle=shuffle, collate_fn=collate
+            library,
+            dataset,
+            processes,
+            batch_size=size,
+            shuffle=options["shuffle"],
+            collate_fn=collate,
         )
 
     def epoch() -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 
 import streaming
 
-from .batches import Collate, Reading, reading_by_workers
+from .batches import Collate, Reading, Values, reading_by_workers
 
 
-def open_reading(options: dict[str, Any]) -> Reading:
+def open_reading(options: Values) -> Reading:
     """Open the folders. Compressed shards are decompressed into the scratch folder, as theirs is
     not to be changed."""
     processes = options["processes"]

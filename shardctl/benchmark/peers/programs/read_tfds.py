@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from .batches import Reading
+from .batches import Reading, Values
 from .read_tfrecord import in_order, reading_of_samples
 
 
-def open_reading(options: dict[str, Any]) -> Reading:
+def open_reading(options: Values) -> Reading:
     """Open the folder of the files, with all of its splits."""
     builder = tfds.builder_from_directory(str(Path(options["files"][0]).parent))
     features = builder.info.features
@@ -26,7 +25,7 @@ def open_reading(options: dict[str, Any]) -> Reading:
         builder.as_dataset(split="all", shuffle_files=options["shuffle"], decoders=later), options
     )
 
-    def decoded(sample: dict[str, Any]) -> dict[str, Any]:
+    def decoded(sample: Values) -> Values:
         return {**sample, **{name: features[name].decode_example(sample[name]) for name in images}}
 
     if options["decode"] and images:

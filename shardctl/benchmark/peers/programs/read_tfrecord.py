@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .batches import Batch, Reading, is_image
+from .batches import Batch, Reading, Values, is_image
 
 LOOKED_AT = 64
 """Records that tell which features there are, and which hold images."""
@@ -17,7 +17,7 @@ _EMPTY = {"bytes_list": "", "int64_list": 0, "float_list": 0.0}
 _TYPES = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
-def open_reading(options: dict[str, Any]) -> Reading:
+def open_reading(options: Values) -> Reading:
     """Open the files: several at once, each record parsed as an Example and its images decoded in
     parallel."""
     files, shuffle = options["files"], options["shuffle"]
@@ -32,8 +32,8 @@ def open_reading(options: dict[str, Any]) -> Reading:
         deterministic=not shuffle,
     )
 
-    def example(record: Any) -> dict[str, Any]:
-        values: dict[str, Any] = tf.io.parse_single_example(record, features)
+    def example(record: Any) -> Values:
+        values: Values = tf.io.parse_single_example(record, features)
         if options["decode"]:
             values |= {name: _pixels(values[name]) for name in images}
         return values
@@ -55,7 +55,7 @@ def _compression(file: str) -> str:
     return ""
 
 
-def _features(file: str, compression: str) -> tuple[dict[str, Any], list[str]]:
+def _features(file: str, compression: str) -> tuple[Values, list[str]]:
     """Return the features of the first records, and those that hold images."""
     kinds: dict[str, str] = {}
     many: set[str] = set()
@@ -90,14 +90,14 @@ SHUFFLED = 1000
 """Samples that the shuffle buffer has."""
 
 
-def in_order(samples: Any, options: dict[str, Any]) -> Any:
+def in_order(samples: Any, options: Values) -> Any:
     """Return a tf.data.Dataset in the order that was asked for, without an end where that was asked
     for."""
     shuffled = samples.shuffle(SHUFFLED) if options["shuffle"] else samples
     return shuffled.repeat() if options["endless"] else shuffled
 
 
-def reading_of_samples(library: str, samples: Any, options: dict[str, Any]) -> Reading:
+def reading_of_samples(library: str, samples: Any, options: Values) -> Reading:
     """Return a reader of a tf.data.Dataset: values of several shapes become ragged tensors."""
     batched = samples.ragged_batch(options["batch_size"]).prefetch(tf.data.AUTOTUNE)
 

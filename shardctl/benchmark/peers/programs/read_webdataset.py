@@ -6,13 +6,13 @@ from typing import Any
 
 import webdataset
 
-from .batches import Collate, Reading, has_torch, reading_by_workers, reading_of
+from .batches import Collate, Reading, Values, has_torch, reading_by_workers, reading_of
 
 SHUFFLED = 1000
 """Samples that the shuffle buffer has, as in the examples of webdataset."""
 
 
-def open_reading(options: dict[str, Any]) -> Reading:
+def open_reading(options: Values) -> Reading:
     """Open the tars: shards and then samples are shuffled, images are decoded, and the workers make
     the batches.
 
