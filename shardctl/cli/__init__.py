@@ -18,7 +18,7 @@ from typing import NoReturn, TextIO
 
 import click
 
-from shardctl.cli.command import WIDTH, Group
+from shardctl.cli.command import WIDTH, Group, telling
 from shardctl.cli.output import as_typed, color_choice, complain, hint, warn
 from shardctl.errors import ShardctlError
 
@@ -60,11 +60,8 @@ COMMANDS = {
 }
 """The commands in the order of use, under their headings, each with a line about it."""
 
-
-def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(version_text())
-        context.exit()
+ALL_COMMANDS = {name: line for commands in COMMANDS.values() for name, line in commands.items()}
+"""The same without headings."""
 
 
 def version_text() -> str:
@@ -75,11 +72,13 @@ def version_text() -> str:
     from shardctl.errors import InstallError
     from shardctl.system.packages import installed_version
 
-    lines = [f"shardctl {shardctl.__version__}"]
     packages = ", ".join(
         f"{name} {installed_version(name)}" for name in ("pyarrow", "numpy", "click")
     )
-    lines.append(f"Python {platform.python_version()}, {packages}")
+    lines = [
+        f"shardctl {shardctl.__version__}",
+        f"Python {platform.python_version()}, {packages}",
+    ]
     try:
         from shardctl.images.codecs import backend
 
@@ -102,11 +101,11 @@ class Commands(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of the help."""
-        return [name for commands in COMMANDS.values() for name in commands]
+        return list(ALL_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or None if there is none of this name."""
-        if not any(cmd_name in commands for commands in COMMANDS.values()):
+        if cmd_name not in ALL_COMMANDS:
             return None
         command: click.Command = getattr(
             importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name
@@ -129,14 +128,7 @@ class Commands(Group):
         "shardctl bench out --consumer-rate 2500  # does it keep a GPU busy?",
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
-)
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show versions and formats.",
+    params=[telling(["--version"], lambda _: version_text(), "Show versions and formats.")],
 )
 def cli() -> None:
     """Preprocess a dataset once, check that it is complete, and measure whether it keeps the GPU

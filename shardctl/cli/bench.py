@@ -18,6 +18,7 @@ from shardctl.benchmark.options import (
     CONSUMER,
     HEADINGS,
     OUTPUT,
+    PRESETS,
     READING,
     RUN,
     BenchOptions,
@@ -141,12 +142,6 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
 
 
 _NOT_AGAIN = (
-    "html",
-    "open",
-    "as_json",
-    "quiet",
-    "verbose",
-    "no_progress",
     "seconds",
     "epochs",
     "runs",
@@ -229,22 +224,18 @@ def _measure(
     measure = _reader_of(dataset, against, python)
     with printing_to_stderr(), progress_of(output.shows_progress) as shown:
         result = measure(dataset, Listener.showing(shown), **given)
-    comparison = compare_records(before, result.record()) if before is not None else None
+    record, sections = result.record(), [*bench_report(result, printable(dataset))]
+    if before is not None:
+        comparison = compare_records(before, record)
+        record["comparison"] = asdict(comparison)
+        sections.append(_compared(comparison))
     if html is not None or shows_page:
         from shardctl.benchmark.page import bench_page
         from shardctl.inspection.pages.page import absolute
 
         begin = ("shardctl", "bench", absolute(dataset))
-        content = bench_page(
-            result, with_same_options(click.get_current_context(), begin, _NOT_AGAIN)
-        )
-        html = write_page(content, html, "bench")
-    record, sections = result.record(), [*bench_report(result, printable(dataset))]
-    if comparison is not None:
-        record["comparison"] = asdict(comparison)
-        sections.append(_compared(comparison))
-    if html is not None:
-        record["page"] = html
+        content = bench_page(result, with_same_options(begin, _NOT_AGAIN))
+        html = record["page"] = write_page(content, html, "bench")
         sections.append(Section(f"page written to {printable(html)}"))
     output.show(record, report_lines(sections))
     if html is not None and shows_page:
@@ -273,15 +264,11 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
 
 
 def _list_consumers(output: Output) -> None:
-    from shardctl.benchmark.options import PRESETS
-
-    rows = [
-        (preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date)
-        for preset in PRESETS
-    ]
+    consumers = [asdict(preset) for preset in PRESETS]
     header = ("name", "per s", "of", "what one GPU takes", "source", "date")
-    record = {"consumers": [asdict(preset) for preset in PRESETS]}
-    output.show(record, table_lines(rows, header))
+    output.show(
+        {"consumers": consumers}, table_lines([[*each.values()] for each in consumers], header)
+    )
 
 
 def _compared(found: Comparison) -> Section:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
+from click import Context, HelpFormatter
+
+from shardctl.system.text import did_you_mean, printable
 
 WIDTH = 80
 
@@ -17,7 +20,10 @@ PATH = click.Path()
 _TYPED = f"{__name__}.typed"
 """Where the context of a command has its arguments."""
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Function = Callable[..., Any]
+"""What a command does."""
+
+Decorator = Callable[[Function], Function]
 """What is written with @ above the function of a command, and adds to its arguments."""
 
 Example = tuple[str, str]
@@ -41,7 +47,7 @@ class Option(click.Option):
         self.heading, self.brief = heading, brief
         super().__init__(declarations, *arguments, **more)
 
-    def get_error_hint(self, ctx: click.Context | None) -> str:
+    def get_error_hint(self, ctx: Context | None) -> str:
         """Return how messages call the option."""
         return f"'{option_name(self)}'"
 
@@ -62,7 +68,7 @@ class _WithExamples(click.Command):
         parts = (each.partition("  # ") for each in examples)
         self.examples: list[Example] = [(line, comment) for line, _, comment in parts]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Read the arguments. An unknown option is answered."""
         ctx.meta[_TYPED] = given = list(args)
         try:
@@ -70,12 +76,16 @@ class _WithExamples(click.Command):
         except click.NoSuchOption as error:
             raise click.UsageError(self.answer(ctx, error.option_name, given), ctx) from None
 
-    def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
+    def answer(self, ctx: Context, option: str, given: Sequence[str]) -> str:
         """Return the sentence about an option that there is not, as click calls it, among the
-        arguments that were given."""
-        raise NotImplementedError
+        arguments that were given, with those that are similar."""
+        typed = next((each for each in given if each.startswith(option)), option).partition("=")[0]
+        options = (each for each in self.params if isinstance(each, click.Option))
+        names = [name for each in options for name in each.opts if name[:2] == "--"]
+        similar = did_you_mean(typed, names) or f"; `{ctx.command_path} --help` lists all"
+        return f"there is no option {printable(typed)}{similar}"
 
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the description, and the examples after it."""
         super().format_help_text(ctx, formatter)
         _write_examples(formatter, self.examples)
@@ -99,20 +109,10 @@ class Command(_WithExamples):
             "help_option_names", ["--help"] if has_short_help else ["-h", "--help"]
         )
         if has_short_help:
-            self.params.append(_short_help_option())
+            what = "Show the options that most people need."
+            self.params.append(telling(["-h", "short_help"], self.short_help_page, what))
 
-    def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
-        """Return the sentence about an option that there is not, with those that are similar."""
-        # a wrong name is rare, and no command waits for it
-        from shardctl.system.text import did_you_mean, printable
-
-        typed = next((each for each in given if each.startswith(option)), option).partition("=")[0]
-        options = (each for each in self.params if isinstance(each, click.Option))
-        names = [name for each in options for name in each.opts if name[:2] == "--"]
-        similar = did_you_mean(typed, names) or f"; `{ctx.command_path} --help` lists all"
-        return f"there is no option {printable(typed)}{similar}"
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the options, under their headings."""
         # what most people need comes first
         shown = sorted(self._shown(ctx), key=lambda each: not getattr(each[0], "brief", ""))
@@ -128,7 +128,7 @@ class Command(_WithExamples):
                 "`shardctl convert --help` lists them."
             )
 
-    def _shown(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
+    def _shown(self, ctx: Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """Return the options that are listed, each with its line."""
         return [
             (each, record)
@@ -142,7 +142,7 @@ class Command(_WithExamples):
         own = getattr(option, "heading", "")
         return own if own in self.headings else self.headings[-1] if self.headings else ""
 
-    def short_help_page(self, ctx: click.Context) -> str:
+    def short_help_page(self, ctx: Context) -> str:
         """Return the help of `-h`: one screen."""
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
@@ -172,14 +172,14 @@ class Group(_WithExamples, click.Group):
 
     command_class = Command
 
-    def answer(self, ctx: click.Context, option: str, given: Sequence[str]) -> str:
+    def answer(self, ctx: Context, option: str, given: Sequence[str]) -> str:
         """Return the sentence about an option before the name of a command."""
         version = option in ("-V", "-v")
         instead = "use --version" if version else "options stand behind the name of a command"
         return f"there is no option {option}; {instead}"
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self, ctx: Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. Raises UsageError that says which one was
         meant."""
@@ -189,8 +189,6 @@ class Group(_WithExamples, click.Group):
             or self.get_command(ctx, args[0]) is not None
         ):
             return super().resolve_command(ctx, args)
-        from shardctl.system.text import did_you_mean  # as above
-
         answer = (
             did_you_mean(args[0], self.list_commands(ctx))
             or f"; `{ctx.command_path} -h` lists the commands"
@@ -198,7 +196,7 @@ class Group(_WithExamples, click.Group):
         raise click.UsageError(f"there is no command {args[0]!r}{answer}", ctx)
 
 
-def context_of(context: click.Context, words: Sequence[str]) -> click.Context:
+def context_of(context: Context, words: Sequence[str]) -> Context:
     """Return the context of the command that the first of some words name, below that of another
     one."""
     for word in words:
@@ -206,11 +204,11 @@ def context_of(context: click.Context, words: Sequence[str]) -> click.Context:
         inner = outer.get_command(context, word) if isinstance(outer, click.Group) else None
         if inner is None:
             break
-        context = click.Context(inner, parent=context, info_name=word)
+        context = Context(inner, parent=context, info_name=word)
     return context
 
 
-def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
+def command(**settings: Any) -> Callable[[Function], Command]:
     """Return the decorator of a command. The settings are those of Command, and of click's."""
     return click.command(cls=Command, **settings)
 
@@ -244,18 +242,34 @@ def option(declaration: str, help: str, *, name: str = "", **settings: Any) -> D
     )
 
 
-def with_same_options(
-    context: click.Context, begin: Sequence[str], without: Collection[str]
-) -> str:
-    """Return a command line: its beginning, and the options that were given to this command, as
-    they were typed.
+def telling(names: Sequence[str], text_of: Callable[[Context], str], help: str) -> Option:
+    """Return an option that prints a text instead of running the command."""
 
-    `without` has the names of parameters that are left out, as are the command's arguments.
+    def show(context: Context, _parameter: click.Parameter, wanted: bool) -> None:
+        if wanted and not context.resilient_parsing:
+            click.echo(text_of(context))
+            context.exit()
+
+    return Option(names, is_flag=True, is_eager=True, expose_value=False, callback=show, help=help)
+
+
+OF_OUTPUT = ("html", "open", "as_json", "quiet", "verbose", "no_progress")
+"""The parameters that say where a result goes, and what is told meanwhile."""
+
+
+def with_same_options(begin: Sequence[str], without: Collection[str]) -> str:
+    """Return a command line: its beginning, and the options that were given to the command that
+    runs, as they were typed.
+
+    `without` has the names of parameters that are left out, as are those of output and the
+    command's arguments.
     """
+    context = click.get_current_context()
     given, _, _ = context.command.make_parser(context).parse_args(list(context.meta[_TYPED]))
     words = list(begin)
     for each in context.command.params:
-        if not isinstance(each, click.Option) or each.name not in given or each.name in without:
+        left_out = each.name not in given or each.name in (*OF_OUTPUT, *without)
+        if left_out or not isinstance(each, click.Option):
             continue
         name, value = option_name(each), given[each.name]
         for one in value if isinstance(value, list) else [value]:
@@ -271,24 +285,7 @@ def with_same_options(
     return shlex.join(words)
 
 
-def _short_help_option() -> Option:
-    def show(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-        if wanted and not context.resilient_parsing:
-            assert isinstance(context.command, Command)
-            click.echo(context.command.short_help_page(context))
-            context.exit()
-
-    return Option(
-        ["-h", "short_help"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=show,
-        help="Show the options that most people need.",
-    )
-
-
-def _write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
+def _write_examples(formatter: HelpFormatter, examples: Sequence[Example]) -> None:
     """Write examples: each on a line with its comment where both fit, else with the comment above
     it."""
     if not examples:

@@ -26,6 +26,7 @@ from click.shell_completion import (
     shell_complete,
 )
 
+from shardctl.cli import ALL_COMMANDS, cli
 from shardctl.cli.command import command, context_of
 from shardctl.cli.output import Output, output_options
 from shardctl.system.text import printable
@@ -53,8 +54,6 @@ def completion(context: click.Context, shell: str, output: Output) -> None:
 def complete() -> None:
     """Answer a shell. It gets no message if something is wrong: that would be printed into the line
     that a person types."""
-    from shardctl.cli import cli
-
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     for class_ in SHELLS.values():
         add_completion_class(class_)
@@ -101,13 +100,6 @@ def _recipes(_: Sequence[Path]) -> dict[str, str]:
     return ready_recipes()
 
 
-def _commands() -> dict[str, str]:
-    """Return the commands, without an import of any."""
-    from shardctl.cli import COMMANDS
-
-    return {name: text for commands in COMMANDS.values() for name, text in commands.items()}
-
-
 _CONVERTING = ("convert", "preview", "advise")
 
 _VALUES: dict[tuple[str, str], Values] = {
@@ -132,7 +124,7 @@ class _Completing(ShellComplete):
         """Return what the word may become; nothing if something is wrong."""
         try:
             if not args and not incomplete.startswith("-"):
-                return _items(_commands(), incomplete)
+                return _items(ALL_COMMANDS, incomplete)
             asked = context_of(click.Context(self.cli, info_name=self.prog_name), args)
             path = asked.command_path.partition(" ")[2]
             if isinstance(asked.command, click.Group) and path.split() != args:

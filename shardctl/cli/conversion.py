@@ -25,12 +25,13 @@ from shardctl.system.text import printable
 
 
 class ConversionView(ConversionProgress):
-    """What a user sees on stderr while a conversion to `dst` runs."""
+    """What a user sees on stderr while a conversion to `dst` runs. `printed` are the notices that
+    were shown before the work."""
 
     def __init__(self, dst: str, output: Output) -> None:
         super().__init__(progress_of(output.shows_progress), stays=True)
         self._dst, self._output = dst, output
-        self._printed: tuple[str, ...] = ()
+        self.printed: tuple[str, ...] = ()
 
     def listener(self) -> Listener:
         """Return the callbacks for the conversion."""
@@ -56,17 +57,12 @@ class ConversionView(ConversionProgress):
         """The work is planned."""
         super().announce(estimate)
         self._write(estimate_lines(estimate))
-        self._printed = notices_of(estimate)
+        self.printed = notices_of(estimate)
 
     def part(self, name: str, shards: int, records: int) -> None:
         """Only a part of it is to be done."""
         super().part(name, shards, records)
         self._write([part_line(name, shards, records)])
-
-    def tell_rest(self, result: ConvertResult) -> None:
-        """Show the notices that were not shown before the work, and the warnings, even with
-        --quiet."""
-        print_notices(result, self._output, self._printed)
 
     def close(self) -> None:
         """End the line of the progress bar."""
@@ -80,8 +76,7 @@ class ConversionView(ConversionProgress):
 def print_notices(result: ConvertResult, output: Output, printed: Collection[str] = ()) -> None:
     """Print on stderr the notices and warnings that were not `printed` yet; warnings even with
     --quiet."""
-    notices = result.notices if output.shows_notes else ()
-    tell(notice_lines(notices, result.warnings, printed))
+    tell(notice_lines(result.notices if output.shows_notes else (), result.warnings, printed))
 
 
 def lines_of_result(result: ConvertResult, dst: str) -> list[str]:

@@ -70,28 +70,29 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     reuse_memory()
     with ExitStack() as stack:
         with quick_imports():
-            from shardctl.cli.conversion import ConversionView, lines_of_result, result_record
+            from shardctl.cli.conversion import (
+                ConversionView,
+                lines_of_result,
+                print_notices,
+                result_record,
+            )
             from shardctl.making.convert import convert as convert_dataset
             from shardctl.making.convert.result import copied_line
 
             # After the imports, which it has then too: it needs 16 ms for its own, while this
             # process looks for the inputs. It needed 70 ms where both imported everything, and each
             # slowed down the other (measured 2026-11-27).
-            workers = 0 if _seems_complete(dst, given) else given["workers"]
+            again = any(given[way] for way in ("overwrite", "update", "append"))
+            seems_complete = exists(Path(dst, MANIFEST)) and not again
+            workers = 0 if seems_complete else given["workers"]
             stack.enter_context(workers_ahead(WORKER, workers, given["worker_memory"] or 0))
 
         view = ConversionView(dst, output)
         stack.callback(view.close)
         with printing_to_stderr():
             result = convert_dataset(list(src), dst, given.pop("recipe"), view.listener(), **given)
-    view.tell_rest(result)
+    print_notices(result, output, view.printed)
     lines = lines_of_result(result, dst)
     if given["copy_rejects"]:
         lines.append(copied_line(result, given["copy_rejects"]))
     output.show(result_record(result), lines)
-
-
-def _seems_complete(dst: str, options: dict[str, Any]) -> bool:
-    """Return whether there seems to be no work for workers."""
-    again = (options[way] for way in ("overwrite", "update", "append"))
-    return exists(Path(dst, MANIFEST)) and not any(again)

@@ -142,8 +142,7 @@ def _show(plan: ExportPlan, output: Output) -> None:
     lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"
     what = f"{counted(plan.samples, 'sample')} in {counted(plan.parts, 'part')} for {plan.to}"
     last = f"dry run: {what}, {counted(len(plan.fields), 'column')}, {lost}; nothing was written"
-    header = ("field", "type", "written as", "form", "lost")
-    output.show(plan, [*table_lines(rows, header), last])
+    output.show(plan, [*table_lines(rows, ("field", "type", "written as", "form", "lost")), last])
 
 
 def _lines(result: ExportResult) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import click
 
+from shardctl.cli import ALL_COMMANDS
 from shardctl.cli.command import command, context_of
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.errors import UsageError
@@ -53,7 +54,7 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
     found = context_of(context.find_root(), words)
     is_command = found.command_path.split()[1:] == list(words) and topic in (None, named)
     if not named:
-        _show_topics(context, output)
+        _show_topics(output)
     elif is_command:
         text = found.get_help()
         if topic is not None:
@@ -65,7 +66,7 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
     elif (entry := _message(named)) is not None:
         _show({"message": entry.name, "text": entry.text}, entry.text, output)
     else:
-        _search(context, named, output)
+        _search(named, output)
 
 
 def topics() -> dict[str, str]:
@@ -118,7 +119,7 @@ def _show(record: dict[str, str], text: str, output: Output) -> None:
         click.echo_via_pager(text.rstrip())
 
 
-def _show_topics(context: click.Context, output: Output) -> None:
+def _show_topics(output: Output) -> None:
     lines = click.HelpFormatter()
     lines.write_text("`shardctl --help` lists the commands.")
     with lines.section("Examples"):
@@ -132,13 +133,8 @@ def _show_topics(context: click.Context, output: Output) -> None:
         if found:
             with lines.section(section):
                 lines.write_dl(found)
-    record = {"topics": topics(), "commands": _commands(context)}
+    record = {"topics": topics(), "commands": list(ALL_COMMANDS)}
     output.show(record, lines.getvalue().splitlines())
-
-
-def _commands(context: click.Context) -> list[str]:
-    root = context.find_root()
-    return root.command.list_commands(root) if isinstance(root.command, click.Group) else []
 
 
 class _Found(NamedTuple):
@@ -149,11 +145,11 @@ class _Found(NamedTuple):
     heading: str | None
 
 
-def _search(context: click.Context, word: str, output: Output) -> None:
+def _search(word: str, output: Output) -> None:
     """Name the pages that have a word, and the commands and pages that are called nearly so. Raises
     UsageError."""
     shown = printable(word)
-    near = difflib.get_close_matches(word.lower(), [*_commands(context), *pages()], 3)
+    near = difflib.get_close_matches(word.lower(), [*ALL_COMMANDS, *pages()], 3)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     found, messages = _pages_with(word), _entries_with(word)
     if not found and not messages:

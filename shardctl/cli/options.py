@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import PATH, Decorator
+from shardctl.cli.command import PATH, Decorator, Function
 from shardctl.cli.command import Option as CommandOption
 from shardctl.system.options import FilePath, Flag, Many, Number, Option, ValueType, Whole, Word
 from shardctl.system.text import did_you_mean
@@ -39,7 +39,7 @@ def options_of(declared: Mapping[str, Option], *, hidden: bool = False) -> Decor
     `hidden` ones are accepted, and not listed: those of another command, to which the help refers.
     """
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+    def add(command: Function) -> Function:
         for name, each in reversed(list(declared.items())):
             command = _click_option(name, each, hidden)(command)
         return command

@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from shardctl.cli.command import Decorator, option
+from shardctl.cli.command import Decorator, Function, option
 from shardctl.errors import StorageError, UsageError
 from shardctl.system.report import Section, lines_of
 from shardctl.system.text import printable
@@ -129,7 +129,7 @@ class Output:
     as_json: bool
     quiet: bool
     verbose: bool
-    no_progress: bool = False
+    no_progress: bool
 
     @property
     def shows_notes(self) -> bool:
@@ -150,30 +150,24 @@ class Output:
                 click.echo(line)
 
 
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(function: Function) -> Function:
     """Add --json, -q and -v to a command, which gets them as `output`."""
 
+    @option(
+        "--json", "Print the result as one JSON object, without notes and progress.", name="as_json"
+    )
+    @click.option("-q", "--quiet", is_flag=True, help="Print only the result and errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="Print more on stderr.")
     @functools.wraps(function)
     def command(
         as_json: bool, quiet: bool, verbose: bool, no_progress: bool = False, **given: Any
     ) -> Any:
         return function(output=Output(as_json, quiet, verbose, no_progress), **given)
 
-    for declared in (
-        click.option("-v", "--verbose", is_flag=True, help="Print more on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="Print only the result and errors."),
-        click.option(
-            "--json",
-            "as_json",
-            is_flag=True,
-            help="Print the result as one JSON object, without notes and progress.",
-        ),
-    ):
-        command = declared(command)
     return command
 
 
-def progress_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def progress_options(function: Function) -> Function:
     """Add --no-progress, and what `output_options` adds, to a command that may run long."""
     help_text = "Show no progress (a bar at a terminal, elsewhere a line every 30 seconds)."
     return output_options(option("--no-progress", help_text)(function))

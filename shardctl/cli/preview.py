@@ -64,10 +64,7 @@ _WITHOUT_EFFECT = {
 """Options that are accepted, so that a line of convert can become one of preview. They are about
 the dataset."""
 
-_OF_PREVIEW = {
-    *("html", "images", "open", "inputs", "keys", "as_json", "quiet", "verbose", "no_progress"),
-    *_WITHOUT_EFFECT,
-}
+_OF_PREVIEW = {"images", "inputs", "keys", *_WITHOUT_EFFECT}
 """Options that convert does not have, or has no use for."""
 
 BORROWED = {name: each for name, each in convert_options().items() if name not in _OTHERS}
@@ -149,7 +146,7 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
             **options,
         )
     begin = ("shardctl", "convert", *map(absolute, src), "out")
-    command = with_same_options(click.get_current_context(), begin, _OF_PREVIEW)
+    command = with_same_options(begin, _OF_PREVIEW)
     _show(made, src, output, given, command)
 
 

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
+from click import (
+    BadOptionUsage,
+    BadParameter,
+    ClickException,
+    Context,
+    Group,
+    MissingParameter,
+    Option,
+    Parameter,
+    UsageError,
+)
 
 from shardctl.cli.command import context_of, option_name
 from shardctl.cli.options import OneOf
 
 
-def sentence(error: click.ClickException, group: click.Group, arguments: Sequence[str]) -> str:
+def sentence(error: ClickException, group: Group, arguments: Sequence[str]) -> str:
     """Return one sentence about wrong usage of a command of a group, without a full stop, as all
     other messages are."""
     # click's parser raises some errors without a context
-    context = (error.ctx if isinstance(error, click.UsageError) else None) or context_of(
-        click.Context(group, info_name="shardctl"), arguments
+    context = (error.ctx if isinstance(error, UsageError) else None) or context_of(
+        Context(group, info_name="shardctl"), arguments
     )
     said = error.format_message().rstrip(".")
     match error:
-        case click.MissingParameter(param=click.Parameter() as parameter):
+        case MissingParameter(param=Parameter() as parameter):
             return f"{_missing(parameter, context)} is missing{_example(context)}"
-        case click.BadParameter():
+        case BadParameter():
             name = option_name(error.param)
             message = error.message.rstrip(".")
             return f"{name}: {message}" if name else message
-        case click.BadOptionUsage() if "does not take a value" in error.message:
+        case BadOptionUsage() if "does not take a value" in error.message:
             return f"{error.option_name} takes no value; write it alone"
-        case click.BadOptionUsage() if "requires" in error.message:
+        case BadOptionUsage() if "requires" in error.message:
             name = error.option_name
             parameters = [each for each in context.command.params if name in each.opts]
             return (
@@ -42,19 +52,19 @@ def sentence(error: click.ClickException, group: click.Group, arguments: Sequenc
     return said
 
 
-def _missing(parameter: click.Parameter, context: click.Context) -> str:
-    if isinstance(parameter, click.Option):
+def _missing(parameter: Parameter, context: Context) -> str:
+    if isinstance(parameter, Option):
         return f"{option_name(parameter)} ({_values(parameter, context)})"
     return parameter.make_metavar(context)
 
 
-def _values(parameter: click.Parameter, context: click.Context) -> str:
+def _values(parameter: Parameter, context: Context) -> str:
     if isinstance(parameter.type, OneOf):
         return f"one of {', '.join(map(str, parameter.type.choices))}"
     return parameter.make_metavar(context)
 
 
-def _example(context: click.Context) -> str:
+def _example(context: Context) -> str:
     """Return the end of a message: the first example of a command that is a line of it, else where
     its help is."""
     lines = [line for line, _ in getattr(context.command, "examples", ())]
