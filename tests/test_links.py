@@ -34,9 +34,8 @@ import shardctl
 from shardctl.errors import DatasetError, ShardctlError, StorageError
 from shardctl.format.dataset_folder import dataset_in
 from shardctl.format.tables import ShardTable
-from shardctl.inspection.content.images import save
 from shardctl.inspection.content.overview import overview
-from shardctl.inspection.content.samples import head
+from shardctl.inspection.content.samples import head, save
 from shardctl.loader.remote.cache import About, Cache
 from shardctl.system import files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,26 +15,21 @@ import click
 from shardctl.cli.command import PATH, command, option, path_argument
 from shardctl.cli.output import (
     Output,
-    check_outputs,
     note,
     open_option,
-    open_page,
     progress_options,
     report_lines,
     shortened,
-    write_page,
 )
-from shardctl.cli.show import SHOWN_TOKENS, differences_lines, sample_report, texts_report
 from shardctl.errors import UsageError
 from shardctl.system.machine import quick_imports
-from shardctl.system.report import Section, table_lines
-from shardctl.system.text import counted, printable
+from shardctl.system.report import table_lines
+from shardctl.system.text import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.format.dataset_location import DatasetLocation
-    from shardctl.format.tables import ShardEntry
-    from shardctl.inspection.content.blocks import StoredSample
-    from shardctl.inspection.content.tokens import Decoder
+    from shardctl.inspection.content.differences import Differences
+    from shardctl.interop.foreign_shards import ForeignOverview
 
 Given = dict[str, Any]
 """The options that were given, by their names."""
@@ -47,14 +42,6 @@ OUTPUT = "What is printed"
 choice_option = partial(option, heading=CHOICE)
 content_option = partial(option, heading=CONTENT)
 files_option = partial(option, heading=FILES)
-
-SHOWN_MATCHES = 20
-SHOWN_FIRST = 10
-
-SHOWN_BLOCKS = 20
-"""Blocks of tokens of one document that are printed."""
-
-PICTURES = 64
 
 
 @command(
@@ -211,12 +198,10 @@ def _show(place: DatasetLocation, given: Given, output: Output) -> int:
         _show_files(place, given.get("split"), output)
     elif "history" in given:
         _show_history(place, output)
-    elif _WRITTEN & given.keys():
-        _write_files(place, given, output)
-    elif {"key", "row"} & given.keys():
-        _print_records(place, given, output)
-    elif {"where", "head", "columns"} & given.keys():
-        _print_samples(place, given, output)
+    elif {*_WRITTEN, *_CHOICES, "columns"} & given.keys():
+        from shardctl.cli.show import show_samples
+
+        show_samples(place, given, output)
     elif "shard" in given or place.lone:
         _show_shard(place, given, output)
     else:
@@ -233,7 +218,6 @@ def _show_foreign(path: Path, given: Given, output: Output) -> int:
 
     Raises UsageError for options that are for datasets.
     """
-    from shardctl.cli.show import foreign_lines, without_bytes
     from shardctl.interop.foreign_shards import look
 
     drawn = _DRAWN & given.keys()
@@ -244,26 +228,21 @@ def _show_foreign(path: Path, given: Given, output: Output) -> int:
             f"{printable(path)}: is of another tool; {who} a dataset of shardctl: convert it"
         )
     if drawn:
-        _draw_foreign(path, given, output)
+        from shardctl.cli.show import show_samples
+        from shardctl.format.dataset_folder import dataset_in
+        from shardctl.format.dataset_location import DatasetLocation
+        from shardctl.making.sampling import convert_some
+        from shardctl.system.scratch import scratch_folder
+
+        with scratch_folder() as scratch:  # as the dataset that a conversion makes of them
+            root, records, made = convert_some(path, MOST_OF_OTHERS, scratch)
+            origin = f"{made.samples:,} of the {counted(records, 'record')} of {path}"
+            show_samples(DatasetLocation(dataset_in(root)), {**given, "origin": origin}, output)
         return 0
     found = look(path, given.get("head", FIRST_OF_OTHERS))
     record = replace(found, first=[without_bytes(record) for record in found.first])
     output.show(record, foreign_lines(str(path), found))
     return 1 if found.faults else 0
-
-
-def _draw_foreign(path: Path, given: Given, output: Output) -> None:
-    """Draw some records from all over shards of another tool, as the dataset that a conversion
-    makes of them."""
-    from shardctl.format.dataset_folder import dataset_in
-    from shardctl.format.dataset_location import DatasetLocation
-    from shardctl.making.sampling import convert_some
-    from shardctl.system.scratch import scratch_folder
-
-    with scratch_folder() as scratch:
-        root, records, made = convert_some(path, MOST_OF_OTHERS, scratch)
-        origin = f"{made.samples:,} of the {counted(records, 'record')} of {path}"
-        _write_files(DatasetLocation(dataset_in(root)), {**given, "origin": origin}, output)
 
 
 MOST_OF_OTHERS = 500
@@ -333,17 +312,6 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _chosen_shard(place: DatasetLocation, given: Given) -> tuple[str, ShardEntry | None]:
-    """Return the name of the chosen shard, and its entry in the dataset's table (None for a shard
-    on its own)."""
-    from shardctl.inspection.content.overview import find_shard
-
-    if place.lone:
-        return place.lone, None
-    entry = find_shard(place.folder, given["shard"])
-    return entry.path, entry
-
-
 DIGITS = 12
 """Digits of a digest that are printed."""
 
@@ -357,9 +325,8 @@ def _show_files(place: DatasetLocation, split: str | None, output: Output) -> No
     numbers = manifest.shards_of(split, place.shown)
     names = list(table.paths[numbers.start : numbers.stop])
     if split is None:
-        own = [*manifest.files, *([UPDATE] if manifest.update else [])]
-        copy = [MANIFEST] if manifest.places.tables else []
-        names += [*sorted(own), *copy]
+        names += sorted([*manifest.files, *([UPDATE] if manifest.update else [])])
+        names += [MANIFEST] if manifest.places.tables else []
     paths = [manifest.places.of(name) for name in names] + [MANIFEST] * (split is None)
     output.show({"files": paths}, map(printable, paths))
 
@@ -370,10 +337,9 @@ def _show_history(place: DatasetLocation, output: Output) -> None:
     manifest = Manifest.load(place.folder)
     present, kept = manifest.generation, [each.number for each in manifest.kept]
     generations = manifest.history or (present,)
-    there = [*kept, present.number]
-    listed = [{**each.to_json(), "there": each.number in there} for each in generations]
-    names = ("number", "created", "command", "added", "removed", "changed", "samples", "shards")
     places = {**dict.fromkeys(kept, "kept"), present.number: "present"}
+    listed = [{**each.to_json(), "there": each.number in places} for each in generations]
+    names = ("number", "created", "command", "added", "removed", "changed", "samples", "shards")
     rows = [
         (*attrgetter(*names)(each), each.digest[:DIGITS], places.get(each.number, ""))
         for each in generations
@@ -383,9 +349,9 @@ def _show_history(place: DatasetLocation, output: Output) -> None:
 
 
 def _show_shard(place: DatasetLocation, given: Given, output: Output) -> None:
-    from shardctl.inspection.content.overview import describe_shard, shard_report
+    from shardctl.inspection.content.overview import describe_shard, find_shard, shard_report
 
-    name, _ = _chosen_shard(place, given)
+    name = place.lone or find_shard(place.folder, given["shard"]).path
     found = describe_shard(place.folder, name, check=bool({"stats", "block"} & given.keys()))
     if "block" in given:
         block, count = given["block"], len(found.blocks)
@@ -393,163 +359,6 @@ def _show_shard(place: DatasetLocation, given: Given, output: Output) -> None:
             raise UsageError(f"{name}: no block {block:,}; it has {counted(count, 'block')}")
         found = replace(found, blocks=(found.blocks[block],))
     output.show(found, report_lines(shard_report(found)))
-
-
-def _write_files(place: DatasetLocation, given: Given, output: Output) -> None:
-    """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
-    at a time."""
-    from shardctl.inspection.content.images import save
-
-    written: dict[str, Any] = {}
-    said = []
-    check_outputs(given.get("html"), given.get("images"))
-    if "save" in given:
-        decoder = _decoder(place, given, whole=True)
-        records = decoder.decoded(_records(place, given))
-        files = save(records, Path(given["save"]), given.get("columns"))
-        written["files"] = [str(path) for path in files]
-        what = f"{counted(len(files), 'file')} written to {printable(given['save'])}"
-        said.append(what if files else _no_match(given))
-        _say_why_numbers(decoder)
-    if "images" in given:
-        count = _draw(place, _records(place, given), given)
-        written |= {"file": given["images"], "sheet": given["images"], "images": count}
-        said.append(f"{counted(count, 'image')} drawn to {printable(given['images'])}")
-    if {"html", "open"} & given.keys():
-        from shardctl.inspection.pages.dataset import dataset_page
-
-        marked = "no_annotations" not in given
-        content = dataset_page(place, given.get("split"), marked, given.get("origin"))
-        page = write_page(content, given.get("html"), "inspect")
-        written |= {"file": page, "page": page}
-        said.append(f"page written to {printable(page)}")
-    output.show(written, said)
-    if "open" in given:
-        open_page(written["page"])
-
-
-def _records(place: DatasetLocation, given: Given) -> Iterator[StoredSample]:
-    from shardctl.inspection.content.blocks import some_samples
-    from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
-
-    if "key" in given:
-        return iter(samples_of_key(place.folder, given["key"]))
-    if "row" in given:
-        name, entry = _chosen_shard(place, given)
-        return iter([sample_at(place.folder, name, given.get("block"), given["row"], entry)])
-    within, split = place, given.get("split")
-    if "shard" in given:
-        within = place._replace(lone=_chosen_shard(place, given)[0])
-    if "where" in given:
-        return islice(matching(within, split, given["where"]), given.get("head"))
-    if {"head", "columns"} & given.keys():
-        return head(within, split, given.get("head", SHOWN_FIRST))
-    return some_samples(within, split, PICTURES)
-
-
-def _no_match(given: Given) -> str:
-    """Return the message for the case that there is no sample."""
-    where = given.get("where")
-    return "there is no sample" if where is None else f"no sample matches {printable(where)}"
-
-
-def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: Given) -> int:
-    """Draw records into a picture, and return how many images these are."""
-    from shardctl.images.codecs.drawing import SHEET
-    from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
-
-    shown, marked = list(islice(records, PICTURES)), "no_annotations" not in given
-    if not shown:
-        raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
-    if not shown[0].images:
-        raise UsageError(
-            f"{printable(given.get('origin') or place.shown)}: there are no images to draw"
-        )
-    pictures = [picture for record in shown for picture in pictures_of(record, marked)]
-    SHEET.write(Path(given["images"]), picture_sheet(pictures))
-    return len(pictures)
-
-
-def _decoder(place: DatasetLocation, given: Given, whole: bool) -> Decoder:
-    """Return what turns the tokens of the shown columns into text: all of it, or as much as is
-    shown."""
-    from shardctl.inspection.content.tokens import Decoder
-
-    return Decoder(place.folder, None if whole else SHOWN_TOKENS, given.get("columns"))
-
-
-def _say_why_numbers(decoder: Decoder) -> None:
-    if decoder.why_not is not None:
-        note(f"tokens are shown as numbers only: {printable(decoder.why_not)}")
-
-
-def _print_records(place: DatasetLocation, given: Given, output: Output) -> None:
-    from shardctl.inspection.content.samples import MOST_BLOCKS
-
-    decoder = _decoder(place, given, output.as_json or output.verbose)
-    records = list(decoder.decoded(_records(place, given)))
-    shown = [_plain_record(record, given.get("columns")) for record in records]
-    _say_why_numbers(decoder)
-    sections: list[Section] = []
-    for record, shown_record in list(zip(records, shown, strict=True))[:SHOWN_BLOCKS]:
-        values = shown_record["values"]
-        sections += sample_report(record, values, given.get("key"), output.verbose)
-    if len(records) > SHOWN_BLOCKS:
-        most = "at least " if len(records) >= MOST_BLOCKS else ""
-        left_out = f"{most}{len(records) - SHOWN_BLOCKS:,}"
-        sections.append(Section(f"and {left_out} more (--json has {len(records):,})"))
-    output.show({**shown[0], "records": shown}, report_lines(sections))
-
-
-def _plain_record(record: StoredSample, columns: list[str] | None) -> dict[str, Any]:
-    """Return a record as plain data; the roles of its fields are those of the dataset, and say
-    nothing of it."""
-    known = {name: value for name, value in vars(record).items() if name not in ("roles", "texts")}
-    from shardctl.inspection.content.samples import plain_values
-
-    documents = [{**asdict(piece), "cut": piece.cut} for piece in record.documents]
-    return {
-        **known,
-        "documents": documents,
-        "images": record.images,
-        "class_names": record.class_names,
-        "label_name": record.label_name,
-        "values": plain_values(record, columns),
-    }
-
-
-def _print_samples(place: DatasetLocation, given: Given, output: Output) -> None:
-    """Print the first of some samples; with a condition, also how many match it, if all were
-    checked."""
-    from shardctl.inspection.content.samples import in_words, plain_values
-
-    records = _records(place, given)
-    decoder = _decoder(place, given, output.as_json or output.verbose)
-    limit, conditional = given.get("head"), "where" in given
-    most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
-    first = list(decoder.decoded(islice(records, most)))
-    _say_why_numbers(decoder)
-    shown = [plain_values(record, given.get("columns")) for record in first]
-    complete = limit is None or len(shown) < limit
-    count = len(shown) + sum(1 for _ in records)
-    plain: dict[str, Any] = {"matches": count if complete else None} if conditional else {}
-
-    def lines() -> Iterator[str]:
-        if not shown:
-            yield _no_match(given)
-            return
-        rows = [in_words(sample, record) for sample, record in zip(shown, first, strict=True)]
-        cells = [[shortened(value, 40) for value in row.values()] for row in rows]
-        yield from table_lines(cells, list(rows[0]))
-        for record, sample in zip(first if output.verbose else (), shown, strict=False):
-            if record.texts or record.documents:
-                yield f"{printable(record.values.get('key'))}:"
-                yield from report_lines(texts_report(record, sample, None, whole=True))
-        if conditional and limit is None:
-            matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
-            yield f"{matching}{f'; the first {most} are shown' if count > most else ''}"
-
-    output.show({**plain, "samples": shown}, lines())
 
 
 def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) -> int:
@@ -561,3 +370,109 @@ def _show_differences(a: DatasetLocation, b: DatasetLocation, output: Output) ->
     record = {**asdict(found), "same_samples": found.same_samples}
     output.show(record, differences_lines(found, a.shown, b.shown))
     return 0 if found.same_samples else 1
+
+
+def differences_lines(found: Differences, a: str, b: str) -> Iterator[str]:
+    """Yield what differs between two datasets, named `a` and `b`."""
+    names = ("", a, b)
+    if found.settings:
+        yield "settings:"
+        rows = ((pair.name, *_apart(pair.a, pair.b)) for pair in found.settings)
+        yield from table_lines(rows, names)
+    if found.fields:
+        yield "fields:"
+        rows = ((pair.name, pair.a or "-", pair.b or "-") for pair in found.fields)
+        yield from table_lines(rows, names)
+    of_each = f"{found.samples.a:,} in {a}, {found.samples.b:,} in {b}"
+    yield f"samples: {of_each}, {found.in_both:,} in both"
+    for where, count, examples in (
+        (a, found.only_in_a, found.only_in_a_examples),
+        (b, found.only_in_b, found.only_in_b_examples),
+    ):
+        if count:
+            yield f"  {count:,} only in {where}: {_some(examples, count)}"
+    if found.changed:
+        fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
+        some = _some([c.key for c in found.changed_examples], found.changed)
+        yield f"  {found.changed:,} differ, in {fields}: {some}"
+    if found.same_samples:
+        yield "the same samples, with the same values"
+
+
+_WIDTH = 40
+"""Characters that a value may have in a table of differences."""
+
+
+def _apart(a: Any, b: Any) -> tuple[str, str]:
+    """Return two different values; long ones are cut to the part that starts shortly before the
+    first difference."""
+    texts = _setting(a), _setting(b)
+    if max(map(len, texts)) <= _WIDTH:
+        return texts
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    start = max(0, same - _WIDTH // 4)
+    first, second = ("…" * (start > 0) + shortened(text[start:], _WIDTH) for text in texts)
+    return first, second
+
+
+def _setting(value: Any) -> str:
+    """Return a setting as text: a list as its names one after the other, "-" for a missing one."""
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return printable(", ".join(value))
+    return "-" if value is None else printable(value)
+
+
+def _some(keys: Any, count: int) -> str:
+    shown = ", ".join(printable(key) for key in keys)
+    return f"{shown}, …" if count > len(keys) else shown
+
+
+SHOWN_FAULTS = 10
+
+
+def foreign_lines(path: str, found: ForeignOverview) -> Iterator[str]:
+    """Yield what is in them."""
+    formats = ", ".join(f"{count:,} {name}" for name, count in found.formats.items())
+    records = f"{counted(found.records, 'record')} in {counted(found.files, 'file')} ({formats})"
+    yield f"{printable(path)}: {records}, {format_bytes(found.bytes)}"
+    for notice in found.notices:
+        note(notice)
+    rows = [
+        (printable(name), type_, _classes(found.classes.get(name))) for name, type_ in found.schema
+    ]
+    if rows:
+        yield "fields:"
+        yield from table_lines(rows, ("field", "type", ""))
+    if found.first:
+        yield "first records:"
+        names = list(dict.fromkeys(name for record in found.first for name in record))
+        cells = ([_shown(record.get(name)) for name in names] for record in found.first)
+        yield from table_lines(cells, list(map(printable, names)))
+    for place, message in list(found.faults.items())[:SHOWN_FAULTS]:
+        yield f"error: {printable(place)}: {printable(message)}"
+    if len(found.faults) > SHOWN_FAULTS:
+        more = f"{len(found.faults) - SHOWN_FAULTS:,} more errors"
+        yield f"{more}; `shardctl verify` names all of them"
+
+
+def without_bytes(value: Any) -> Any:
+    """Return a value for JSON: how many bytes there are, in the place of bytes."""
+    if isinstance(value, dict):
+        return {name: without_bytes(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without_bytes(part) for part in value]
+    return {"bytes": len(value)} if isinstance(value, bytes) else value
+
+
+def _classes(names: list[str] | None) -> str:
+    return (
+        f"{counted(len(names), 'class', 'classes')}: {shortened(', '.join(names))}" if names else ""
+    )
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{format_bytes(len(value))} of bytes"
+        if isinstance(value, bytes)
+        else shortened(str(value))
+    )

@@ -1,87 +1,231 @@
-"""What `shardctl inspect` prints of samples, of two datasets, and of the shards of other tools."""
+"""What `shardctl inspect` does with samples: it prints them, writes them as files, draws them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
-from shardctl.cli.output import bad, note, shortened
+from shardctl.cli.output import (
+    Output,
+    bad,
+    check_outputs,
+    note,
+    open_page,
+    report_lines,
+    shortened,
+    write_page,
+)
+from shardctl.errors import UsageError
+from shardctl.format.dataset_location import DatasetLocation
+from shardctl.format.token_columns import DOCUMENT_COLUMNS
+from shardctl.inspection.content.blocks import (
+    Piece,
+    Shard,
+    StoredSample,
+    Values,
+    is_objects,
+    some_samples,
+)
+from shardctl.inspection.content.overview import find_shard
+from shardctl.inspection.content.samples import (
+    MOST_BLOCKS,
+    head,
+    in_words,
+    matching,
+    object_rows,
+    plain_values,
+    sample_at,
+    samples_of_key,
+    save,
+)
+from shardctl.inspection.content.tokens import Decoder
 from shardctl.system.report import Section, Table, table_lines
-from shardctl.system.text import counted, format_bytes, printable
+from shardctl.system.text import counted, printable
 
-if TYPE_CHECKING:
-    from shardctl.inspection.content.blocks import Piece, StoredSample
-    from shardctl.inspection.content.differences import Differences
-    from shardctl.interop.foreign_shards import ForeignOverview
+Given = dict[str, Any]
+"""The options that were given, by their names."""
 
 
-def differences_lines(found: Differences, a: str, b: str) -> Iterator[str]:
-    """Yield what differs between two datasets, named `a` and `b`."""
-    names = ("", a, b)
-    if found.settings:
-        yield "settings:"
-        rows = ((pair.name, *_apart(pair.a, pair.b)) for pair in found.settings)
-        yield from table_lines(rows, names)
-    if found.fields:
-        yield "fields:"
-        rows = ((pair.name, pair.a or "-", pair.b or "-") for pair in found.fields)
-        yield from table_lines(rows, names)
-    of_each = f"{found.samples.a:,} in {a}, {found.samples.b:,} in {b}"
-    yield f"samples: {of_each}, {found.in_both:,} in both"
-    for where, count, examples in (
-        (a, found.only_in_a, found.only_in_a_examples),
-        (b, found.only_in_b, found.only_in_b_examples),
-    ):
-        if count:
-            yield f"  {count:,} only in {where}: {_some(examples, count)}"
-    if found.changed:
-        fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
-        some = _some([c.key for c in found.changed_examples], found.changed)
-        yield f"  {found.changed:,} differ, in {fields}: {some}"
-    if found.same_samples:
-        yield "the same samples, with the same values"
+def show_samples(place: DatasetLocation, given: Given, output: Output) -> None:
+    """Write the samples that the options choose, or print them."""
+    if {"save", "images", "html", "open"} & given.keys():
+        _write_files(place, given, output)
+    elif {"key", "row"} & given.keys():
+        _print_records(place, given, output)
+    else:
+        _print_samples(place, given, output)
 
 
-_WIDTH = 40
-"""Characters that a value may have in a table of differences."""
+SHOWN_MATCHES = 20
+SHOWN_FIRST = 10
+
+SHOWN_BLOCKS = 20
+"""Blocks of tokens of one document that are printed."""
+
+PICTURES = 64
 
 
-def _apart(a: Any, b: Any) -> tuple[str, str]:
-    """Return two different values; long ones are cut to the part that starts shortly before the
-    first difference."""
-    texts = _setting(a), _setting(b)
-    if max(map(len, texts)) <= _WIDTH:
-        return texts
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    start = max(0, same - _WIDTH // 4)
-    first, second = ("…" * (start > 0) + shortened(text[start:], _WIDTH) for text in texts)
-    return first, second
+def _write_files(place: DatasetLocation, given: Given, output: Output) -> None:
+    """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one
+    at a time."""
+    written: dict[str, Any] = {}
+    said = []
+    check_outputs(given.get("html"), given.get("images"))
+    if "save" in given:
+        decoder = _decoder(place, given, whole=True)
+        records = decoder.decoded(_records(place, given))
+        files = save(records, Path(given["save"]), given.get("columns"))
+        written["files"] = [str(path) for path in files]
+        what = f"{counted(len(files), 'file')} written to {printable(given['save'])}"
+        said.append(what if files else _no_match(given))
+        _say_why_numbers(decoder)
+    if "images" in given:
+        count = _draw(place, _records(place, given), given)
+        written |= {"file": given["images"], "sheet": given["images"], "images": count}
+        said.append(f"{counted(count, 'image')} drawn to {printable(given['images'])}")
+    if {"html", "open"} & given.keys():
+        from shardctl.inspection.pages.dataset import dataset_page
+
+        marked = "no_annotations" not in given
+        content = dataset_page(place, given.get("split"), marked, given.get("origin"))
+        page = write_page(content, given.get("html"), "inspect")
+        written |= {"file": page, "page": page}
+        said.append(f"page written to {printable(page)}")
+    output.show(written, said)
+    if "open" in given:
+        open_page(written["page"])
 
 
-def _setting(value: Any) -> str:
-    """Return a setting as text: a list as its names one after the other, "-" for a missing one."""
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return printable(", ".join(value))
-    return "-" if value is None else printable(value)
+def _records(place: DatasetLocation, given: Given) -> Iterator[StoredSample]:
+    if "key" in given:
+        return iter(samples_of_key(place.folder, given["key"]))
+    if "row" in given:
+        return iter([sample_at(_chosen_shard(place, given), given.get("block"), given["row"])])
+    within, split = place, given.get("split")
+    if "shard" in given:
+        within = place._replace(lone=_chosen_shard(place, given).name)
+    if "where" in given:
+        return islice(matching(within, split, given["where"]), given.get("head"))
+    if {"head", "columns"} & given.keys():
+        return head(within, split, given.get("head", SHOWN_FIRST))
+    return some_samples(within, split, PICTURES)
 
 
-def _some(keys: Any, count: int) -> str:
-    shown = ", ".join(printable(key) for key in keys)
-    return f"{shown}, …" if count > len(keys) else shown
+def _chosen_shard(place: DatasetLocation, given: Given) -> Shard:
+    """Return the chosen shard of a dataset, or the one on its own."""
+    if place.lone:
+        return Shard(place.folder, place.lone, None)
+    entry = find_shard(place.folder, given["shard"])
+    return Shard(place.folder, entry.path, entry)
+
+
+def _no_match(given: Given) -> str:
+    """Return the message for the case that there is no sample."""
+    where = given.get("where")
+    return "there is no sample" if where is None else f"no sample matches {printable(where)}"
+
+
+def _draw(place: DatasetLocation, records: Iterator[StoredSample], given: Given) -> int:
+    """Draw records into a picture, and return how many images these are."""
+    from shardctl.images.codecs.drawing import SHEET
+    from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
+
+    shown, marked = list(islice(records, PICTURES)), "no_annotations" not in given
+    if not shown:
+        raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
+    if not shown[0].images:
+        raise UsageError(
+            f"{printable(given.get('origin') or place.shown)}: there are no images to draw"
+        )
+    pictures = [picture for record in shown for picture in pictures_of(record, marked)]
+    SHEET.write(Path(given["images"]), picture_sheet(pictures))
+    return len(pictures)
+
+
+def _decoder(place: DatasetLocation, given: Given, whole: bool) -> Decoder:
+    """Return what turns the tokens of the shown columns into text: all of it, or as much as is
+    shown."""
+    return Decoder(place.folder, None if whole else SHOWN_TOKENS, given.get("columns"))
+
+
+def _say_why_numbers(decoder: Decoder) -> None:
+    if decoder.why_not is not None:
+        note(f"tokens are shown as numbers only: {printable(decoder.why_not)}")
+
+
+def _print_records(place: DatasetLocation, given: Given, output: Output) -> None:
+    decoder = _decoder(place, given, output.as_json or output.verbose)
+    records = list(decoder.decoded(_records(place, given)))
+    shown = [_plain_record(record, given.get("columns")) for record in records]
+    _say_why_numbers(decoder)
+    sections: list[Section] = []
+    for record, plain in islice(zip(records, shown, strict=True), SHOWN_BLOCKS):
+        sections += sample_report(record, plain["values"], given.get("key"), output.verbose)
+    if len(records) > SHOWN_BLOCKS:
+        most = "at least " if len(records) >= MOST_BLOCKS else ""
+        left_out = f"{most}{len(records) - SHOWN_BLOCKS:,}"
+        sections.append(Section(f"and {left_out} more (--json has {len(records):,})"))
+    output.show({**shown[0], "records": shown}, report_lines(sections))
+
+
+def _plain_record(record: StoredSample, columns: list[str] | None) -> Values:
+    """Return a record as plain data; the roles of its fields are those of the dataset, and say
+    nothing of it."""
+    known = {name: value for name, value in vars(record).items() if name not in ("roles", "texts")}
+    documents = [{**asdict(piece), "cut": piece.cut} for piece in record.documents]
+    return {
+        **known,
+        "documents": documents,
+        "images": record.images,
+        "class_names": record.class_names,
+        "label_name": record.label_name,
+        "values": plain_values(record, columns),
+    }
+
+
+def _print_samples(place: DatasetLocation, given: Given, output: Output) -> None:
+    """Print the first of some samples; with a condition, also how many match it, if all were
+    checked."""
+    records = _records(place, given)
+    decoder = _decoder(place, given, output.as_json or output.verbose)
+    limit, conditional = given.get("head"), "where" in given
+    most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
+    first = list(decoder.decoded(islice(records, most)))
+    _say_why_numbers(decoder)
+    shown = [plain_values(record, given.get("columns")) for record in first]
+    complete = limit is None or len(shown) < limit
+    count = len(shown) + sum(1 for _ in records)
+    plain: dict[str, Any] = {"matches": count if complete else None} if conditional else {}
+
+    def lines() -> Iterator[str]:
+        if not shown:
+            yield _no_match(given)
+            return
+        rows = [in_words(sample, record) for sample, record in zip(shown, first, strict=True)]
+        cells = [[shortened(value, 40) for value in row.values()] for row in rows]
+        yield from table_lines(cells, list(rows[0]))
+        for record, sample in zip(first if output.verbose else (), shown, strict=False):
+            if record.texts or record.documents:
+                yield f"{printable(record.values.get('key'))}:"
+                yield from report_lines(texts_report(record, sample, None, whole=True))
+        if conditional and limit is None:
+            matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
+            yield f"{matching}{f'; the first {most} are shown' if count > most else ''}"
+
+    output.show({**plain, "samples": shown}, lines())
 
 
 SHOWN_OBJECTS = 50
 
 
 def sample_report(
-    record: StoredSample, values: dict[str, Any], key: str | None, whole: bool
+    record: StoredSample, values: Values, key: str | None, whole: bool
 ) -> Iterator[Section]:
     """Yield what is told of a sample with these `values`: its place, itself, and what it has below;
     `key` and `whole` are those of `texts_report`."""
-    from shardctl.inspection.content.images import is_objects, object_rows
-    from shardctl.inspection.content.samples import in_words
-
     within = "" if record.index is None else f", sample {record.index} of the dataset"
     checked = "holds" if record.intact else bad("DIFFERS")
     lines = [f"checksum of the block: {record.checksum} {checked}"]
@@ -112,18 +256,16 @@ characters."""
 SHOWN_DOCUMENTS = 50
 
 
-def _without_texts(values: dict[str, Any], record: StoredSample) -> dict[str, Any]:
+def _without_texts(values: Values, record: StoredSample) -> Values:
     """Return the values of a sample that are shown in a table: without what `texts_report` tells
     below it."""
-    from shardctl.format.token_columns import DOCUMENT_COLUMNS
-
     below = {f"{name}_text" for name in record.texts} - set(record.values)
     below |= set(DOCUMENT_COLUMNS) if record.documents else set()
     return {name: value for name, value in values.items() if name not in below}
 
 
 def texts_report(
-    record: StoredSample, values: dict[str, Any], key: str | None, whole: bool
+    record: StoredSample, values: Values, key: str | None, whole: bool
 ) -> Iterator[Section]:
     """Yield the text of tokens among the shown `values`, all of it or its beginning, and the
     documents in it.
@@ -169,54 +311,3 @@ def _cut(piece: Piece) -> str:
     earlier = f"goes on from token {piece.start:,}" if piece.start else ""
     later = "continues" if piece.ends is False else ""
     return ", ".join(filter(None, (earlier, later))) or "no"
-
-
-SHOWN_FAULTS = 10
-
-
-def foreign_lines(path: str, found: ForeignOverview) -> Iterator[str]:
-    """Yield what is in them."""
-    formats = ", ".join(f"{count:,} {name}" for name, count in found.formats.items())
-    records = f"{counted(found.records, 'record')} in {counted(found.files, 'file')} ({formats})"
-    yield f"{printable(path)}: {records}, {format_bytes(found.bytes)}"
-    for notice in found.notices:
-        note(notice)
-    rows = [
-        (printable(name), type_, _classes(found.classes.get(name))) for name, type_ in found.schema
-    ]
-    if rows:
-        yield "fields:"
-        yield from table_lines(rows, ("field", "type", ""))
-    if found.first:
-        yield "first records:"
-        names = list(dict.fromkeys(name for record in found.first for name in record))
-        cells = ([_shown(record.get(name)) for name in names] for record in found.first)
-        yield from table_lines(cells, list(map(printable, names)))
-    for place, message in list(found.faults.items())[:SHOWN_FAULTS]:
-        yield f"error: {printable(place)}: {printable(message)}"
-    if len(found.faults) > SHOWN_FAULTS:
-        more = f"{len(found.faults) - SHOWN_FAULTS:,} more errors"
-        yield f"{more}; `shardctl verify` names all of them"
-
-
-def without_bytes(value: Any) -> Any:
-    """Return a value for JSON: how many bytes there are, in the place of bytes."""
-    if isinstance(value, dict):
-        return {name: without_bytes(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [without_bytes(part) for part in value]
-    return {"bytes": len(value)} if isinstance(value, bytes) else value
-
-
-def _classes(names: list[str] | None) -> str:
-    return (
-        f"{counted(len(names), 'class', 'classes')}: {shortened(', '.join(names))}" if names else ""
-    )
-
-
-def _shown(value: Any) -> str:
-    return (
-        f"{format_bytes(len(value))} of bytes"
-        if isinstance(value, bytes)
-        else shortened(str(value))
-    )

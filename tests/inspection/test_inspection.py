@@ -26,12 +26,11 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Image as Stored
 from shardctl.format.roles import Roles
 from shardctl.format.tables import ShardTable
-from shardctl.inspection.content.blocks import StoredSample, some_samples
+from shardctl.inspection.content.blocks import Shard, StoredSample, some_samples
 from shardctl.inspection.content.differences import differences
-from shardctl.inspection.content.images import save
 from shardctl.inspection.content.inspection import Inspection
 from shardctl.inspection.content.overview import column_bytes, describe_shard, find_shard, overview
-from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key
+from shardctl.inspection.content.samples import head, matching, sample_at, samples_of_key, save
 from shardctl.inspection.content.statistics import distribution, statistics_of
 from shardctl.inspection.pages.pictures import picture_sheet, pictures_of
 
@@ -83,10 +82,10 @@ def test_a_key_leads_to_its_record_and_its_source(raw_dataset, photos):
         shard = file_at(shard_in(raw_dataset, record.shard))
         assert record.checksum == describe_shard(*shard).blocks[record.block].checksum
         assert np.array_equal(record.values["image"], sample["image"])
-        same = sample_at(*shard, None, record.row)
+        same = sample_at(Shard(*shard, None), None, record.row)
         assert (same.values["key"], same.source) == (sample["key"], None), "a lone shard knows none"
         entry = find_shard(dataset_in(raw_dataset), record.shard)
-        placed = sample_at(dataset_in(raw_dataset), entry.path, None, record.row, entry)
+        placed = sample_at(Shard(dataset_in(raw_dataset), entry.path, entry), None, record.row)
         assert (placed.index, placed.source) == (index, source)
 
 
@@ -113,7 +112,7 @@ def test_the_key_of_a_reject_tells_why(tmp_path, out, photos):
 def test_a_damaged_record_is_shown_and_said(dataset):
     shard = shard_in(dataset, "train-00001")
     flip(shard)
-    assert sample_at(*file_at(shard), 0, 0).intact is False
+    assert sample_at(Shard(*file_at(shard), None), 0, 0).intact is False
 
 
 def test_a_damaged_dataset_is_still_described(cli, dataset):

@@ -20,7 +20,7 @@ from places import place_of
 from shardctl.format.layout import ENCODED_IMAGE
 from shardctl.format.roles import Objects
 from shardctl.inspection.content.differences import differences
-from shardctl.inspection.content.objects import mask_statistics, object_statistics
+from shardctl.inspection.content.statistics import mask_statistics, object_statistics
 
 
 @pytest.fixture(scope="module")

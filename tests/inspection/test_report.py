@@ -22,7 +22,7 @@ from PIL import Image
 from places import place_of
 
 import shardctl
-from shardctl.inspection.content.objects import GRID
+from shardctl.inspection.content.statistics import GRID
 from shardctl.inspection.pages.page import command, data, page, paragraph
 from shardctl.system.messages import entry_for
 from shardctl.system.report import Html, table

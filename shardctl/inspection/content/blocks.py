@@ -34,6 +34,9 @@ ALL = 1 << 62
 _MOST_BLOCKS = 64
 """Blocks that samples are chosen from, to be shown."""
 
+Values = dict[str, Any]
+"""The values of a sample by the names of its fields, or of its objects by what they say."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -75,7 +78,7 @@ class StoredSample:
     index: int | None
     source: str | None
     intact: bool | None
-    values: dict[str, Any]
+    values: Values
     checksum: str | None = None
     roles: Roles = field(default_factory=Roles)
     texts: Mapping[str, str | None] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class StoredSample:
         (*_, only) = found.values() if len(found) == 1 else (None,)
         return found.get("label", only)
 
-    def named_values(self) -> dict[str, Any]:
+    def named_values(self) -> Values:
         """Return the values; behind each label NAME its class as NAME_name, behind tokens their
         text as NAME_text.
 
@@ -113,7 +116,7 @@ class StoredSample:
             if more == name or more not in self.values
         }
 
-    def _beside(self, name: str) -> dict[str, Any]:
+    def _beside(self, name: str) -> Values:
         """Return the value of a field, and what is said of it."""
         beside, classes = {name: self.values.get(name)}, self.class_names
         if name in classes:
@@ -122,7 +125,7 @@ class StoredSample:
             beside[f"{name}_text"] = self.texts[name]
         return beside
 
-    def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
+    def chosen_values(self, columns: Sequence[str] | None) -> Values:
         """Return the values of some columns, None for all, with what is said of them. Raises
         UsageError for unknown ones."""
         values = self.named_values()
@@ -204,8 +207,7 @@ class StoredBlock:
         name, index = self.shard.name, None
         if self.entry is not None:
             name, index = self.entry.name, self.entry.first + row
-        at = (name, self.number, row, index)
-        return StoredSample(*at, None, intact, values, roles=roles)
+        return StoredSample(name, self.number, row, index, None, intact, values, roles=roles)
 
 
 def _plain(column: pa.Array, place: int) -> Any:
@@ -286,6 +288,19 @@ _MEMBERS: dict[str, Form] = {
 def is_image(field: pa.Field) -> bool:
     """Return whether a column holds images, encoded or raw, or arrays like them."""
     return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
+
+
+def is_encoded_image(value: Any) -> bool:
+    """Return whether a stored value is an image in a file format."""
+    return isinstance(value, dict) and set(value) == {f.name for f in ENCODED_IMAGE}
+
+
+def is_objects(value: Any) -> bool:
+    """Return whether a stored value is the objects of a sample: a dict of lists, with a box and a
+    category for each."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), list) for name in ("bbox", "category")
+    )
 
 
 def some_blocks(

@@ -17,12 +17,6 @@ from shardctl.format.manifest import Manifest
 from shardctl.format.roles import Sample
 from shardctl.format.tables import reason_lines
 from shardctl.inspection.content.blocks import ALL
-from shardctl.inspection.content.objects import (
-    MaskStatistics,
-    ObjectStatistics,
-    mask_statistics,
-    object_statistics,
-)
 from shardctl.inspection.content.overview import (
     Overview,
     ShardOverview,
@@ -34,8 +28,12 @@ from shardctl.inspection.content.overview import (
 from shardctl.inspection.content.statistics import (
     BLOCKS,
     IMAGES,
+    MaskStatistics,
+    ObjectStatistics,
     Recorded,
     Statistics,
+    mask_statistics,
+    object_statistics,
     statistics_of,
 )
 from shardctl.inspection.content.tokens import TokenCount, TokenStatistics, token_statistics
@@ -79,8 +77,7 @@ def variant_statistics(folder: Folder, split: str | None) -> VariantStatistics |
     counts, alike, differences = [], 0, []
     for place in evenly_spaced(len(dataset), INPUTS):
         first = max(0, min(place - MOST // 2, len(dataset) - MOST))
-        near = range(first, min(first + MOST, len(dataset)))
-        batch = dataset.take(near, ["key", *content])
+        batch = dataset.take(range(first, min(first + MOST, len(dataset))), ["key", *content])
         keys = batch["key"]
         of_input = [row for row, key in enumerate(keys) if key == keys[place - first]]
         contents = {repr([_plain(batch[name][row]) for name in content]) for row in of_input}
@@ -156,12 +153,8 @@ class Inspection(Overview):
         """Return everything as plain data, as `shardctl inspect --json` prints it:
         docs/json.schema.json has the keys."""
         record = {**super().record(), "statistics": self.statistics.record()}
-        for name, found in (
-            ("objects", self.objects),
-            ("tokens", self.tokens),
-            ("masks", self.masks),
-        ):
-            if found is not None:
+        for name in ("objects", "tokens", "masks"):
+            if (found := getattr(self, name)) is not None:
                 record[name] = records_of(found)
         if self.column_bytes:
             record["column_bytes"] = self.column_bytes
@@ -283,8 +276,10 @@ def dataset_report(found: Inspection) -> Iterator[Section]:
             f"compared: {differ}{variants.alike:,} have two that are the same"
         )
     if found.column_bytes:
-        columns = Table(list(found.column_bytes.items()))
-        yield Section("bytes of each column in all shards, uncompressed:", (columns,))
+        yield Section(
+            "bytes of each column in all shards, uncompressed:",
+            (Table(list(found.column_bytes.items())),),
+        )
 
 
 def _statistics(statistics: Statistics, manifest: Manifest) -> Iterator[Section]:
@@ -339,11 +334,7 @@ def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
         f"not annotated: {counted(found.not_annotated, 'image')}; annotated and empty: "
         f"{found.without_objects:,}"
     )
-    flags = (
-        ("crowds", found.crowds),
-        ("difficult", found.difficult),
-        ("truncated", found.truncated),
-    )
+    flags = [(what, getattr(found, what)) for what in ("crowds", "difficult", "truncated")]
     if said := [f"{what}: {count:,}" for what, count in flags if count is not None]:
         yield ", ".join(said)
     if found.per_image.counts:
@@ -363,8 +354,12 @@ def _object_parts(found: ObjectStatistics) -> Iterator[str | Table]:
     splits = list(used[0].splits) if used and len(used[0].splits) > 1 else []
     yield f"categories: {len(used):,} of {len(found.categories):,} have objects"
     rows = [
-        (each.name if each.name is not None else str(each.category), each.objects, each.images)
-        + tuple(each.splits[split]["objects"] for split in splits)
+        (
+            str(each.category) if each.name is None else each.name,
+            each.objects,
+            each.images,
+            *(each.splits[split]["objects"] for split in splits),
+        )
         for each in used
     ]
     drawn = range(3, 3 + len(splits)) if splits else (1,)
@@ -388,18 +383,12 @@ def _mask_section(name: str, found: MaskStatistics) -> Section:
         for each in found.classes
         if each.pixels
     ]
-    parts: list[str | Table] = [
-        Table(rows, ("class", "pixels", "share", "masks with it"), SHOWN, (1,))
-    ]
-    if found.missing or found.unreadable:
-        lacking = (
-            f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read"
-        )
-        parts.insert(0, lacking)
+    table = Table(rows, ("class", "pixels", "share", "masks with it"), SHOWN, (1,))
+    lacking = f"{found.missing:,} samples have no mask; {found.unreadable:,} masks cannot be read"
     return Section(
         f"{printable(name)}: pixels of each class, of {counted(found.masks, 'mask')}; "
         f"{found.ignored:,} pixels of no class",
-        parts,
+        (lacking, table) if found.missing or found.unreadable else (table,),
     )
 
 

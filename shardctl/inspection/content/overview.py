@@ -18,7 +18,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.format.arrays import Numbers
 from shardctl.format.dataset_tables import checked_column
 from shardctl.format.manifest import Manifest, SplitFacts
-from shardctl.format.names import shard_name
+from shardctl.format.names import Json, shard_name
 from shardctl.format.shard import BlockFile, ShardReader
 from shardctl.format.tables import Reject, ShardEntry, ShardTable, count_reasons, read_rejects
 from shardctl.system.folders import Folder
@@ -82,8 +82,9 @@ def shard_report(found: ShardOverview) -> Iterator[Section]:
     columns = [(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns]
     yield Section("columns:", (Table(columns, ("column", "uncompressed bytes", "type")),))
     blocks = [(b.block, b.rows, b.raw_bytes, b.checksum, b.checked) for b in found.blocks]
-    header = ("block", "rows", "uncompressed bytes", "checksum", "")
-    yield Section("blocks:", (Table(blocks, header),))
+    yield Section(
+        "blocks:", (Table(blocks, ("block", "rows", "uncompressed bytes", "checksum", "")),)
+    )
 
 
 def describe_shard(folder: Folder, name: str, check: bool = False) -> ShardOverview:
@@ -253,7 +254,7 @@ class Overview:
         }
 
 
-def recipe_in_words(recipe: dict[str, Any]) -> str:
+def recipe_in_words(recipe: Json) -> str:
     """Return the steps of a recipe with their settings, and how it stores samples."""
     steps = []
     for step in recipe["transform"]:
@@ -263,7 +264,7 @@ def recipe_in_words(recipe: dict[str, Any]) -> str:
     return ", ".join([*steps, *store, f"compression {recipe['compression']}"])
 
 
-def settings_in_words(settings: dict[str, Any]) -> str:
+def settings_in_words(settings: Json) -> str:
     """Return settings that are given, each with its name; those of what `recipe_in_words` says are
     left out."""
     said = ("transform", "store", "compression")

@@ -1,40 +1,46 @@
-"""Single samples: by their place, by their key, the first ones, those that match a condition."""
+"""Single samples: by their place, by their key, the first ones, those that match a condition; and what
+is told of them and written into files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.errors import DatasetError, InputError, UsageError, first_line
+from shardctl.errors import DatasetError, InputError, StorageError, UsageError, first_line
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, RecordUnit, possible_names
 from shardctl.format.layout import Layout
 from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, shard_name
-from shardctl.format.shard import ShardReader
-from shardctl.format.tables import Reject, ShardEntry, read_rejects
+from shardctl.format.roles import Objects
+from shardctl.format.tables import Reject, read_rejects
 from shardctl.format.token_columns import packed_column
-from shardctl.images.codecs.drawing import objects_line
+from shardctl.images.codecs.drawing import name_of, objects_line
+from shardctl.images.codecs.image import ImageEncoding
 from shardctl.inspection.content.blocks import (
     Shard,
     StoredBlock,
     StoredSample,
+    Values,
+    is_encoded_image,
     is_image,
+    is_objects,
     some_blocks,
 )
-from shardctl.inspection.content.images import is_encoded_image, is_objects, plain_objects
 from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.pictures import askable_headers, facts_of, headers_of
 from shardctl.loader.condition import Condition, kept_rows, parse_condition, quoted
-from shardctl.system.files import exists
+from shardctl.system.files import exists, make_folder, naming_the_path
 from shardctl.system.folders import Folder
 from shardctl.system.text import counted, printable, similar
 
@@ -48,40 +54,37 @@ DERIVED = {
 name takes precedence."""
 
 
-def sample_at(
-    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None = None
-) -> StoredSample:
+def sample_at(shard: Shard, block: int | None, row: int) -> StoredSample:
     """Return a row of a shard; without `block` it is counted from the shard's first row. Raises
     UsageError, DatasetError.
 
-    With the shard's entry in a dataset, the record has its place there and its source.
+    Of a shard of a dataset, the record has its place there and its source.
     """
-    found = _sample_at(folder, name, block, row, entry)
-    return found if entry is None else replace(found, source=_source(folder, entry, found))
+    found = _sample_at(shard, block, row)
+    return replace(found, source=_source(shard, found))
 
 
-def _sample_at(
-    folder: Folder, name: str, block: int | None, row: int, entry: ShardEntry | None
-) -> StoredSample:
-    shard = Shard(folder, name, entry)
+def _sample_at(shard: Shard, block: int | None, row: int) -> StoredSample:
     reader = shard.reader
-    number, place = (block, row) if block is not None else _block_of(reader, row, entry)
+    number, place = (block, row) if block is not None else _block_of(shard, row)
     if not 0 <= number < len(reader):
-        raise UsageError(f"{name}: no block {number:,}; it has {counted(len(reader), 'block')}")
+        raise UsageError(
+            f"{shard.name}: no block {number:,}; it has {counted(len(reader), 'block')}"
+        )
     placed = StoredBlock(shard, number)
     if not 0 <= place < placed.data.num_rows:
         raise UsageError(
-            f"{name}: no row {place:,} in block {number:,}; it has "
+            f"{shard.name}: no row {place:,} in block {number:,}; it has "
             f"{counted(placed.data.num_rows, 'row')}"
         )
     found = placed.record(place, reader.checked_block(number)[1])
     return replace(found, checksum=reader.stored_checksum(number))
 
 
-def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[int, int]:
+def _block_of(shard: Shard, row: int) -> tuple[int, int]:
     """Return the block of a row, and its place there. What the dataset says of a shard spares
     reading the blocks before it."""
-    left = row
+    left, entry, reader = row, shard.entry, shard.reader
     for number, rows in enumerate(
         entry.block_rows if entry is not None else (block.num_rows for block in reader.blocks())
     ):
@@ -91,14 +94,16 @@ def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[
     raise UsageError(f"{reader.name}: no row {row:,}; it has {counted(row - left, 'row')}")
 
 
-def _source(folder: Folder, entry: ShardEntry, found: StoredSample) -> str | None:
+def _source(shard: Shard, found: StoredSample) -> str | None:
     """Return the path of the file that a record of a shard was made from; None if the tables do not
-    say."""
-    stored = DatasetTables(folder)
+    say, or the shard is a lone one."""
+    if shard.entry is None:
+        return None
+    stored = DatasetTables(shard.folder)
     with suppress(DatasetError):
-        shard = stored.shards.index_of(entry.path)
-        if shard is not None:
-            file = stored.file_of_row(shard, found.row, found.values.get("key"))
+        number = stored.shards.index_of(shard.name)
+        if number is not None:
+            file = stored.file_of_row(number, found.row, found.values.get("key"))
             return None if file is None else stored.source_of(file)
     return None
 
@@ -139,7 +144,7 @@ def samples_of_key(folder: Folder, key: str) -> list[StoredSample]:
         )
     entries = ((stored.shards[shard], row, source) for shard, row, source in rows)
     records = [
-        replace(_sample_at(folder, entry.path, None, row, entry), source=source)
+        replace(_sample_at(Shard(folder, entry.path, entry), None, row), source=source)
         for entry, row, source in entries
     ]
     if records:
@@ -234,12 +239,9 @@ def matching(place: DatasetLocation, split: str | None, text: str) -> Iterator[S
 
 def _askable(layout: Layout) -> pa.Schema:
     """Return the names that a condition may use: columns other than images, and derived values."""
-    fields = [field for field in layout.columns if not is_image(field)]
-    taken = {field.name for field in fields}
+    fields = {field.name: field.type for field in layout.columns if not is_image(field)}
     derived = {**DERIVED, **askable_headers(layout.roles)}
-    return pa.schema(
-        fields + [pa.field(name, type_) for name, type_ in derived.items() if name not in taken]
-    )
+    return pa.schema(list({**fields, **derived, **fields}.items()))
 
 
 def _places(where: Condition, block: StoredBlock) -> list[int]:
@@ -277,6 +279,22 @@ def _column(name: str, block: StoredBlock) -> pa.Array:
     return headers if name == image else headers.field(name)
 
 
+_MOST_FLOAT = float(np.finfo(np.float32).max)
+
+
+def _plain(value: Any) -> Any:
+    """Return the objects of a sample, or a part of them, as JSON has them: numbers of 32 bits in
+    their shortest form, RLE as text."""
+    if isinstance(value, float):
+        narrow = np.float32(value) if abs(value) <= _MOST_FLOAT else np.float32(0)
+        return float(str(narrow)) if float(narrow) == value else value
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
+
+
 def describe_value(value: Any) -> Any:
     """Return a stored value as plain data that is fit to print: for an image what it is, not its
     bytes."""
@@ -295,16 +313,16 @@ def describe_value(value: Any) -> Any:
             else {n: facts.get(n) for n in ("format", "mode")} | {"size": size}
         )
         return {"bytes": facts["image_bytes"], "path": value["path"], **more}
-    return plain_objects(value) if is_objects(value) else value
+    return _plain(value) if is_objects(value) else value
 
 
-def plain_values(record: StoredSample, columns: Sequence[str] | None = None) -> dict[str, Any]:
+def plain_values(record: StoredSample, columns: Sequence[str] | None = None) -> Values:
     """Return a sample as plain data: for an image its format and size, not its bytes; after a label
     its name."""
     return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
 
 
-def in_words(sample: dict[str, Any], record: StoredSample) -> dict[str, Any]:
+def in_words(sample: Values, record: StoredSample) -> Values:
     """Return a sample for display: images and objects in a few words, the name of a label in
     brackets after its number."""
     shown = {name: _image_text(value) for name, value in sample.items()}
@@ -335,3 +353,149 @@ def _image_text(value: Any) -> Any:
             return "missing"
         return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
     return value
+
+
+def object_rows(objects: Values, role: Objects) -> tuple[list[str], list[list[Any]]]:
+    """Return the objects of a sample as a table for people: its header, and a row for each
+    object."""
+    header = ["object", "category", "x", "y", "width", "height"]
+    count = len(objects["bbox"])
+    extra = [
+        (said, values) for said, values in _more_of(objects) if len(values) == count and any(values)
+    ]
+    rows = []
+    for number, (box, category) in enumerate(
+        zip(objects["bbox"], objects["category"], strict=False)
+    ):
+        sides = ["" if side is None else float(f"{side:.6g}") for side in (box or [None] * 4)]
+        name = "" if category is None else name_of(category, role.names)
+        rows.append([number, name, *sides, *(values[number] for _, values in extra)])
+    return header + [said for said, _ in extra], rows
+
+
+def _more_of(objects: Values) -> Iterator[tuple[str, list[Any]]]:
+    """Yield what else is known of objects: the name of a column, and a short value for each
+    object."""
+    yield (
+        "area",
+        [float(f"{area:.6g}") if area is not None else "" for area in objects.get("area") or ()],
+    )
+    for member, said in (
+        ("iscrowd", "crowd"),
+        ("difficult", "difficult"),
+        ("truncated", "truncated"),
+    ):
+        yield said, [said if value else "" for value in objects.get(member) or ()]
+    polygons = [
+        f"{len(each)} ({sum(len(polygon or ()) for polygon in each) // 2} points)" if each else ""
+        for each in objects.get("segmentation") or ()
+    ]
+    yield "polygons", polygons
+    yield "RLE", ["RLE" if each else "" for each in objects.get("rle") or ()]
+    points = [
+        f"{sum(bool(point and point[2]) for point in each)} of {len(each)}" if each else ""
+        for each in objects.get("keypoints") or ()
+    ]
+    yield "keypoints", points
+
+
+SUFFIXES = {
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"RIFF": ".webp",
+    b"GIF8": ".gif",
+    b"BM": ".bmp",
+    b"II*\0": ".tif",
+}
+
+
+def save(
+    records: Iterable[StoredSample], folder: Path, columns: Sequence[str] | None = None
+) -> list[Path]:
+    """Write every record into `folder`, named by its key, and return the files.
+
+    Existing files are never overwritten, and no link below `folder` is followed.
+
+    `columns` are those that are written, None for all; the class of a label is written beside it,
+    as `label_name`. Raises StorageError, and UsageError for an unknown column.
+    """
+    written: list[Path] = []
+    with naming_the_path(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for record in records:
+        name = _name(record)
+        for field, suffix, content in _files(record.chosen_values(columns), record.images):
+            path = folder / _named(name, field, suffix)
+            with naming_the_path(path):
+                make_folder(path.parent, folder)
+                try:
+                    with open(path, "xb") as file:
+                        file.write(content)
+                except FileExistsError:
+                    raise StorageError(
+                        f"{printable(path)}: exists already; give a folder that is new or empty"
+                    ) from None
+            written.append(path)
+    return written
+
+
+def _name(record: StoredSample) -> str:
+    """Return where in the folder a record goes: its key without what could lead out of it, and its
+    variant."""
+    key = str(record.values.get("key", ""))
+    parts = [
+        part.replace("\\", "_").replace("\0", "_")
+        for part in key.split("/")
+        if part not in ("", ".", "..")
+    ]
+    name = "/".join(parts) or f"{record.shard}-{record.row}"
+    variant = record.values.get("variant")
+    return name if variant is None else f"{name}.{variant}"
+
+
+def _files(values: Values, images: Sequence[str]) -> list[tuple[str, str, bytes]]:
+    """Return the field, the suffix and the content of every file of a record; all that is not a
+    file is JSON."""
+    files, rest = [], {}
+    for name, value in values.items():
+        if (
+            isinstance(value, np.ndarray)
+            and value.dtype == np.uint8
+            and (value.shape[2:] == (3,) or (value.ndim == 2 and name in images))
+        ):
+            files.append((name, ".png", ImageEncoding.parse("png").encode(value)))
+        elif is_encoded_image(value):
+            files.append((name, _suffix(value["bytes"], value["path"]), value["bytes"]))
+        elif name == "text" and isinstance(value, str):
+            files.append((name, ".txt", value.encode()))
+        elif name != "key" and value is not None:
+            rest[name] = _json_value(value)
+    if rest:
+        said = json.dumps(rest, ensure_ascii=False, default=_printable)
+        files.append(("", ".json", f"{said}\n".encode()))
+    return files
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return _plain(value) if is_objects(value) else value
+
+
+def _named(name: str, field: str, suffix: str) -> str:
+    """Return a file name: that of the input where it fits (photo.jpg), else with what it is
+    (photo.jpg.png, 3.answer.txt)."""
+    if field not in ("", "image", "text"):
+        return f"{name}.{field}{suffix}"
+    return name if field and name.lower().endswith(suffix) else f"{name}{suffix}"
+
+
+def _suffix(data: bytes, path: str | None) -> str:
+    """Return the suffix that the name had, else that of the format."""
+    named = Path(path or "").suffix.lower()
+    known = next((suffix for magic, suffix in SUFFIXES.items() if data.startswith(magic)), ".bin")
+    return named if named and "/" not in named and "\0" not in named else known
+
+
+def _printable(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -37,6 +37,7 @@ from shardctl.inspection.content.blocks import (
     Piece,
     StoredBlock,
     StoredSample,
+    Values,
     checked_columns,
     count_blocks,
     some_blocks,
@@ -97,7 +98,7 @@ class Decoder:
                     texts[name] = None if ids is None else self.text(ids, self._most)
             yield replace(record, texts=texts, documents=documents)
 
-    def _pieces(self, values: dict[str, Any], ids: Array, role: Tokens) -> Iterator[Piece]:
+    def _pieces(self, values: Values, ids: Array, role: Tokens) -> Iterator[Piece]:
         """Yield the documents in a block, as far as their lengths and places can be."""
         said = [values.get(name) for name in DOCUMENT_COLUMNS]
         columns = [

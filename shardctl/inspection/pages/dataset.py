@@ -66,8 +66,8 @@ def dataset_page(
     manifest = found.manifest if origin is None else replace(found.manifest, sources=())
     parts += map(told, dataset_report(replace(found, location=name, manifest=manifest)))
     for field, objects in found.objects.items():
-        title = f"Where the centres of the boxes of {field} are"
-        parts.append(figures(heat_map(title, objects.centres)))
+        drawn = heat_map(f"Where the centres of the boxes of {field} are", objects.centres)
+        parts.append(figures(drawn))
     m = found.manifest
     settings = settings_in_words({**m.recipe, **m.settings})
     parts += [

@@ -27,8 +27,7 @@ from shardctl.images.codecs.drawing import (
     within,
 )
 from shardctl.images.codecs.image import Pixels, decode_mask
-from shardctl.inspection.content.blocks import StoredSample
-from shardctl.inspection.content.images import is_encoded_image, is_objects
+from shardctl.inspection.content.blocks import StoredSample, Values, is_encoded_image, is_objects
 from shardctl.system.report import Html, image, text
 
 SIDE, MARKED_SIDE = 160, 256
@@ -50,7 +49,7 @@ def picture_sheet(pictures: Iterable[Picture]) -> bytes:
 
 
 Content = bytes | Array
-MarkedObjects = tuple[tuple[dict[str, Any] | None, Objects], ...]
+MarkedObjects = tuple[tuple[Values | None, Objects], ...]
 MarkedMasks = tuple[tuple[Content, Mask], ...]
 
 
@@ -190,8 +189,7 @@ def _coloured(content: Content, role: Mask, side: int) -> Pixels | None:
     numbers = _numbers(content)
     if numbers is None:
         return shrink(content, side)
-    size = within((numbers.shape[1], numbers.shape[0]), side)
-    coloured = draw_classes(numbers, role, size)
+    coloured = draw_classes(numbers, role, within((numbers.shape[1], numbers.shape[0]), side))
     return shrink(content, side) if coloured is None else enlarge(coloured, side)
 
 

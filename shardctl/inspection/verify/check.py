@@ -7,6 +7,7 @@ be trusted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +19,9 @@ from shardctl.format.shard import ShardReader
 from shardctl.inspection.verify.result import Finding, error
 from shardctl.system.folders import hash_file
 from shardctl.system.processes.worker_state import WorkerProgress
+
+RowFaults = Iterator[tuple[int, str]]
+"""The rows of a block with a fault, each with what is wrong."""
 
 
 class ShardRecord:
@@ -52,7 +56,7 @@ class ShardRecord:
             self.by_functions = bool(user_functions(recipe)) or splits_records(recipe)
             self.tells_no_keys = stored.joins or self.manifest.has_own_keys
 
-    def origin_of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
+    def origin_of(self, row: int, key: str | None) -> tuple[str | None, str | None]:
         """Return the key and the source of a row, as far as the plan is there to tell; its `key` if
         that is known."""
         file = None

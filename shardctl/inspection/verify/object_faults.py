@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from shardctl.format.arrays import Array, Numbers, owners_of
 from shardctl.format.roles import Objects, Roles
 from shardctl.format.token_columns import list_lengths
-from shardctl.inspection.content.objects import rows_of
+from shardctl.inspection.content.statistics import rows_of
+from shardctl.inspection.verify.check import RowFaults
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.objects import (
     BOX,
@@ -25,7 +26,7 @@ from shardctl.sources.annotations.objects import fault_of_rle
 from shardctl.system.text import counted
 
 
-def object_faults(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str]]:
+def object_faults(block: pa.RecordBatch, roles: Roles) -> RowFaults:
     """Yield the first fault of each row of a block whose objects are not as docs/annotations.md
     describes them."""
     for name, role in roles.objects.items():
@@ -42,7 +43,7 @@ def object_faults(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, st
         yield from sorted(first.items())
 
 
-def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[int, str]]:
+def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> RowFaults:
     """Yield the rows of a block with an RLE that is no mask of its size. It decodes every RLE, one
     after the other."""
     for name in roles.objects:
@@ -62,7 +63,7 @@ def undecodable_objects(block: pa.RecordBatch, roles: Roles) -> Iterator[tuple[i
                     yield row, f"{name} has an RLE that {fault}"
 
 
-def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
+def _faults(column: pa.StructArray, role: Objects) -> RowFaults:
     lists = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
     counts = list_lengths(lists[BOX])
     owners = owners_of(counts)
@@ -89,19 +90,19 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[tuple[int, str]]:
                 f"has the {CATEGORY} {categories[place]}, and there are names for 0 to "
                 f"{len(role.names) - 1}",
             )
-    if KEYPOINTS in lists and role.keypoints is not None:
-        lengths = list_lengths(lists[KEYPOINTS].flatten())
-        for place, row in _where(lengths > len(role.keypoints), owners):
-            given = counted(int(lengths[place]), "keypoint")
-            yield row, f"has an object of {given}, where {len(role.keypoints)} have names"
     if KEYPOINTS in lists:
-        for row in _owners_of_not_finite(lists[KEYPOINTS].flatten(), owners):
+        points = lists[KEYPOINTS].flatten()
+        if role.keypoints is not None:
+            lengths = list_lengths(points)
+            for place, row in _where(lengths > len(role.keypoints), owners):
+                given = counted(int(lengths[place]), "keypoint")
+                yield row, f"has an object of {given}, where {len(role.keypoints)} have names"
+        for row in _owners_of_not_finite(points, owners):
             yield row, "has an object with a keypoint that is not three finite numbers"
     if POLYGONS in lists:
         of_object = lists[POLYGONS].flatten()
         lengths = list_lengths(of_object.flatten())
-        of_polygon = np.repeat(owners, list_lengths(of_object))
-        for place, row in _where(lengths % 2, of_polygon):
+        for place, row in _where(lengths % 2, np.repeat(owners, list_lengths(of_object))):
             given = counted(int(lengths[place]), "number")
             yield row, f"has a polygon of {given}, which are x, y, x, y, …"
         for row in _owners_of_not_finite(of_object, owners):

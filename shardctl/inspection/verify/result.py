@@ -54,15 +54,9 @@ class Finding:
     def where(self) -> str:
         """What is affected, in words: the shard, the block, the row, the key of the sample, its
         source."""
-        where = [printable(self.shard or "dataset")]
-        where += [
-            f"{name} {value}"
-            for name, value in (("block", self.block), ("row", self.row))
-            if value is not None
-        ]
-        where += [f"key {printable(self.key)}"] if self.key is not None else []
-        where += [f"from {printable(self.source)}"] if self.source is not None else []
-        return ", ".join(where)
+        parts = {"block": self.block, "row": self.row, "key": self.key, "from": self.source}
+        within = (f"{name} {printable(part)}" for name, part in parts.items() if part is not None)
+        return ", ".join([printable(self.shard or "dataset"), *within])
 
 
 def error(

@@ -26,7 +26,7 @@ from shardctl.format.token_columns import (
     token_rows,
 )
 from shardctl.images.codecs.jpeg import jpeg_facts
-from shardctl.inspection.verify.check import Block, Shard, ShardRecord
+from shardctl.inspection.verify.check import Block, RowFaults, Shard, ShardRecord
 from shardctl.inspection.verify.result import CONVERT_AGAIN, REBUILD, Finding, error
 from shardctl.system.text import counted
 
@@ -280,9 +280,7 @@ def _outside(tokens: Rows, role: Tokens, name: str) -> Iterator[tuple[int, str, 
         yield row, BAD_TOKENS, f"{name} {what}, and {numbers}"
 
 
-def _wrong_documents(
-    block: pa.RecordBatch, tokens: Rows, role: Tokens
-) -> Iterator[tuple[int, str]]:
+def _wrong_documents(block: pa.RecordBatch, tokens: Rows, role: Tokens) -> RowFaults:
     missing = [name for name in DOCUMENT_COLUMNS if name not in block.schema.names]
     if missing:
         yield 0, f"its tokens are packed, without a column {' and '.join(missing)}"
@@ -309,8 +307,7 @@ def _wrong_documents(
     for rows, name, least in ((lengths, DOCUMENT_LENGTHS, 1), (starts, DOCUMENT_STARTS, 0)):
         for row, place in _first_of_each_row(rows, rows.values < least):
             yield row, f"has {rows.values[place]} in {name}, and the least is {least}"
-    row_of = owners_of(lengths.lengths)
-    filled = sums_of(np.maximum(lengths.values, 0), row_of, block.num_rows)
+    filled = sums_of(np.maximum(lengths.values, 0), owners_of(lengths.lengths), block.num_rows)
     size = tokens.lengths
     for row in np.flatnonzero(filled > size).tolist():
         yield row, f"has documents of {filled[row]} tokens together in a block of {size[row]}"
@@ -322,7 +319,7 @@ def _wrong_documents(
             yield row, f"{what}, where padding is {role.pad}"
 
 
-def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> Iterator[tuple[int, str]]:
+def _wrong_mask(column: pa.Array, tokens: Rows, name: str) -> RowFaults:
     try:
         mask = token_rows(column)
     except ValueError as error:

@@ -26,8 +26,7 @@ from shardctl.format.names import FILES
 from shardctl.format.roles import Mask, Objects, Roles
 from shardctl.format.tables import Reject
 from shardctl.images.codecs.image import ImageEncoding
-from shardctl.inspection.content.blocks import StoredSample, some_blocks
-from shardctl.inspection.content.images import is_objects
+from shardctl.inspection.content.blocks import StoredSample, is_objects, some_blocks
 from shardctl.making.commit.jobs import begin
 from shardctl.making.commit.target import Target
 from shardctl.making.convert.columns import known_layout, renamed, without_key

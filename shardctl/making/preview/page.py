@@ -14,8 +14,7 @@ import numpy as np
 from shardctl.images.codecs.drawing import contact_sheet, enlarge, small_file
 from shardctl.images.codecs.image import Pixels
 from shardctl.images.defaults import CENTRE
-from shardctl.inspection.content.blocks import StoredSample
-from shardctl.inspection.content.images import is_encoded_image
+from shardctl.inspection.content.blocks import StoredSample, is_encoded_image
 from shardctl.inspection.pages.page import (
     STATIC,
     absolute,
