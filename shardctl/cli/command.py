@@ -231,12 +231,12 @@ def option(declaration: str, help: str, *, name: str = "", **settings: Any) -> D
     The settings are those of Option, and of click's. An option with a default shows it, and one
     with nothing that says what its value is has none: it is a flag.
     """
-    has_value = not {"type", "metavar", "callback"}.isdisjoint(settings)
+    is_flag = {"type", "metavar", "callback"}.isdisjoint(settings)
     return click.option(
         *filter(None, (declaration, name)),
         cls=Option,
         help=help,
-        is_flag=not has_value,
+        is_flag=is_flag or None,  # False is an option whose value may be left out
         show_default="default" in settings,
         **settings,
     )
