@@ -110,7 +110,7 @@ LEAST_MEMORY = 256 << 20
 """A worker with all its modules has 100 MB, and needs room for the largest image."""
 
 
-class Labels(ValueType):
+class Paths(ValueType):
     """A word or a path, or a list of these."""
 
     repeats = True
@@ -176,7 +176,7 @@ class Options:
     """The options of a conversion, beyond its recipe. `check` validates them."""
 
     labels: str | Path | Sequence[str | Path] = option(
-        Labels(),
+        Paths(),
         "auto",
         "Where labels come from. folder: each file's folder. A CSV or JSONL file: its row for "
         "each file. none: no labels. auto, the default: metadata.csv, .jsonl or .parquet, "

@@ -366,7 +366,7 @@ def _delete_format_2(target: Target) -> None:
 # --- what a manifest says of a dataset ---
 
 
-def manifest_of(
+def new_manifest(
     layout: Layout,
     recipe: Json,
     parts: dict[str, str],

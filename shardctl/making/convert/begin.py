@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from shardctl.errors import DatasetError
 from shardctl.making.commit.commit import sweep, upgrade_format_2
@@ -12,7 +13,7 @@ from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.conversion_plan import RESUMED, PlannedJob, plan_job, write_plan
 from shardctl.making.convert.decision import Decision, followed, job_name
 from shardctl.making.convert.estimate import announce, refuse_full_disk
-from shardctl.making.convert.previous import DatasetReplacedError
+from shardctl.making.convert.previous import DatasetReplacedError, PreviousDataset
 from shardctl.making.convert.result import ConvertResult
 from shardctl.making.plan.fingerprint import fingerprint
 from shardctl.system.files import naming_the_path
@@ -23,15 +24,15 @@ def plan_only(inputs: Inputs, decision: Decision) -> ConvertResult:
     write."""
     conversion = inputs.conversion
     conversion.target.check_writable()
-    planned = _unfinished_job(inputs, decision)
-    planned = planned or plan_job(inputs, followed(inputs, decision), inputs.scratch)
+    before, folder = followed(inputs, decision), conversion.staging.path(job_name(inputs, decision))
+    planned = _unfinished_job(inputs, folder, before) or plan_job(inputs, before, inputs.scratch)
     job, expected = planned.job, announce(planned)
     refuse_full_disk(planned, expected)
     facts = (expected.rows, expected.shards, expected.bytes, 0, conversion.seconds, 0.0)
     return ConvertResult(
         "planned",
         *facts,
-        fingerprint(inputs.parts),
+        fingerprint(inputs.fingerprint_parts),
         estimate=expected,
         notices=tuple(job.notices),
         warnings=tuple(job.warnings),
@@ -54,13 +55,13 @@ def begin_job(
     with contextlib.suppress(*gives_way):  # damaged or not
         if upgrade_format_2(target, held):  # the inputs were listed beside the old one
             raise DatasetReplacedError
-    folder = conversion.staging.path(job_name(inputs, decision))
+    before, folder = followed(inputs, decision), conversion.staging.path(job_name(inputs, decision))
     if all_types:
         # the disk has its room before the plan asks for it
         sweep(target, held, [folder.name])
-    elif (resumed := _unfinished_job(inputs, decision)) is not None:
+    elif (resumed := _unfinished_job(inputs, folder, before)) is not None:
         return resumed
-    planned = plan_job(inputs, followed(inputs, decision), folder, all_types)
+    planned = plan_job(inputs, before, folder, all_types)
     refuse_full_disk(planned, announce(planned))
     # a plan takes its time, and what is taken away now must not be the work of one that has taken
     # over
@@ -74,14 +75,15 @@ def begin_job(
     return planned
 
 
-def _unfinished_job(inputs: Inputs, decision: Decision) -> PlannedJob | None:
-    """Return the unfinished job that was decided on, None for a new one. Raises DatasetError where
-    that would throw away finished shards of another one."""
-    conversion, previous = inputs.conversion, followed(inputs, decision)
-    folder = conversion.staging.path(job_name(inputs, decision))
-    if not conversion.options.overwrite and previous is None:
-        refuse_to_discard(conversion.staging, folder, inputs.parts, inputs.recipe)
+def _unfinished_job(
+    inputs: Inputs, folder: Path, before: PreviousDataset | None
+) -> PlannedJob | None:
+    """Return the unfinished job in a folder, which updates the dataset `before`; None for a new
+    one. Raises DatasetError where that would throw away finished shards of another one."""
+    conversion = inputs.conversion
+    if not conversion.options.overwrite and before is None:
+        refuse_to_discard(conversion.staging, folder, inputs.fingerprint_parts, inputs.recipe)
     job = unfinished(folder, inputs.bases, inputs.recipe)
-    if job is None or job.digest_before != ("" if previous is None else previous.digest):
+    if job is None or job.digest_before != ("" if before is None else before.digest):
         return None
-    return PlannedJob(job, inputs, inputs.listing, RESUMED, previous)
+    return PlannedJob(job, inputs, inputs.listing, RESUMED, before)

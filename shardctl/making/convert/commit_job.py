@@ -28,7 +28,7 @@ MUCH_KEPT = 0.1
 notice."""
 
 
-def written_manifest(
+def manifest_of_earlier_call(
     job: DatasetJob, target: Target, keep: int | None, max_rejects: str | int | None
 ) -> Manifest | None:
     """Return the manifest of a job whose tables an earlier call has written, which keeps as many

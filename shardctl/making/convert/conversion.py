@@ -21,7 +21,7 @@ from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.discover import settle_kind
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import DatasetReplacedError, PreviousDataset, refuse_written
-from shardctl.making.options import Labels, Options, chosen_options
+from shardctl.making.options import Options, Paths, chosen_options
 from shardctl.making.paths import check_copies_folder, check_sources, destination_of
 from shardctl.making.plan.fingerprint import (
     VERSIONS,
@@ -80,7 +80,7 @@ class ConvertRequest:
         options: Mapping[str, Any],
     ) -> ConvertRequest:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
-        Labels().check("the source", src)
+        Paths().check("the source", src)
         several = [src] if isinstance(src, str | Path) else src
         if not all(map(str, several)):
             raise UsageError("the source is a path; it is ''")
@@ -233,8 +233,7 @@ class Inputs:
     target when they were listed, None for none.
 
     `recipe` is complete: the sources have decided what it leaves open. `sources` are their absolute
-    paths or URLs. `bases` are the folders that paths are relative to. `parts` are those of the
-    fingerprint. `scratch` is a folder for what a plan needs.
+    paths or URLs. `bases` are the folders that paths are relative to. `scratch` is a folder for what a plan needs.
     """
 
     conversion: Conversion
@@ -244,7 +243,7 @@ class Inputs:
     listing: Listing
     sources: list[str]
     bases: tuple[SourceBase, ...]
-    parts: dict[str, str]
+    fingerprint_parts: dict[str, str]
     scratch: Path
 
     @property

@@ -179,7 +179,7 @@ class PlannedJob:
     """A job that this call has planned, or an earlier one, and the `listing` of its inputs.
 
     `status` is that of the result. `previous` is the dataset that the job updates, None for a new
-    one. What is planned now has the `draft` and the `parts` of its shards.
+    one. What is planned now has the `draft` and the `shard_parts`.
     """
 
     job: DatasetJob
@@ -188,7 +188,7 @@ class PlannedJob:
     status: str
     previous: PreviousDataset | None
     draft: Draft | None = None
-    parts: Sequence[ShardParts] = ()
+    shard_parts: Sequence[ShardParts] = ()
 
     @property
     def is_resumed(self) -> bool:
@@ -257,7 +257,7 @@ def plan_job(
 def write_plan(planned: PlannedJob) -> list[str]:
     """Write the tables of a job that is planned now, with what is known of records of the dataset
     that it updates. Return warnings."""
-    job, draft, parts, before = planned.job, planned.draft, planned.parts, planned.previous
+    job, draft, parts, before = planned.job, planned.draft, planned.shard_parts, planned.previous
     assert draft is not None, "it is planned now"
     folder, stays = job.folder, draft.stays
     if before is None:
@@ -281,7 +281,8 @@ def write_plan(planned: PlannedJob) -> list[str]:
 
 @dataclass(frozen=True)
 class Stays:
-    """What an update keeps of the dataset that is there.
+    """What an update keeps of the dataset that is there: units stay in their shards, also where they
+    have changed, and a shard is kept where all of its units are as they were.
 
     `rows` are the rows of the old plan whose units stay in their shards (JOB_PLAN_SCHEMA), with the
     numbers of files as they are listed now. `old_row` has the old row of each, -1 if its content has
@@ -348,7 +349,7 @@ def job_of(
         draft.labelling.by_field,
         planner.draw,
         inputs.rules.shuffle,
-        parts=inputs.parts,
+        parts=inputs.fingerprint_parts,
         beside=listing.digest_beside,
         label_states=listing.label_states,
         notices=listing.notices,

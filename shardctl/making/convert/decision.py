@@ -56,11 +56,11 @@ def decide(inputs: Inputs) -> Decision:
     there, options = inputs.manifest, inputs.conversion.options
     if there is None or options.overwrite:
         return Decision.MAKE
-    verdict = verdict_on(there.fingerprint_parts, inputs.parts)
+    verdict = verdict_on(there.fingerprint_parts, inputs.fingerprint_parts)
     if verdict == "up-to-date" and not (options.update and tuple(inputs.sources) != there.sources):
         return Decision.NOTHING
     if not (options.update or options.append):
-        differs = difference(there.fingerprint_parts, inputs.parts)
+        differs = difference(there.fingerprint_parts, inputs.fingerprint_parts)
         found = between_settings(there, inputs)
         more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         if found:
@@ -74,7 +74,7 @@ def decide(inputs: Inputs) -> Decision:
 
 def job_name(inputs: Inputs, decision: Decision) -> str:
     """Return the name of the folder of the job: one there that follows the same dataset is resumed."""
-    return fingerprint(inputs.parts) + (UPDATING if decision is Decision.FOLLOW else "")
+    return fingerprint(inputs.fingerprint_parts) + (UPDATING if decision is Decision.FOLLOW else "")
 
 
 def job_names(inputs: Inputs) -> set[str]:
@@ -132,7 +132,7 @@ def _refuse_to_follow(inputs: Inputs, there: Manifest) -> None:
     date."""
     options, shown = inputs.conversion.options, inputs.conversion.folder.shown()
     refuse_written(inputs.conversion.folder.text, there)
-    if refused := _why_not_followed(there.fingerprint_parts, inputs.parts):
+    if refused := _why_not_followed(there.fingerprint_parts, inputs.fingerprint_parts):
         raise DatasetError(notice(refused[0], dataset=shown, **refused[1]))
     moved = [SourceRoot.of(old).recorded for old in options.moved_from]
     if options.append:
@@ -266,7 +266,7 @@ class Explanation:
 
 def explain(inputs: Inputs, manifest: Manifest) -> Explanation:
     """Compare a conversion with the dataset that is there."""
-    folder, listing, parts = inputs.conversion.folder, inputs.listing, inputs.parts
+    folder, listing, parts = inputs.conversion.folder, inputs.listing, inputs.fingerprint_parts
     folder = dataset_of(manifest, folder)
     before = manifest.fingerprint_parts
     differ = differing_parts(before, parts)

@@ -27,8 +27,10 @@ def use_existing(inputs: Inputs) -> ConvertResult:
     with conversion.staying(manifest):
         target.refuse_lost_files(manifest)
     refuse_many_rejects(conversion.folder, manifest, options.max_rejects)
-    if manifest.fingerprint != fingerprint(inputs.parts):
-        before, now = (of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.parts))
+    if manifest.fingerprint != fingerprint(inputs.fingerprint_parts):
+        before, now = (
+            of.get(VERSIONS, "") for of in (manifest.fingerprint_parts, inputs.fingerprint_parts)
+        )
         inputs.listing.note("other-versions", changes=version_changes(before, now))
     if has_some_rejects(manifest):
         target.fetch_dataset()

@@ -45,7 +45,7 @@ from shardctl.making.commit.jobs import (
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.begin import begin_job
 from shardctl.making.convert.build import build_shards, telling_what_is_done
-from shardctl.making.convert.commit_job import commit_job, refuse_many, written_manifest
+from shardctl.making.convert.commit_job import commit_job, manifest_of_earlier_call, refuse_many
 from shardctl.making.convert.conversion import Conversion, ConvertRequest
 from shardctl.making.convert.estimate import announce
 from shardctl.making.convert.listener import Listener
@@ -56,7 +56,7 @@ from shardctl.making.convert.run import with_inputs
 from shardctl.making.convert.write_tables import (
     Provenance,
     provenance_of,
-    write_dataset,
+    write_generation,
 )
 from shardctl.making.options import IF_RUNNING, Options, Part, reject_limit
 from shardctl.making.paths import check_sources, destination_of
@@ -375,7 +375,7 @@ def _finish(
     before = before_of(job, target)
     target.entrust(job, held)
     target.fetch_done(job, np.ones(job.shards, bool))
-    made = written_manifest(job, target, parted.closing.keep, max_rejects)
+    made = manifest_of_earlier_call(job, target, parted.closing.keep, max_rejects)
     if made is None:
         _refuse_missing(job, parted, target, shown.counter(Phase("checking", "shards")))
         shown.close()
@@ -384,7 +384,7 @@ def _finish(
     status = "created" if there is None else "updated"
     with telling_what_is_done(job):
         if made is None:
-            made = write_dataset(
+            made = write_generation(
                 job, parted.closing, before, target, shown.counter(Phase("finishing", "shards"))
             )
             refuse_many(made, max_rejects)

@@ -19,7 +19,7 @@ from shardctl.making.convert.build import build_shards, telling_what_is_done
 from shardctl.making.convert.commit_job import (
     checking_pool,
     commit_job,
-    written_manifest,
+    manifest_of_earlier_call,
 )
 from shardctl.making.convert.conversion import Conversion, ConvertRequest, Inputs, list_inputs
 from shardctl.making.convert.conversion_plan import PlannedJob, retrying_with_all_types
@@ -29,7 +29,7 @@ from shardctl.making.convert.existing import use_existing
 from shardctl.making.convert.listener import Listener, metered
 from shardctl.making.convert.previous import DatasetReplacedError
 from shardctl.making.convert.result import ConvertResult, explained, finished
-from shardctl.making.convert.write_tables import provenance_of, write_dataset
+from shardctl.making.convert.write_tables import provenance_of, write_generation
 from shardctl.making.shards import engines
 from shardctl.system.scratch import scratch_folder
 
@@ -97,7 +97,7 @@ def _convert(inputs: Inputs, decision: Decision, held: WriteLease) -> ConvertRes
         job, samples = planned.job, 0
         with checking_pool(planned) as checks:
             keep, most = options.keep_generations, options.max_rejects
-            manifest = written_manifest(job, target, keep, most)
+            manifest = manifest_of_earlier_call(job, target, keep, most)
             if manifest is None:
                 samples, manifest = _build(planned, held)
             commit_job(job, manifest, planned.previous, target, held, most, checks)
@@ -124,7 +124,7 @@ def _build(planned: PlannedJob, held: WriteLease) -> tuple[int, Manifest]:
         seconds = conversion.seconds if previous is None and not is_resumed else None
         provenance = provenance_of(planned.inputs, previous, seconds)
         try:
-            return samples, write_dataset(job, provenance, previous, target)
+            return samples, write_generation(job, provenance, previous, target)
         except InputError:  # the sources hold no records: there is nothing to go on with
             sweep(target, held, [job.folder.name])
             raise

@@ -25,7 +25,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NOTHING_PRUNED, Pruned, marked
 from shardctl.images.codecs import backend
-from shardctl.making.commit.commit import manifest_of, new_generation
+from shardctl.making.commit.commit import new_generation, new_manifest
 from shardctl.making.commit.jobs import clear_partial_files
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.commit.target import Target
@@ -89,7 +89,7 @@ def tables_of(job: DatasetJob, target: Target, manifest: Manifest) -> LocalFolde
     return LocalFolder(new_generation(target, job.id), url)
 
 
-def write_dataset(
+def write_generation(
     job: DatasetJob,
     provenance: Provenance,
     before: PreviousDataset | None,
@@ -122,7 +122,7 @@ def write_dataset(
 
     new, states = new_generation(target, job.id), marked(job.files, job.beside, job.label_states)
     facts = join_markers(of_dataset, new, settings, done, lines, None, True, states, pruned)
-    made = manifest_of(
+    made = new_manifest(
         of_dataset.layout,
         of_dataset.recipe.to_json(),
         of_dataset.parts,

@@ -346,7 +346,7 @@ class ShardBuilder(ShardInMaking):
 
     def marker(self) -> ShardMarker:
         """Return what is in the shard, once its file is closed."""
-        rows, facts = self.rows, self.shard.facts
+        rows, facts = self.rows, self.writer.facts
         jpegs = record_of_jpegs(rows.jpegs) if self.job.keeps_sources else None
         counts = ShardCounts(
             dict(self.labels),

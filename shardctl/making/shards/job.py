@@ -583,7 +583,7 @@ class Job:
         return known
 
     @cached_property
-    def previous(self) -> PreviousSamples | None:
+    def samples_before(self) -> PreviousSamples | None:
         """What is taken from the dataset that the job brings up to date; None for nothing."""
         from shardctl.making.shards.previous_samples import REUSED, PreviousSamples  # an update
 

@@ -231,8 +231,8 @@ class UnitOutcome:
 
 
 class ShardInMaking:
-    """A shard that is being built, and the unit that is worked on, with its outcome. `shard` writes
-    it.
+    """A shard that is being built, and the unit that is worked on, with its outcome. `writer`
+    writes it.
 
     `reject` is given each reject, `look` each image before it is decoded. `images` finds those of
     the records of tables, where they have some.
@@ -256,12 +256,12 @@ class ShardInMaking:
         planned_shard: PlannedShard,
         progress: WorkerProgress,
         hints: RetryHints,
-        shard: ShardWriter,
+        writer: ShardWriter,
         reject: Callable[[Reject], object],
         look: Callable[[Opened], None] = lambda opened: None,
     ) -> None:
         self.job, self.planned_shard = job, planned_shard
-        self.progress, self.hints, self.shard = progress, hints, shard
+        self.progress, self.hints, self.writer = progress, hints, writer
         self.pipeline = SamplePipeline(
             job.recipe,
             job.layout,
@@ -270,7 +270,7 @@ class ShardInMaking:
             look=look,
             recorded=job.recorded,
         )
-        rows = shard, self.pipeline.settle, progress
+        rows = writer, self.pipeline.settle, progress
         self.rows = (
             Rows(*rows)
             if job.whole or job.shuffle is None

@@ -137,11 +137,11 @@ def _build_once(
 def _divided(builder: ShardBuilder) -> tuple[list[PreviousUnits], Numbers]:
     """Return what a shard takes from the dataset before, and the units that are made anew, by their
     rows of the plan: (units,)."""
-    previous, first = builder.job.previous, builder.planned_shard.first_unit
+    before, first = builder.job.samples_before, builder.planned_shard.first_unit
     taken, anew = list[PreviousUnits](), np.ones(builder.planned_shard.units, bool)
-    if previous is not None and not builder.hints.anew:
+    if before is not None and not builder.hints.anew:
         lost = np.array([unit for unit, _ in builder.hints.lost], np.int64)
-        for each in previous.units(first, len(anew)):
+        for each in before.units(first, len(anew)):
             if not np.any((lost >= each.number) & (lost < each.end)):
                 taken.append(each)
                 anew[each.number - first : each.end - first] = False

@@ -30,7 +30,7 @@ from shardctl.loader.dataset import Dataset, checked_arguments, open_dataset, op
 from shardctl.loader.loader import Loader, LoaderStats, refuse_other_order
 from shardctl.loader.options import LoaderOptions
 from shardctl.loader.stream import Selection, sums
-from shardctl.making.commit.commit import manifest_of
+from shardctl.making.commit.commit import new_manifest
 from shardctl.making.shards.job import marker_path
 from shardctl.making.shards.marker import read_marker
 from shardctl.system.arguments import whole_number
@@ -71,7 +71,7 @@ class FinishedPart(Shards):
         reader = ShardReader(self.folder, shards[0].path)
         rows, size = sum(each.rows for each in shards), sum(each.bytes for each in shards)
         facts = SplitFacts(split or reader.info["split"], rows, len(shards), size)
-        self.manifest = manifest_of(reader.layout, recipe, {}, (facts,))
+        self.manifest = new_manifest(reader.layout, recipe, {}, (facts,))
         rows_of_table = [each.row() for each in shards]
         table = ShardTable(self.folder, pa.Table.from_pylist(rows_of_table, SHARDS_SCHEMA))
         self._take(table, range(len(shards)))

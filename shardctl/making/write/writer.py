@@ -41,7 +41,7 @@ from shardctl.format.tables import (
 )
 from shardctl.format.update_state import NO_COUNTS
 from shardctl.images.codecs.image import to_rgb
-from shardctl.making.commit.commit import NewGeneration, manifest_of
+from shardctl.making.commit.commit import NewGeneration, new_manifest
 from shardctl.making.commit.tables import writing_tables
 from shardctl.making.plan.fingerprint import WRITTEN_PART
 from shardctl.making.plan.splits import Draw, SplitRule, check_split_name
@@ -261,7 +261,7 @@ def finish(
     facts = write_tables(
         tables, entries, Making(layout.to_json(), layout.fields(), recipe, settings, parts)
     )
-    manifest = manifest_of(
+    manifest = new_manifest(
         layout,
         recipe,
         parts,
