@@ -122,7 +122,9 @@ def test_an_update_follows_inputs_and_nothing_else(part):
 def test_versions_that_may_give_other_values_are_refused_by_an_update():
     with pytest.raises(DatasetError, match="other versions made it"):
         decided(manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"), update=True)
-    with pytest.raises(DatasetError, match="inputs; use --overwrite"):  # and not --update
+    with pytest.raises(
+        DatasetError, match=r"inputs, and was made by other versions \(numpy 1.0 → 2.0\); use --o"
+    ):
         decided(manifest(inputs="others", versions="numpy 1.0, pyarrow 20.0"))
     same = manifest(inputs="others", versions="numpy 2.0, pyarrow 19.0")
     assert decided(same, update=True) is Decision.FOLLOW

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedWriter
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,7 @@ class LooseFiles:
 
     def __init__(self, work: Work, piece: str, sink: HashingFile) -> None:
         self._work, self._piece, self._sink = work, piece, sink
+        self.lines = BufferedWriter(sink)
         self._files = self._bytes = 0
 
     def write(self, name: str, data: bytes) -> None:
@@ -119,7 +121,7 @@ class LooseFiles:
             path = self._work.path(name)
             with naming_the_path(path):
                 path.write_bytes(data)
-        self._sink.write(f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode())
+        self.lines.write(f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n".encode())
         self._files += 1
         self._bytes += len(data)
 
@@ -140,7 +142,9 @@ def writing(work: Work, within: str) -> Iterator[LooseFiles]:
     on disk."""
     piece = f"{within}/{MARK}{work.name}.files"  # no other name begins so
     with replacing(work.piece(piece)) as sink:
-        yield LooseFiles(work, piece, sink)
+        loose = LooseFiles(work, piece, sink)
+        yield loose
+        loose.lines.detach()  # what is left is written
     os.sync()  # all files at once: to wait for the disk after each would take most of the time
 
 

@@ -65,6 +65,9 @@ def decide(inputs: Inputs) -> Decision:
         more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         if found:
             differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+        _, why = _why_not_followed(there.fingerprint_parts, inputs.fingerprint_parts) or ("", {})
+        if "changes" in why:
+            differs = f"{differs}, and was made by other versions ({why['changes']})"
         which = "differs-update" if verdict == "update" else "differs"
         shown = inputs.conversion.folder.shown()
         raise DatasetError(notice(which, dataset=shown, differs=differs))
