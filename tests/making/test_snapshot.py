@@ -295,7 +295,7 @@ def test_the_first_rank_makes_it_and_the_others_wait(source, tmp_path):
 
 @pytest.mark.thorough
 def test_where_the_one_that_makes_it_is_killed_another_goes_on(source, tmp_path, out):
-    """Twice: first the first rank, then the one that has taken over. Nothing that was done is
+    """Twice: the one that has begun, then the one that has taken over. Nothing that was done is
     lost."""
     with ranks(4, source, out, tmp_path) as processes:
         killed: list[int] = []
@@ -307,7 +307,6 @@ def test_where_the_one_that_makes_it_is_killed_another_goes_on(source, tmp_path,
             assert builder is not None
             os.kill(builder, signal.SIGKILL)
             killed.append(builder)
-        assert killed[0] == processes[0].pid
         left = [process for process in processes if process.pid not in killed]
         ended = [process.communicate(timeout=60) for process in left]
     assert [process.returncode for process in left] == [0, 0], ended
