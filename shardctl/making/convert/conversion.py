@@ -233,7 +233,8 @@ class Inputs:
     target when they were listed, None for none.
 
     `recipe` is complete: the sources have decided what it leaves open. `sources` are their absolute
-    paths or URLs. `bases` are the folders that paths are relative to. `scratch` is a folder for what a plan needs.
+    paths or URLs. `bases` are the folders that paths are relative to. `scratch` is a folder for what
+    a plan needs.
     """
 
     conversion: Conversion

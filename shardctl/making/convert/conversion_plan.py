@@ -209,10 +209,10 @@ def plan_job(
 ) -> PlannedJob:
     """Plan the conversion, whose job will be in `folder`, once some records were tried.
 
-    `before` is the dataset that is brought up to date, None for none: what it records tells what
-    the new ones will be, and none is tried. With `all_types` the types of
-    fields are found in all records; without, in some of them, and only where these do not show all,
-    in all. Raises InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
+    `before` is the dataset that is brought up to date, None for none. An update tries no records:
+    that dataset tells what they cost. With `all_types` the types of fields are found in all
+    records; without, in some of them, and only where these do not show all, in all. Raises
+    InputError, TooManyRejectsError, and TypesDifferError with `all_types`.
     """
     options, files = inputs.conversion.options, _new_files(inputs)
     draft, why = None, "new records have other types"
@@ -281,8 +281,8 @@ def write_plan(planned: PlannedJob) -> list[str]:
 
 @dataclass(frozen=True)
 class Stays:
-    """What an update keeps of the dataset that is there: units stay in their shards, also where they
-    have changed, and a shard is kept where all of its units are as they were.
+    """What an update keeps of the dataset that is there. A unit stays in its shard, also where the
+    unit has changed. A shard is kept as it is where none of its units has changed or gone.
 
     `rows` are the rows of the old plan whose units stay in their shards (JOB_PLAN_SCHEMA), with the
     numbers of files as they are listed now. `old_row` has the old row of each, -1 if its content has

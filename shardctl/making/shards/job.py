@@ -263,7 +263,8 @@ class ShardTask:
 @dataclass(frozen=True)
 class Probe:
     """What a few records pushed through the recipe showed, or the dataset that is updated: the
-    layout of the shards, and what a sample costs. The shape that all images share is known when the markers are joined.
+    layout of the shards, and what a sample costs. The shape that all images share is known when the
+    markers are joined.
 
     All figures are averages. A sample takes `sample_bytes` in a shard, and a shard without samples
     has `shard_bytes`. A record has `record_bytes` (0: not known), and takes `record_seconds`. A
@@ -352,8 +353,7 @@ J = TypeVar("J", bound="Job")
 @dataclass(frozen=True)
 class Job:
     """What a worker needs to build any shard. `folder` has its plan, and what became of each shard.
-    The shards themselves are among those of the dataset from the beginning, where no manifest names
-    them before the commit.
+    New shards lie among those of the dataset. No manifest names them before the commit.
 
     `fields`, `by_field` and `draw` say how files of many records are read (RecordReading).
     `shuffle` is the seed of the order, None where it is that of the inputs. `recorded` says that
