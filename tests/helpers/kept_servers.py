@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from warm import WARM
+
 from shardctl.system.processes import pool
 from shardctl.system.processes.forkserver import ForkServer, start_server
 
@@ -71,7 +73,7 @@ class KeptServers:
             if server.circumstances == now and not server.gone:
                 self.idle.remove(server)
                 return server
-        return KeptServer(start_server(module, memory), now, self.idle)
+        return KeptServer(start_server(WARM.get(module, module), memory), now, self.idle)
 
     def end(self) -> None:
         while self.idle:

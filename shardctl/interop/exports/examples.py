@@ -301,10 +301,10 @@ class TfRecord(ExampleExport):
         crc32c()
 
     def write(self, work: Work) -> PartResult:
-        """Write one file; none if no sample was chosen of the shard."""
+        """Write one file, which has no records if no sample was chosen of the shard."""
         name = f"{work.name}.tfrecord{COMPRESSED[self.compression]}"
         samples, facts = write_records(work.batches(), work.fields, work.folder / name)
-        return PartResult(samples, {name: facts} if samples else {})
+        return PartResult(samples, {name: facts})
 
 
 def write_records(
@@ -340,7 +340,7 @@ class ArrayRecord(ExampleExport):
         _module()
 
     def write(self, work: Work) -> PartResult:
-        """Write one file; none if no sample was chosen of the shard."""
+        """Write one file, which has no records if no sample was chosen of the shard."""
         name = f"{work.split}-{work.number:05d}-of-{work.of:05d}.array_record"
         unfinished = work.folder / f"{name}.unfinished"
         samples = 0
@@ -360,7 +360,7 @@ class ArrayRecord(ExampleExport):
                 os.fsync(file.fileno())
             facts = FileFacts(unfinished.stat().st_size, sha256_of(unfinished))
             unfinished.rename(work.folder / name)
-        return PartResult(samples, {name: facts} if samples else {})
+        return PartResult(samples, {name: facts})
 
 
 def _module() -> Any:

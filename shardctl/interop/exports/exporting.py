@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from shardctl.interop.exports.base import (
     Done,
     Export,
     Source,
+    Written,
     store_of,
 )
 from shardctl.interop.exports.job import ExportJob, chosen_export, write_parts
@@ -220,7 +221,7 @@ def export(
             discard_others(writer.folder, staging.path)
             with _kept_if_of_use(job, staging, writer):
                 with counting(progress, "samples", "exporting") as report:
-                    written = write_parts(job, staging, workers, report)
+                    written = _of_used_splits(write_parts(job, staging, workers, report))
                 try:
                     source.check_unchanged()
                 except DatasetError:  # what was written is of no use then
@@ -309,6 +310,13 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         if is_kept:
             raise type(error)(f"{error}. {state}") from error
         raise
+
+
+def _of_used_splits(written: Written) -> Written:
+    """Return what was written of each part, without the files of splits that have no samples:
+    Hugging Face and TFDS refuse them."""
+    used = {part.split for part, each in written if each.samples}
+    return [(p, each if p.split in used else replace(each, files={})) for p, each in written]
 
 
 def _complete(job: ExportJob, staging: Staging, done: Done) -> Description:

@@ -57,7 +57,7 @@ class Parquet(Export):
         )
 
     def write(self, work: Work) -> PartResult:
-        """Write one file; none if no sample was chosen of the shard."""
+        """Write one file, which has no rows if no sample was chosen of the shard."""
         from pyarrow import parquet
 
         name = f"{FOLDER}/{work.split}-{work.number:05d}-of-{work.of:05d}.parquet"
@@ -86,7 +86,7 @@ class Parquet(Export):
                 ):
                     writer.write_table(group, row_group_size=len(group))
                     rows += len(group)
-        return PartResult(rows, {name: sink.facts} if rows else {})
+        return PartResult(rows, {name: sink.facts})
 
     def finish(self, done: Done) -> dict[str, FileFacts]:
         """Write litdata/SPLIT/index.json: the list of files with which LitData reads them in this
@@ -106,6 +106,7 @@ class Parquet(Export):
                     "filename": file.removeprefix(f"{FOLDER}/"),
                 }
                 for each in of_split
+                if each.samples
                 for file, facts in each.files.items()
             ]
             if chunks:

@@ -4,6 +4,7 @@ classes, schema and every value."""
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -108,6 +109,16 @@ def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path, ou
         with pytest.raises(InputError, match=message):
             convert(out, tmp_path / "back")
         assert [finding.kind for finding in check(out, 0).findings] == ["unreadable"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_export_of_which_a_shard_and_a_split_have_no_samples_is_whole(form, tmp_path, out):
+    samples = {name: [{"key": f"{name}{n}", "text": "t"} for n in range(4)] for name in "ab"}
+    shardctl.write(tmp_path / "in", samples, samples_per_shard=2)
+    export(tmp_path / "in", out, form, where="key == 'b3'")
+    assert check(out, 0).ok
+    assert [path for path in out.rglob("*") if re.search(r"\ba-0", path.name)] == []
+    assert [sample["key"] for sample in shardctl.open(back_from(out))] == ["b3"]
 
 
 @pytest.mark.parametrize("form", FORMS)
