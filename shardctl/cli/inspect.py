@@ -188,9 +188,12 @@ def inspect(target: str, output: Output, **given: Any) -> int:
 def _show(place: DatasetLocation, given: Given, output: Output) -> int:
     """Show what is in a dataset or a shard."""
     from shardctl.format.dataset_location import open_location, refuse_part_of_dataset
+    from shardctl.format.manifest import Manifest
 
     refuse_part_of_dataset(place)
     _check_options(place, given)
+    if not place.lone:
+        Manifest.load(place.folder)  # says why, if there is no dataset
     if "diff" in given:
         with open_location(given["diff"], "blocks") as other:
             return _show_differences(place, other, output)

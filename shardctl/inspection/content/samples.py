@@ -19,7 +19,6 @@ from shardctl.errors import DatasetError, InputError, StorageError, UsageError, 
 from shardctl.format.dataset_location import DatasetLocation
 from shardctl.format.dataset_tables import DatasetTables, RecordUnit, possible_names
 from shardctl.format.layout import Layout
-from shardctl.format.manifest import Manifest
 from shardctl.format.names import PLAN, shard_name
 from shardctl.format.roles import Objects
 from shardctl.format.tables import Reject, read_rejects
@@ -40,7 +39,7 @@ from shardctl.inspection.content.tokens import blocks_of_document, document_keys
 from shardctl.loader.blocks.column import Column
 from shardctl.loader.blocks.pictures import askable_headers, facts_of, headers_of
 from shardctl.loader.condition import Condition, kept_rows, parse_condition, quoted
-from shardctl.system.files import exists, make_folder, naming_the_path
+from shardctl.system.files import make_folder, naming_the_path
 from shardctl.system.folders import Folder
 from shardctl.system.text import counted, printable, similar
 
@@ -117,10 +116,8 @@ def samples_of_key(folder: Folder, key: str) -> list[StoredSample]:
 
     Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that
     have some of the document. Raises InputError, with near keys, for an unknown one, DatasetError
-    if there is no dataset.
+    if the dataset is damaged.
     """
-    if folder.local is not None and not exists(folder.local):
-        Manifest.load(folder)  # says that there is no such dataset
     stored = DatasetTables(folder)
     packed = packed_column(stored.manifest.roles) is not None
     planned = bool(stored.files.num_rows) and not stored.manifest.has_own_keys
