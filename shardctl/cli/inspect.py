@@ -172,11 +172,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     path = Path(target)
     refuse_text(path)
     refuse_export(path)
-    given = {
-        name: value
-        for name, value in given.items()
-        if value is not None and value is not False and (name, value) != ("columns", "")
-    }
+    given = {name: each for name, each in given.items() if each is not None and each is not False}
     if "columns" in given:
         given["columns"] = given["columns"].split(",")
     if is_foreign(path):

@@ -185,9 +185,9 @@ def _info(done: Done) -> Json:
     cannot read one without any."""
     splits = []
     for split, of_split in done.of_splits():
-        if not any(each.samples for each in of_split):
-            continue
         size = sum(facts.bytes for each in of_split for facts in each.files.values())
+        if not size:
+            continue
         splits.append(
             {
                 "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
