@@ -54,15 +54,8 @@ settings.load_profile("shardctl")
 
 
 gc.set_threshold(20_000, 20, 50)
-"""Objects are made faster than cycles of them: to look for these as often as usual takes 5 % of the
-time."""
-
-
-def pytest_collection_finish() -> None:
-    """Keep the collector from thousands of tests, which stay: each look at all of them takes
-    0.3 s. A command would thaw them (quick_imports)."""
-    gc.freeze()
-    gc.freeze = gc.unfreeze = lambda: None
+"""Thousands of tests are many objects that stay: to look through them as often as usual takes 5 %
+of the time."""
 
 
 def examples(count: int) -> settings:

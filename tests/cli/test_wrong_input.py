@@ -203,7 +203,6 @@ WRONG = r"""
 2 | convert https://example.com/a.jsonl out | download or copy all else to a folder
 3 | inspect in | in: not a dataset (it has no manifest.json); `shardctl convert in out` makes one
 3 | inspect redy | redy: no such dataset; did you mean ready?
-3 | inspect full --columns "" | no column ''
 3 | inspect redy --head 1 | redy: no such dataset; did you mean ready?
 3 | inspect redy --shard 0 | redy: no such dataset; did you mean ready?
 3 | cache ls absent | absent: no such folder

@@ -301,10 +301,10 @@ class TfRecord(ExampleExport):
         crc32c()
 
     def write(self, work: Work) -> PartResult:
-        """Write one file, which has no records if no sample was chosen of the shard."""
+        """Write one file; none if no sample was chosen of the shard."""
         name = f"{work.name}.tfrecord{COMPRESSED[self.compression]}"
         samples, facts = write_records(work.batches(), work.fields, work.folder / name)
-        return PartResult(samples, {name: facts})
+        return PartResult(samples, {name: facts} if samples else {})
 
 
 def write_records(
