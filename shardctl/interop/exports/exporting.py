@@ -313,8 +313,9 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
 
 
 def _of_used_splits(written: Written) -> Written:
-    """Return what was written of each part, without the files of splits that have no samples:
-    Hugging Face and TFDS refuse them. Files of tokens, which count something else, may be empty."""
+    """Return what was written of each part, without the files of splits that have no samples.
+    Hugging Face and TFDS refuse such splits. Exports of tokens count documents: their files may be
+    empty."""
     used = {part.split for part, each in written if each.samples or each.counts}
     return [(p, each if p.split in used else replace(each, files={})) for p, each in written]
 

@@ -189,7 +189,7 @@ def _flattened(column: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return a column in the type in which it is written (`nested`)."""
     if isinstance(column.type, pa.FixedShapeTensorType):
         return rows_of_tensors(column)
-    return column.cast(type_)
+    return column if column.type.equals(type_) else column.cast(type_)
 
 
 def _is_held(type_: pa.DataType) -> bool:
