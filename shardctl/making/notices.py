@@ -7,6 +7,9 @@ _SENTENCES = {
     # --- the list of the inputs ---
     # the kind is text, and there are files of tables
     "tables-left-out": "left out: {files}, which --kind table converts",
+    # images are changed, and nobody said how they are to be stored
+    "encoded-again": "stored as {store}, which loses a little of each image; --store png or raw keeps "
+    "the pixels",
     # a link leads nowhere, or a folder may not be entered
     "unreachable": "left out: {files}, which cannot be reached",
     # --lenient-labels, and a labels file names files that are not there
@@ -307,7 +310,8 @@ _SENTENCES = {
     "shardctl has lost its fingerprint; use --overwrite",
     # refusal: --update with another recipe
     "other-settings": "{dataset}: cannot be brought up to date, since this conversion differs in "
-    "its {differs}; use the same options and code (--explain says more), or --overwrite",
+    "its {differs}; leave all options but --update out, which takes those of the dataset, or use "
+    "--overwrite",
     # refusal: --update by another Pillow
     "made-by-other-versions": "{dataset}: cannot be brought up to date, since other versions made "
     "it ({changes}); use those, or --overwrite",

@@ -345,8 +345,8 @@ class Options:
         Flag(),
         False,
         "Bring the dataset at DST up to date: shards with changed or deleted inputs are built "
-        "again; new inputs fill empty shards, the last one, then new ones. Without a dataset, make "
-        "one.",
+        "again; new inputs fill empty shards, the last one, then new ones. Alone, it takes the "
+        "recipe, labels and splits of DST. Without a dataset, make one.",
         heading=TARGET,
         brief="follow changes of the source",
     )

@@ -69,6 +69,8 @@ def expect_as_fresh(source: Path, out: Path, fresh: Path, **options: Any) -> Non
     convert(source, fresh, **options)
     assert samples_of(out) == samples_of(fresh)
     assert convert(source, out, **options).status == "up-to-date"
+    alone = shardctl.convert(source, out, update=True, workers=0, progress=False)
+    assert alone.status == "up-to-date"  # with the recipe, labels and splits of the dataset
     one, other = (json.loads((root / "manifest.json").read_text()) for root in (out, fresh))
     for name in (
         "samples",

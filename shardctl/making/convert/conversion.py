@@ -14,13 +14,14 @@ from typing import Any
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import STAGING, UPDATE, Json
+from shardctl.format.names import FILES, STAGING, UPDATE, Json
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
 from shardctl.making.commit.target import Target, WriteLease
 from shardctl.making.convert.discover import settle_kind
 from shardctl.making.convert.listener import Listener
 from shardctl.making.convert.previous import DatasetReplacedError, PreviousDataset, refuse_written
+from shardctl.making.notices import notice
 from shardctl.making.options import Options, Paths, chosen_options
 from shardctl.making.paths import check_copies_folder, check_sources, destination_of
 from shardctl.making.plan.fingerprint import (
@@ -54,13 +55,28 @@ from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_files.reading import options_of
+
+SETTINGS = (
+    "labels",
+    "lenient_labels",
+    "drop_columns",
+    "boxes_outside",
+    "annotation_frame",
+    "yolo_task",
+    "split",
+    "shuffle",
+    "shard_size",
+    "samples_per_shard",
+)
+"""Options beside the recipe that say what is in a dataset, but for the names of the classes."""
 
 
 @dataclass(frozen=True)
 class ConvertRequest:
     """The arguments of a conversion, checked: nothing of the sources is read, and they need not be
-    there. `recipe` is as it was given: it may leave to the sources what
-    they hold.
+    there. `recipe` is as it was given: it may leave to the sources what they hold. `files` is the
+    folder of the files that the recipe of a dataset names.
 
     The dataset goes to `destination`, a URL or an absolute path.
     """
@@ -70,6 +86,7 @@ class ConvertRequest:
     recipe: Mapping[str, Any]
     options: Options
     split: SplitRule
+    files: Path | None = None
 
     @classmethod
     def of(
@@ -105,6 +122,26 @@ class ConvertRequest:
                 )
             check_copies_folder(Path(chosen.copy_rejects), destination, roots)
         return cls(tuple(roots), destination, given, chosen, split)
+
+    @property
+    def follows_alone(self) -> bool:
+        """Whether it brings a dataset up to date, and says nothing of what is to be in it."""
+        options, nothing = self.options, Options()
+        return (options.update or options.append) and not (
+            self.recipe
+            or any(getattr(options, name) != getattr(nothing, name) for name in SETTINGS)
+        )
+
+    def as_made(self, target: Target) -> ConvertRequest:
+        """Return the request with the recipe and the settings of the dataset at a target, if there
+        is one."""
+        if (manifest := target.manifest()) is None:
+            return self
+        target.fetch_files(manifest.own_files)
+        files = dataset_of(manifest, target.folder).path(FILES).parent
+        options = replace(self.options, **options_of(manifest.settings))
+        split = SplitRule.parse(options.split)
+        return replace(self, recipe=manifest.recipe, options=options, split=split, files=files)
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""
@@ -353,11 +390,13 @@ def _complete_recipe(conversion: Conversion, walked: Walked) -> tuple[Recipe, li
     """Return the recipe with what the sources decide, and notices of that."""
     request = conversion.request
     given, notices = settle_kind(request.recipe, walked, conversion.engine, request.labels)
-    recipe = Recipe.from_json(given)
+    recipe = Recipe.from_json(given, request.files)
     for step in recipe.reading:  # a conversion does none, and only sees that it can be
         if isinstance(step.loaded(), GroupTransform):
             name = step.settings()["target"]
             raise UsageError(f"{name} is a class: put it under [[transform]]")
     if recipe.kind == "image":
         backend.require_one()
+    if "store" not in given and recipe.store is not None and recipe.store.name == "jpeg":
+        notices = [*notices, notice("encoded-again", store=recipe.store)]
     return recipe, notices

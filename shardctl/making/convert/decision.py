@@ -60,11 +60,9 @@ def decide(inputs: Inputs) -> Decision:
     if verdict == "up-to-date" and not (options.update and tuple(inputs.sources) != there.sources):
         return Decision.NOTHING
     if not (options.update or options.append):
-        differs = difference(there.fingerprint_parts, inputs.fingerprint_parts)
-        found = between_settings(there, inputs)
-        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-        if found:
-            differs = f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
+        differs = _named(
+            difference(there.fingerprint_parts, inputs.fingerprint_parts), there, inputs
+        )
         _, why = _why_not_followed(there.fingerprint_parts, inputs.fingerprint_parts) or ("", {})
         if "changes" in why:
             differs = f"{differs}, and was made by other versions ({why['changes']})"
@@ -73,6 +71,15 @@ def decide(inputs: Inputs) -> Decision:
         raise DatasetError(notice(which, dataset=shown, differs=differs))
     _refuse_to_follow(inputs, there)
     return Decision.FOLLOW
+
+
+def _named(differs: str, there: Manifest, inputs: Inputs) -> str:
+    """Return the parts that differ, with some of the settings that do."""
+    found = between_settings(there, inputs)
+    if not found:
+        return differs
+    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    return f"{differs} ({printable('; '.join(map(str, found[:SHOWN])))}{more})"
 
 
 def job_name(inputs: Inputs, decision: Decision) -> str:
@@ -136,7 +143,10 @@ def _refuse_to_follow(inputs: Inputs, there: Manifest) -> None:
     options, shown = inputs.conversion.options, inputs.conversion.folder.shown()
     refuse_written(inputs.conversion.folder.text, there)
     if refused := _why_not_followed(there.fingerprint_parts, inputs.fingerprint_parts):
-        raise DatasetError(notice(refused[0], dataset=shown, **refused[1]))
+        which, why = refused
+        if "differs" in why:
+            why["differs"] = _named(why["differs"], there, inputs)
+        raise DatasetError(notice(which, dataset=shown, **why))
     moved = [SourceRoot.of(old).recorded for old in options.moved_from]
     if options.append:
         moved = inputs.sources[: len(there.sources)]

@@ -400,35 +400,33 @@ def show_recipe(root: Path) -> Json:
     }
 
 
-def _options(settings: Json) -> list[str]:
-    """Return the options of `convert` that gave these settings of a manifest; those that have their
-    defaults are left out."""
-    labels = settings.get("labels", "auto")
-    sources = [labels] if isinstance(labels, str) else list(labels)
-    given = [f"--labels {shlex.quote(str(source))}" for source in sources if sources != ["auto"]]
-    named = {
-        "boxes": "--boxes-outside",
-        "annotation_frame": "--annotation-frame",
-        "task": "--yolo-task",
-        "split": "--split",
-        "shuffle": "--shuffle",
-        "shard_size": "--shard-size",
-        "samples_per_shard": "--samples-per-shard",
+_OPTIONS = {"boxes": "boxes_outside", "task": "yolo_task"}
+"""Options of `convert` that settings of a manifest call otherwise."""
+
+_OF_NO_OPTION = ("classes", "drawn_by")
+"""Settings of a manifest that no option has as they are."""
+
+
+def options_of(settings: Json) -> Json:
+    """Return the options of `convert` that gave these settings of a manifest, by their names in
+    Python, but for `classes`; those that have their defaults are left out."""
+    return {
+        _OPTIONS.get(name, name): value
+        for name, value in settings.items()
+        if value not in (None, "auto", False) and name not in _OF_NO_OPTION
     }
-    options = given + [
-        f"{option} {shlex.quote(str(settings[name]))}"
-        for name, option in named.items()
-        if settings.get(name) not in (None, "auto")
-    ]
-    if settings.get("lenient_labels"):
-        options.append("--lenient-labels")
-    if settings.get("classes"):
-        options.append("--classes DATASET")
-    if settings.get("drop_columns"):
-        options.append(
-            f"--drop-columns {shlex.quote(','.join(map(str, settings['drop_columns'])))}"
-        )
-    return options
+
+
+def _options(settings: Json) -> list[str]:
+    """Return the same as the command line has it."""
+    words = []
+    for name, value in options_of(settings).items():
+        values = value if name == "labels" and isinstance(value, list) else [value]
+        for each in values:
+            text = ",".join(map(str, each)) if isinstance(each, list) else str(each)
+            shown = "" if each is True else f" {shlex.quote(text)}"
+            words.append(f"--{name.replace('_', '-')}{shown}")
+    return words + (["--classes DATASET"] if settings.get("classes") else [])
 
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
