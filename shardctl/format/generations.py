@@ -17,6 +17,7 @@ from shardctl.format.names import (
 )
 from shardctl.system.files import exists, is_folder, near_path
 from shardctl.system.folders import Folder
+from shardctl.system.job_folder import JOB, JobFolder
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import printable
 
@@ -87,7 +88,9 @@ def why_no_manifest(folder: Folder) -> str:
     if why := unfinished_commit(here):
         return f"{shown}: {why}"
     if (here / STAGING).exists():
-        return f"{shown}: an unfinished conversion; run the same command or script again"
+        begun = (JobFolder(record.parent) for record in sorted((here / STAGING).glob(f"*/{JOB}")))
+        typed = next(filter(None, (job.command for job in begun)), "")
+        return f"{shown}: an unfinished conversion; run the same command or script again{typed}"
     tables = next(reversed(generation_folders(here)), "")
     if any(exists(here / tables / name) for name in BESIDE_SHARDS):
         copied = exists(here / tables / MANIFEST)

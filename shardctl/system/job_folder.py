@@ -14,6 +14,8 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +30,22 @@ from shardctl.system.files import (
     remove_tree,
     write_atomically,
 )
+from shardctl.system.text import printable
 
 JOB = "job.json"
 """The file of the record. Whoever finds it can go on with the job."""
 
 DONE_FOLDER = "done"
 """The folder of the markers."""
+
+
+def typed_command() -> dict[str, Any]:
+    """Return what a record says as `typed` of the command line that began a job: its words, and the
+    folder where it was typed. Nothing if that is not shardctl's."""
+    program = Path(sys.argv[0])
+    if "shardctl" not in (program.name, program.parent.name):
+        return {}
+    return {"words": sys.argv[1:], "folder": str(Path.cwd())}
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,16 @@ class JobFolder:
     def record(self) -> Any:
         """Return what the record says, unchecked. Raises OSError, ValueError."""
         return json.loads(read_bytes(self.record_path))
+
+    @property
+    def command(self) -> str:
+        """The command line that began the job, as it can be typed anywhere, behind a colon; "" if it
+        is not known."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            typed = self.record()["typed"]
+            words, folder = ["shardctl", *map(str, typed["words"])], str(typed["folder"])
+            return printable(f": cd {shlex.quote(folder)} && {shlex.join(words)}")
+        return ""
 
     def save(self, record: Any) -> None:
         """Write the record. Raises StorageError."""

@@ -228,7 +228,7 @@ def test_who_goes_on_from_complete_tables_tells_of_frames_too(tmp_path, out):
 
 
 NEEDLESS = set(
-    "kept_records changes notices warnings probed probe_rejects shard_bytes url apart label_states".split()
+    "kept_records changes notices warnings probed probe_rejects shard_bytes url apart label_states typed".split()
 )
 
 

@@ -219,5 +219,6 @@ def refuse_to_discard_job(folder: LocalFolder, parts: dict[str, str] | None) -> 
     if done:
         raise DatasetError(
             f"{shown}: holds an unfinished conversion {other}: {done:,}{made} {what} are done. "
-            "Run the same command with the same versions to complete it, or use --overwrite"
+            "Use --overwrite, or complete it by the same command with the same "
+            f"versions{job.command}"
         )

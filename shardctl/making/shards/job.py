@@ -55,7 +55,7 @@ from shardctl.sources.image_columns import (
 )
 from shardctl.system.files import write_atomically
 from shardctl.system.folders import LocalFolder
-from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder
+from shardctl.system.job_folder import DONE_FOLDER, JOB, JobFolder, typed_command
 from shardctl.system.locations import is_stored
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
@@ -776,6 +776,9 @@ class DatasetJob(Job):
     shard_bytes: int = 0
     probed: int = 0
     probe_rejects: int = 0
+
+    typed: Json = field(default_factory=typed_command)
+    """The command line that began the job."""
 
 
 def _saved(kind: type[Job]) -> list[Field[Any]]:
