@@ -19,7 +19,7 @@ from typing import NoReturn, TextIO
 import click
 
 from shardctl.cli.command import WIDTH, Group, telling
-from shardctl.cli.output import as_typed, color_choice, complain, hint, warn
+from shardctl.cli.output import as_typed, color_choice, complain, warn
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
@@ -292,9 +292,9 @@ def _complain(message: str, code: int, arguments: list[str]) -> None:
     if "--json" in arguments:
         click.echo(json.dumps({"error": message, "exit_code": code}))
         return
-    complain(message)
+    entry = None
     if sys.stderr.isatty() and code != INTERRUPTED and {"-q", "--quiet"}.isdisjoint(arguments):
         from shardctl.system.messages import entry_for
 
-        if entry := entry_for(message):
-            hint(f"more: shardctl help {entry.name}")
+        entry = entry_for(message)
+    complain(message, entry.name if entry else "")

@@ -10,7 +10,8 @@ from typing import Any
 import click
 from click import Context, HelpFormatter
 
-from shardctl.system.text import did_you_mean, printable
+from shardctl.cli.other_words import instead_of_command, instead_of_option
+from shardctl.system.text import did_you_mean, printable, some
 
 WIDTH = 80
 
@@ -59,6 +60,17 @@ def option_name(parameter: click.Parameter | None) -> str:
     return (parameter.human_readable_name if parameter is not None else "") or ""
 
 
+def _long_options(command: click.Command) -> list[str]:
+    options = (each for each in command.params if isinstance(each, click.Option))
+    return [name for each in options for name in each.opts if name[:2] == "--"]
+
+
+def _steps() -> Collection[str]:
+    from shardctl.transforms.table import TRANSFORMS  # only a message needs them
+
+    return TRANSFORMS
+
+
 class _WithExamples(click.Command):
     """A command with examples in its help, which answers an option that is not known. An example is
     a line, with what it is for behind two spaces and #."""
@@ -80,10 +92,20 @@ class _WithExamples(click.Command):
         """Return the sentence about an option that there is not, as click calls it, among the
         arguments that were given, with those that are similar."""
         typed = next((each for each in given if each.startswith(option)), option).partition("=")[0]
-        options = (each for each in self.params if isinstance(each, click.Option))
-        names = [name for each in options for name in each.opts if name[:2] == "--"]
-        similar = did_you_mean(typed, names) or f"; `{ctx.command_path} --help` lists all"
-        return f"there is no option {printable(typed)}{similar}"
+        names, there = _long_options(self), f"there is no option {printable(typed)}"
+        if use := instead_of_option(typed, names):
+            return there + use
+        if "--step" in names and (step := typed.strip("-").replace("-", "_")) in _steps():
+            return f"{there}; use --step {step}"
+        if meant := did_you_mean(typed, names):
+            return there + meant
+        above = ctx.parent.command if ctx.parent is not None else None
+        group = above if isinstance(above, click.Group) else click.Group()
+        found = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
+        others = [name for name, each in found.items() if each and typed in _long_options(each)]
+        if others:
+            return f"{there} here; it is an option of {some(others)}"
+        return f"{there}; `{ctx.command_path} --help` lists all"
 
     def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the description, and the examples after it."""
@@ -189,10 +211,12 @@ class Group(_WithExamples, click.Group):
             or self.get_command(ctx, args[0]) is not None
         ):
             return super().resolve_command(ctx, args)
-        answer = (
-            did_you_mean(args[0], self.list_commands(ctx))
-            or f"; `{ctx.command_path} -h` lists the commands"
-        )
+        names = self.list_commands(ctx)
+        answer = did_you_mean(args[0], names)
+        if ctx.parent is not None:
+            answer = answer or f"; there are {', '.join(names)}"
+        else:
+            answer = instead_of_command(args[0]) or answer or "; `shardctl -h` lists the commands"
         raise click.UsageError(f"there is no command {args[0]!r}{answer}", ctx)
 
 

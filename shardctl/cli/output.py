@@ -6,8 +6,10 @@ import functools
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
@@ -35,6 +37,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "error": _BAD,
     "warning": {"fg": "yellow", "bold": True},
     "note": {"fg": "cyan"},
+    "hint": {"fg": "green"},
 }
 """The colors of the words that lines begin with."""
 
@@ -52,14 +55,39 @@ def color_choice() -> bool | None:
 def colored(line: str) -> str:
     """Return a line with the color of the word that it begins with, such as `warning:`. Others stay
     as they are."""
-    word, colon, rest = line.partition(":")
-    return click.style(word + colon, **_LOOKS[word]) + rest if colon and word in _LOOKS else line
+    found = re.match(r"( *)(\w+:)", line)
+    looks = _LOOKS.get(found[2][:-1]) if found else None
+    return (
+        f"{found[1]}{click.style(found[2], **looks)}{line[found.end() :]}"
+        if found and looks
+        else line
+    )
+
+
+def wrapped(line: str, width: int) -> str:
+    """Return a line broken between its words for `width` columns, the rest below its last column.
+    Commands between ` stay whole."""
+    indent = max((gap.end() for gap in re.finditer(r"(^|\S) {2,}(?=\S)", line)), default=2)
+    if len(line) <= width or indent > width // 2:
+        return line
+    whole = re.sub(r"`[^`]*`", lambda found: found[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def on_stderr(line: str) -> str:
-    """Return a line as stderr is to show it: with its color, or as it is."""
-    wanted = color_choice()
-    return colored(line) if (sys.stderr.isatty() if wanted is None else wanted) else line
+    """Return a line as stderr is to show it: at a terminal with its color, and broken between
+    words."""
+    at_terminal, wanted = sys.stderr.isatty(), color_choice()
+    if at_terminal:
+        line = wrapped(line, shutil.get_terminal_size().columns)
+    return colored(line) if (at_terminal if wanted is None else wanted) else line
 
 
 def good(text: str) -> str:
@@ -75,7 +103,7 @@ def bad(text: str) -> str:
 def tell(lines: Iterable[str]) -> None:
     """Print lines on stderr: what is going on, beside the result on stdout."""
     for line in lines:
-        click.echo(colored(line), err=True, color=color_choice())
+        click.echo(on_stderr(line), err=True, color=color_choice())
 
 
 def note(text: str) -> None:
@@ -88,14 +116,21 @@ def warn(text: str) -> None:
     tell([f"warning: {text}"])
 
 
-def complain(message: str) -> None:
-    """Print on stderr why the command cannot do its work."""
-    tell([f"shardctl: {message}"])
+_ADVICE = re.compile(
+    r"(?:;|\.) (?=(?:add|bring|call|check|choose|convert|delete|did you mean|divide|export|fix|free|get"
+    r"|give|install|keep|leave|look|make|measure|move|name|open|pip|put|read|recode|remove|rename"
+    r"|repair|run|save|see|set|store|to convert|try|unpack|use|write)\b|`|--)",
+    re.IGNORECASE,
+)
+"""Where a message begins to say what to do."""
 
 
-def hint(text: str) -> None:
-    """Print on stderr, in dim letters, where a person finds more about the line before."""
-    click.echo(click.style(text, dim=True), err=True, color=color_choice())
+def complain(message: str, entry: str = "") -> None:
+    """Print on stderr why the command cannot do its work; at a terminal, what to do is on a line of
+    its own, and the entry of `shardctl help` that says more."""
+    what, *hints = _ADVICE.split(message, maxsplit=1) if sys.stderr.isatty() else [message]
+    hints += [f"`shardctl help {entry}` says more"] if entry else []
+    tell([f"shardctl: {what}", *(f"hint: {each}" for each in hints)])
 
 
 def as_typed(message: str, arguments: Sequence[str]) -> str:
@@ -146,8 +181,9 @@ class Output:
         if self.as_json:
             print_json(record)
         else:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
             for line in lines:
-                click.echo(line)
+                click.echo(wrapped(line, width) if width else line)
 
 
 def output_options(function: Function) -> Function:

@@ -76,8 +76,8 @@ NEAR = 0.65
 
 
 def similar(name: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """Return up to `most` names that a wrong `name` may stand for, the nearest first. Case, - and _
-    make no difference."""
+    """Return up to `most` names that a wrong `name` may stand for, the nearest first, or one that
+    begins a part of the other. Case, - and _ make no difference."""
     import difflib  # 3 ms, and only a message needs it
 
     written: dict[str, str] = {}
@@ -86,14 +86,19 @@ def similar(name: str, names: Iterable[str], most: int = 1) -> list[str]:
     wanted = _plain(name)
     near = difflib.get_close_matches(wanted, written, most, NEAR)
     if not near and len(wanted) > 2:
-        near = [each for each in written if wanted in each or (len(each) > 2 and each in wanted)][
-            :most
+        parts = {each: _parts(written[each]) for each in written if len(each) > 2}
+        near = [
+            each for each in parts if _parts(name) in parts[each] or parts[each] in _parts(name)
         ]
-    return [written[each] for each in near]
+    return [written[each] for each in near[:most]]
 
 
 def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "")
+
+
+def _parts(name: str) -> str:
+    return f"_{name.casefold().replace('-', '_').strip('_')}"
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:

@@ -89,7 +89,7 @@ def test_a_name_of_a_message_is_no_command_and_no_page(cli):
 def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path):
     (tmp_path / "photos").mkdir()
     message = "shardctl: photos: holds no files, or only empty ones; nothing to convert"
-    told = [message, "more: shardctl help no-such-input"]
+    told = [message, "hint: `shardctl help no-such-input` says more"]
     for arguments, lines in (([], told), (["-q"], [message])):
         said, code = on_a_terminal(
             ["convert", "photos", "out", *arguments], tmp_path, {"NO_COLOR": "1"}

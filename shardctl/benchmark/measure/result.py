@@ -31,6 +31,13 @@ _ALMOST_NONE = 0.01
 """A share that is not worth a word."""
 
 
+_CURES = {
+    "decode": "convert with --store raw, which needs no decoding; ",
+    "decompress": "convert with --compression none; ",
+}
+"""What to do where the loader's threads do most of the time one thing."""
+
+
 @dataclass(frozen=True)
 class ConsumerResult:
     """The utilisation of a consumer. `consumer_rate` is the rate of one GPU in samples/s, `limit`
@@ -85,6 +92,17 @@ class ConsumerResult:
         busy = f"would be busy for less than {ENOUGH:.0%} of the time"
         return f"the loader can feed {self.gpus_fed:,.1f} such GPUs; {many} {busy}"
 
+    @property
+    def next_steps(self) -> list[str]:
+        """What to do where the consumer waits, as a line."""
+        if self.verdict == KEEPS_UP:
+            return []
+        cure = _CURES.get(max(self.time, key=self.time.__getitem__, default=""), "")
+        return [
+            f"hint: {cure}`shardctl advise SRC --consumer-rate {self.consumer_rate:.9g}` finds the "
+            "smallest way to store the data that is fast enough; `shardctl help slow-training`"
+        ]
+
     def _repr_html_(self) -> str:
         """Return the verdict and the figures, for a notebook."""
         return in_a_notebook([self.report()])
@@ -98,8 +116,11 @@ class ConsumerResult:
         figures = [(f"{self.accelerator_utilization:.1%} utilisation", busy)]
         if self.time:
             figures.append((TIME_OF_THREADS, _shares(self.time)))
-        verdict = Verdict(self.verdict_in_words, self.verdict == KEEPS_UP, self.feeds)
-        return Section(f"consumer: {self.demand}", (*self.notes, Figures(figures), verdict))
+        keeps_up = self.verdict == KEEPS_UP
+        verdict = Verdict(self.verdict_in_words, keeps_up, self.feeds)
+        return Section(
+            f"consumer: {self.demand}", (*self.notes, Figures(figures), verdict, *self.next_steps)
+        )
 
     def utilization_of(self, gpus: int) -> float:
         """Return the utilisation of this number of GPUs at the loader's rate."""
