@@ -54,7 +54,7 @@ def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
     try:
         import jax
     except ImportError as error:  # pragma: no cover - the tests have it, or skip
-        raise ImportError(f"shardctl.jax needs JAX: pip install {to_install('jax')}") from error
+        raise ImportError(f"shardctl.jax needs JAX: {to_install('jax')}") from error
     for batch in map(without_views, loader):
         yield {
             name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v

@@ -17,7 +17,7 @@ try:
     import tensorflow as tf
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError(
-        f"shardctl.tensorflow needs TensorFlow: pip install {to_install('tensorflow')}"
+        f"shardctl.tensorflow needs TensorFlow: {to_install('tensorflow')}"
     ) from error
 
 from shardctl.errors import UsageError

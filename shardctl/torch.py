@@ -21,14 +21,14 @@ from weakref import WeakSet
 import numpy as np
 
 from shardctl.format.arrays import Numbers
-from shardctl.system.packages import to_install
+from shardctl.system.packages import installer, to_install
 
 try:
     import torch
     from torch.utils.data import IterableDataset as _IterableDataset
     from torch.utils.data import get_worker_info
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError(f"shardctl.torch needs PyTorch: pip install {to_install('torch')}") from error
+    raise ImportError(f"shardctl.torch needs PyTorch: {to_install('torch')}") from error
 
 from shardctl.errors import UsageError
 from shardctl.images.codecs.rle import object_masks
@@ -97,7 +97,7 @@ def detection(
         from torchvision import tv_tensors
     except ImportError as error:
         raise ImportError(
-            "shardctl.torch.detection needs torchvision: pip install torchvision"
+            f"shardctl.torch.detection needs torchvision: {installer()} torchvision"
         ) from error
     images, targets = [], []
     for place, (pixels, members) in enumerate(zip(batch[image], batch[objects], strict=True)):

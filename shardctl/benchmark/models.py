@@ -21,9 +21,7 @@ try:
     import torch
     from torch import nn
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError(
-        f"shardctl.benchmark.models needs PyTorch: pip install {to_install('torch')}"
-    ) from error
+    raise ImportError(f"shardctl.benchmark.models needs PyTorch: {to_install('torch')}") from error
 
 CLASSES = 1000
 VOCABULARY = 50_257

@@ -20,7 +20,7 @@ import click
 
 from shardctl.cli.command import WIDTH, Group, telling
 from shardctl.cli.output import as_typed, color_choice, complain, warn
-from shardctl.errors import ShardctlError
+from shardctl.errors import ShardctlError, UsageError
 
 INTERRUPTED = 130
 FLUSH_FAILED = 120
@@ -289,6 +289,10 @@ def _run(arguments: list[str]) -> int:
 
 def _complain(message: str, code: int, arguments: list[str]) -> None:
     message = as_typed(message, arguments)
+    if code == UsageError.exit_code:
+        from shardctl.cli.usage import of_keyboard
+
+        message += of_keyboard(arguments)
     if "--json" in arguments:
         click.echo(json.dumps({"error": message, "exit_code": code}))
         return

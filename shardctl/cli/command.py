@@ -81,9 +81,16 @@ class _WithExamples(click.Command):
         self.examples: list[Example] = [(line, comment) for line, _, comment in parts]
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Read the arguments. An unknown option is answered."""
+        """Read the arguments. An unknown option is answered, and one that is given twice refused."""
         ctx.meta[_TYPED] = given = list(args)
         try:
+            _, _, order = self.make_parser(ctx).parse_args(list(args))
+            for each in self.params:
+                many = each.multiple or each.nargs == -1 or getattr(each, "is_flag", False)
+                if order.count(each) > 1 and not many:
+                    raise click.UsageError(
+                        f"{option_name(each)} is given twice; leave one out", ctx
+                    )
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(self.answer(ctx, error.option_name, given), ctx) from None

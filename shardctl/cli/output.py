@@ -117,9 +117,9 @@ def warn(text: str) -> None:
 
 
 _ADVICE = re.compile(
-    r"(?:;|\.) (?=(?:add|bring|call|check|choose|convert|delete|did you mean|divide|export|fix|free|get"
+    r"(?:;|\.) (?=(?:add|bring|call|check|choose|convert|copy|delete|did you mean|divide|export|fix|free|get"
     r"|give|install|keep|leave|look|make|measure|move|name|open|pip|put|read|recode|remove|rename"
-    r"|repair|run|save|see|set|store|to convert|try|unpack|use|write)\b|`|--)",
+    r"|pipx|repair|run|save|see|set|store|to convert|try|unpack|use|uv|write)\b|`|--)",
     re.IGNORECASE,
 )
 """Where a message begins to say what to do."""
@@ -128,9 +128,19 @@ _ADVICE = re.compile(
 def complain(message: str, entry: str = "") -> None:
     """Print on stderr why the command cannot do its work; at a terminal, what to do is on a line of
     its own, and the entry of `shardctl help` that says more."""
-    what, *hints = _ADVICE.split(message, maxsplit=1) if sys.stderr.isatty() else [message]
-    hints += [f"`shardctl help {entry}` says more"] if entry else []
-    tell([f"shardctl: {what}", *(f"hint: {each}" for each in hints)])
+    parts = _parted(message) if sys.stderr.isatty() else [message]
+    if entry:
+        parts.append(f"`shardctl help {entry}` says more")
+    tell([f"shardctl: {parts[0]}", *(f"hint: {each}" for each in parts[1:])])
+
+
+def _parted(message: str) -> list[str]:
+    """Return a message up to where it says what to do, which is outside brackets, and the rest."""
+    for found in _ADVICE.finditer(message):
+        before = message[: found.start()]
+        if before.count("(") == before.count(")"):
+            return [before, message[found.end() :]]
+    return [message]
 
 
 def as_typed(message: str, arguments: Sequence[str]) -> str:

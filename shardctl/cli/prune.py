@@ -82,7 +82,9 @@ def _read_keys(path: Path) -> list[str]:
     try:
         return [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
     except FileNotFoundError:
-        raise InputError(f"{printable(path)}: no such file of keys{near_path(path)}") from None
+        raise InputError(
+            f"{printable(path)}: no such file of keys{near_path(path)}; --key KEY names one"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from click import (
@@ -44,12 +45,25 @@ def sentence(error: ClickException, group: Group, arguments: Sequence[str]) -> s
                 f"{name} needs a value: {' '.join(_values(each, context) for each in parameters)}"
             )
     if said.startswith("Got unexpected extra argument"):
-        extra, command = said.partition("(")[2].rstrip(")"), context.command_path
+        extra, command = said.partition("(")[2].rstrip(")"), context.command
+        takes = " ".join([context.command_path, *command.collect_usage_pieces(context)[1:]])
+        key = "--key" in (name for each in command.params for name in each.opts)
         return (
-            f"{extra!r} is too much; write a path with spaces in quotes; `{command} -h` shows the "
-            "arguments"
+            f"{extra!r} is too much for `{takes}`; write a path with spaces in quotes"
+            f"{', and a key behind --key' if key else ''}"
         )
     return said
+
+
+_SIGNS = str.maketrans("“”‘’，：；＝（）　", "\"\"''" + ",:;=() ")  # noqa: RUF001  # they are meant
+"""Signs of other keyboards, and those that shardctl reads."""
+
+
+def of_keyboard(arguments: Sequence[str]) -> str:
+    """Return the end of a message about a command line with signs that another keyboard writes for
+    those that shardctl reads."""
+    typed = [each for each in arguments if each != each.translate(_SIGNS)]
+    return f"; with the signs of ASCII: {shlex.join(typed).translate(_SIGNS)}" if typed else ""
 
 
 def _missing(parameter: Parameter, context: Context) -> str:

@@ -10,6 +10,9 @@ _SENTENCES = {
     # images are changed, and nobody said how they are to be stored
     "encoded-again": "stored as {store}, which loses a little of each image; --store png or raw keeps "
     "the pixels",
+    # the number of samples of a shard was meant, perhaps
+    "small-shards": "shards of {size}: --shard-size is in bytes, and --samples-per-shard counts "
+    "samples",
     # a link leads nowhere, or a folder may not be entered
     "unreachable": "left out: {files}, which cannot be reached",
     # --lenient-labels, and a labels file names files that are not there

@@ -49,6 +49,10 @@ def check_sources(
                 why = near_path(path)
                 if dst and len(roots) > 1:
                     why = f"; the last argument, {printable(dst)}, is taken as the destination"
+                if root.text == "-":
+                    why = "; stdin is not read: save it to a file"
+                if any(map(os.path.exists, root.text.split(",")[:-1])):
+                    why = "; write several sources with spaces between them"
                 if not {"*", "?", "["}.isdisjoint(root.text):
                     why = "; shardctl expands no patterns: give a folder, or leave out the quotes"
                 raise InputError(f"{shown}: no such file or folder{why}")

@@ -82,7 +82,7 @@ class Needs(NamedTuple):
     @property
     def message(self) -> str:
         """What to say where a package is missing."""
-        return f"{self.title} needs {self.packages}: pip install {to_install(self.extra)}"
+        return f"{self.title} needs {self.packages}: {to_install(self.extra)}"
 
 
 @dataclass(frozen=True)

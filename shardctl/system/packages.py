@@ -1,5 +1,5 @@
-"""What is installed: functions of the user, by their names; the folder docs/; and what pip installs
-an optional package by, as it is right for how this copy of shardctl was installed.
+"""What is installed: functions of the user, by their names; the folder docs/; and what installs
+an optional package, as it is right for how this copy of shardctl was installed.
 
 An extra can be asked for by the name of shardctl only where pip finds shardctl by its name: on an
 index. A copy from a wheel file, a folder or a repository has a record of where it came from
@@ -44,9 +44,30 @@ def installed_version(package: str) -> str:
     return metadata.version(package)
 
 
+def installer() -> str:
+    """Return the beginning of the command line that installs packages where shardctl runs: by the
+    tool that made this environment."""
+    prefix = Path(sys.prefix)
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx inject {NAME}"
+    settings = prefix / "pyvenv.cfg"
+    made_by_uv = settings.exists() and re.search(r"^uv *=", settings.read_text(), re.MULTILINE)
+    return f"uv pip install --python {quote(sys.prefix)}" if made_by_uv else "pip install"
+
+
 def to_install(extra: str) -> str:
-    """Return what to write after `pip install` for the packages of an extra, quoted for a shell."""
+    """Return the command line that installs those packages of an extra that are missing."""
+    return f"{installer()} {_packages(extra)}"
+
+
+def _packages(extra: str) -> str:
     from importlib.metadata import PackageNotFoundError, distribution
+
+    def is_missing(requirement: str) -> bool:
+        try:
+            return not distribution(re.split(r"[^\w.-]", requirement)[0])
+        except PackageNotFoundError:
+            return True
 
     clone = Path(__file__).parents[2]
     is_clone = (clone / "pyproject.toml").is_file()
@@ -59,7 +80,8 @@ def to_install(extra: str) -> str:
         if not is_clone and found.read_text("direct_url.json") is None:
             return _by_name(extra)
         requirements = found.requires or []
-    packages = " ".join(map(quote, packages_of(extra, requirements)))
+    wanted = packages_of(extra, requirements)
+    packages = " ".join(map(quote, list(filter(is_missing, wanted)) or wanted))
     return packages or (quote(f"{clone}[{extra}]") if is_clone else _by_name(extra))
 
 
@@ -70,8 +92,8 @@ def needed(module: str, extra: str, who: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise InstallError(
-            f"{printable(who)} needs {(error.name or module).partition('.')[0]}, which cannot be imported ({error}); pip "
-            f"install {to_install(extra)}"
+            f"{printable(who)} needs {(error.name or module).partition('.')[0]}, which cannot be imported ({error}); "
+            f"{to_install(extra)}"
         ) from None
 
 

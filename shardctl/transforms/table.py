@@ -65,6 +65,18 @@ TRANSFORMS = Table({name: module for module, names in _MODULES.items() for name 
 """The steps that a recipe may name."""
 
 
+_ELSEWHERE = {
+    "crop": "centercrop centrecrop",
+    "custom": "lambda map apply function",
+    "erase": "cutout",
+    "filter_length": "minchars maxchars minwords maxwords minlength maxlength",
+    "hflip": "horizontalflip randomhorizontalflip fliplr mirror",
+    "sequence": "compose",
+    "vflip": "verticalflip randomverticalflip flipud",
+}
+"""Names in other libraries, in small letters, of steps that are called otherwise here."""
+
+
 LISTING = "shardctl recipe steps"
 """The command that prints all steps."""
 
@@ -84,8 +96,12 @@ def parse_step(given: Any) -> Transform:
 
 
 def unknown_step(name: Any) -> str:
-    """Say that there is no such step, and which one is similar."""
-    return unknown("step", name, TRANSFORMS, LISTING)
+    """Say that there is no such step, and which one does the same or is similar."""
+    plain = str(name).lower().replace("_", "")
+    meant = next((step for step, words in _ELSEWHERE.items() if plain in words.split()), None)
+    if meant is None:
+        return unknown("step", name, TRANSFORMS, LISTING)
+    return f"step {printable(name)!r} is not known; `{meant}` does it: `shardctl help {meant}`"
 
 
 def _steps_of(value: Any) -> tuple[Transform, ...]:

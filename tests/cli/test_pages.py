@@ -100,6 +100,18 @@ def test_a_terminal_is_told_where_more_is_about_an_error(tmp_path):
     assert piped.stderr == f"{message}\n"
 
 
+def test_a_terminal_gets_whole_words_and_the_advice_on_a_line_of_its_own(tmp_path):
+    wrong = ["verify", "out", "another-dataset-beside-it"]
+    command = [sys.executable, "-m", "shardctl", *wrong]
+    piped = subprocess.run(command, capture_output=True, text=True, check=False)
+    said, _ = on_a_terminal(wrong, tmp_path, {"NO_COLOR": "1", "COLUMNS": "60"})
+    what, advice = said.split("hint: ")
+    assert f"{what.rstrip()}; {advice}".split() == piped.stderr.split()
+    assert max(map(len, said.splitlines())) <= 60
+    colors, _ = on_a_terminal(wrong, tmp_path, {"FORCE_COLOR": "1"})
+    assert "\x1b[32mhint:\x1b[0m" in colors
+
+
 def on_a_terminal(arguments: list[str], folder: Path, variables: dict[str, str]) -> tuple[str, int]:
     """Run a command that has a terminal for its streams; return what it wrote there, and its exit
     code."""

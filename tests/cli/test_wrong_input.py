@@ -68,6 +68,8 @@ LINES, READY = "lines.jsonl", "ready"
 
 WRONG = r"""
 3 | convert absent out | absent: no such file or folder
+3 | convert in,text out | write several sources with spaces between them
+3 | convert - out | stdin is not read
 3 | convert empty out | empty: holds no files
 3 | convert text out | text: no image and no text and no table among its 1 file (1 .xml)
 3 | convert text out --kind image | text: no image among its 1 file (1 .xml)
@@ -80,6 +82,7 @@ WRONG = r"""
 2 | convert in out --store raw | add a resize to WIDTHxHEIGHT or a crop
 2 | convert in out --store raw --resize 9 | store raw needs one size of all images
 2 | convert in out --store tiff | store 'tiff' is not known
+2 | convert in out --store jpg | did you mean jpeg?
 2 | convert in out --compression rar | compression 'rar' is not known
 2 | convert in out --flip 2 | must be a number from 0 to 1
 2 | convert in out --variants 3 | no step is random
@@ -117,6 +120,12 @@ WRONG = r"""
 2 | bench full --epochs 1 --seconds 1 | contradict each other
 3 | demo full | full: is not empty
 2 | polish | there is no command 'polish'
+2 | split in | see `shardctl convert --split
+2 | convert in out --num-workers 3 | use --workers N
+2 | convert in out --random-erasing 0.3 | use --step random_erasing
+2 | inspect ready --overwrite | there is no option --overwrite here; it is an option of
+2 | convert in out --split train=0.9，val=0.1 | 'train=0.9,val=0.1'
+2 | convert in oss://bucket/x | write s3:// and set AWS_ENDPOINT_URL
 2 | convert | SRC... DST is missing; for instance: shardctl convert photos out
 2 | verify | DST|SHARD is missing; for instance: shardctl verify out
 2 | inspect | is missing; for instance: shardctl inspect out
@@ -125,7 +134,9 @@ WRONG = r"""
 2 | convert in out --store | --store needs a value: HOW
 2 | convert in out --kind | --kind needs a value: one of auto, image,
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
-2 | inspect ready val | 'val' is too much; write a path with spaces in quotes
+2 | inspect ready val | 'val' is too much for `shardctl inspect DST|SHARD`; write a path with spaces in quotes
+2 | prune ready dunes/dunes-0001.jpg | a key behind --key
+2 | convert --resize=64 in out --resize 128 | --resize is given twice; leave one out
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
 3 | convert absent full | full: holds something else (thesis.doc); the destination, the last argument
 3 | finish full | full: there are no parts to finish
@@ -187,6 +198,7 @@ WRONG = r"""
 2 | convert in out --step blurr | step 'blurr' is not known; `shardctl recipe steps` lists all
 2 | convert in out --step RandomCrop | did you mean random_crop?
 2 | convert in out --step ToTensor | is not known
+2 | convert in out --step RandomHorizontalFlip | `hflip` does it
 2 | convert in out --step 'resize 224' | '224' is not of the form setting=value
 2 | convert in out --step 'resize sise=224' | setting 'sise' is not known; did you mean size?
 2 | convert in out --transform mine.py:f | write mine:f, without .py
@@ -221,7 +233,7 @@ WRONG = r"""
 2 | convrt in out | there is no command 'convrt'; did you mean convert?
 2 | Convert in out | did you mean convert?
 2 | zzz out | there is no command 'zzz'; `shardctl -h` lists the commands
-2 | convert in out -o x | there is no option -o; `shardctl convert --help` lists all
+2 | convert in out -o x | there is no option -o; the last path is where the result goes
 2 | convert in out --worker 3 | did you mean --workers?
 2 | convert in out --rezise 3 | did you mean --resize?
 2 | -V | there is no option -V; use --version

@@ -581,7 +581,7 @@ def test_impossible_settings_are_refused(name, settings, word):
 def test_a_missing_package_names_the_extra(package, name, settings, extra, monkeypatch):
     step = parse_step({"name": name, **settings})
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InstallError, match=f"{name}.*pip install {re.escape(to_install(extra))}"):
+    with pytest.raises(InstallError, match=f"{name}.*{re.escape(to_install(extra))}"):
         step.loaded()
 
 

@@ -40,6 +40,7 @@ from shardctl.images.codecs.jpeg import JpegHeader, decode_lossless, decodes_who
 from shardctl.images.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.images.defaults import MAX_PIXELS
 from shardctl.images.geometry import Look, Size, Values, View
+from shardctl.system.text import did_you_mean
 
 Pixels = Bytes
 """(height, width, 3) uint8, RGB."""
@@ -599,13 +600,15 @@ class ImageEncoding:
         """Read the name of a storage choice. Raises UsageError."""
         name, _, quality = text.partition(":")
         usual = {"jpeg": 90, "webp": 80}
-        if text in ("source", "png", "raw", "none", *usual):
+        alone = ("source", "png", "raw", "none", *usual)
+        if text in alone:
             return cls(text, usual.get(text))
         if name in usual and quality.isdecimal() and 1 <= int(quality) <= 100:
             return cls(name, int(quality))
+        near = "" if name in alone else did_you_mean(name, alone)
         raise UsageError(
-            f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY, raw or "
-            "none, with a quality of 1 to 100"
+            f"store {text!r} is not known{near or ';'} use "
+            "source, jpeg:QUALITY, png, webp:QUALITY, raw or none, with a quality of 1 to 100"
         )
 
     def __str__(self) -> str:

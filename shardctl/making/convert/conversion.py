@@ -52,7 +52,7 @@ from shardctl.sources.walked import Walked, walk_sources
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.stores import refuse_half_url
-from shardctl.system.text import printable
+from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import options_of
@@ -70,6 +70,9 @@ SETTINGS = (
     "samples_per_shard",
 )
 """Options beside the recipe that say what is in a dataset, but for the names of the classes."""
+
+SMALL_SHARD = 1 << 20
+"""Bytes of a shard below which the size may be meant as a number of samples."""
 
 
 @dataclass(frozen=True)
@@ -399,4 +402,7 @@ def _complete_recipe(conversion: Conversion, walked: Walked) -> tuple[Recipe, li
         backend.require_one()
     if "store" not in given and recipe.store is not None and recipe.store.name == "jpeg":
         notices = [*notices, notice("encoded-again", store=recipe.store)]
+    size = request.options.shard_size
+    if size is not None and size < SMALL_SHARD:
+        notices = [*notices, notice("small-shards", size=format_bytes(size))]
     return recipe, notices

@@ -126,9 +126,7 @@ class HuggingFace(WithOffsets):
                 _ = self._own  # a file that tokenizers cannot open is told of first
                 # The command takes 26 ms to find (2026-11-27), and without the name of an engine
                 # nobody reads it.
-                why = (
-                    f"{found}; pip install {to_install(found.extra)}" if found.extra else str(found)
-                )
+                why = f"{found}; {to_install(found.extra)}" if found.extra else str(found)
                 raise UsageError(
                     f"{self._where}: the engine {name} cannot be used: {why}; set engine = auto"
                 )
