@@ -19,7 +19,7 @@ from shardctl.format.roles import Sample
 from shardctl.loader.blocks.memory import without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 
 
 class Source:
@@ -54,7 +54,7 @@ def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
     try:
         import jax
     except ImportError as error:  # pragma: no cover - the tests have it, or skip
-        raise ImportError(f"shardctl.jax needs JAX: {to_install('jax')}") from error
+        raise ImportError(f"shardctl.jax needs JAX: {install_line('jax')}") from error
     for batch in map(without_views, loader):
         yield {
             name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v

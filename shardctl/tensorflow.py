@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 
 try:
     import tensorflow as tf
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError(
-        f"shardctl.tensorflow needs TensorFlow: {to_install('tensorflow')}"
+        f"shardctl.tensorflow needs TensorFlow: {install_line('tensorflow')}"
     ) from error
 
 from shardctl.errors import UsageError

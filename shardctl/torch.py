@@ -21,14 +21,14 @@ from weakref import WeakSet
 import numpy as np
 
 from shardctl.format.arrays import Numbers
-from shardctl.system.packages import installer, to_install
+from shardctl.system.packages import install_line, installer
 
 try:
     import torch
     from torch.utils.data import IterableDataset as _IterableDataset
     from torch.utils.data import get_worker_info
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError(f"shardctl.torch needs PyTorch: {to_install('torch')}") from error
+    raise ImportError(f"shardctl.torch needs PyTorch: {install_line('torch')}") from error
 
 from shardctl.errors import UsageError
 from shardctl.images.codecs.rle import object_masks

@@ -3,6 +3,7 @@ SHARDCTL_INSTALLS=yes."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -293,3 +294,41 @@ def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh,
         command = [sys.executable, "-m", "shardctl", *arguments.split()]
         here = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert fresh.shardctl(arguments) == here
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of uv and pipx."""
+    folder = tmp_path_factory.mktemp("tools")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    if subprocess.run([folder / "bin" / "pip", "install", "-q", "uv", "pipx"]).returncode:
+        pytest.skip("uv and pipx cannot be had")
+    return folder / "bin"
+
+
+INSTALLS = {
+    "pip install .": ("python3 -m venv .venv", ".venv"),
+    "uv pip install .": ("uv venv", ".venv"),
+    "uv sync": ("true", ".venv"),
+    "uv tool install .": ("true", ".local"),
+    "pipx install .": ("true", ".local"),
+}
+"""Lines of docs/install.md: what comes before them, and where they put shardctl."""
+
+
+@pytest.mark.parametrize("line", INSTALLS)
+def test_a_line_of_the_page_installs_and_a_message_has_the_line_for_a_missing_package(
+    line, tools, fresh
+):
+    assert line in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    before, place = INSTALLS[line]
+    path = f"PATH='{fresh.project}/{place}/bin:{tools}':$PATH"
+
+    def run(command: str, fails: bool = False) -> str:
+        shell = f"cd '{fresh.project}' && export HOME=$PWD {path} && {command}"
+        return fresh.run("bash", "-c", shell, fails=fails)
+
+    run(f"{before} && {line} && shardctl demo demo --images 1 --texts 2")
+    convert = "shardctl convert demo/texts words --segment zh --json"
+    added = json.loads(run(convert, fails=True))["error"].rpartition("; ")[2]
+    run(f"{added} && {convert}")

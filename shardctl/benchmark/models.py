@@ -15,13 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 from shardctl.errors import ConsumerError
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 
 try:
     import torch
     from torch import nn
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError(f"shardctl.benchmark.models needs PyTorch: {to_install('torch')}") from error
+    raise ImportError(
+        f"shardctl.benchmark.models needs PyTorch: {install_line('torch')}"
+    ) from error
 
 CLASSES = 1000
 VOCABULARY = 50_257

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from shardctl.images.defaults import KNOWN_SUFFIXES
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 
 
 class Family(Enum):
@@ -82,7 +82,7 @@ class Needs(NamedTuple):
     @property
     def message(self) -> str:
         """What to say where a package is missing."""
-        return f"{self.title} needs {self.packages}: {to_install(self.extra)}"
+        return f"{self.title} needs {self.packages}: {install_line(self.extra)}"
 
 
 @dataclass(frozen=True)

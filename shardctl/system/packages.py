@@ -1,5 +1,5 @@
-"""What is installed: functions of the user, by their names; the folder docs/; and what installs
-an optional package, as it is right for how this copy of shardctl was installed.
+"""What is installed: functions of the user, by their names; the folder docs/; and the line that
+installs an optional package, as it is right for how this copy of shardctl was installed.
 
 An extra can be asked for by the name of shardctl only where pip finds shardctl by its name: on an
 index. A copy from a wheel file, a folder or a repository has a record of where it came from
@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -44,45 +45,50 @@ def installed_version(package: str) -> str:
     return metadata.version(package)
 
 
+def install_line(extra: str) -> str:
+    """Return the command that installs what is missing of an extra, for a shell."""
+    return f"{installer()} {packages_to_install(extra)}"
+
+
 def installer() -> str:
-    """Return the beginning of the command line that installs packages where shardctl runs: by the
-    tool that made this environment."""
-    prefix = Path(sys.prefix)
-    if (prefix / "pipx_metadata.json").exists():
+    """Return what installs packages into the environment of this process. `pip` alone may be that
+    of another one."""
+    from shutil import which
+
+    if Path(sys.prefix, "pipx_metadata.json").is_file():
         return f"pipx inject {NAME}"
-    settings = prefix / "pyvenv.cfg"
-    made_by_uv = settings.exists() and re.search(r"^uv *=", settings.read_text(), re.MULTILINE)
-    return f"uv pip install --python {quote(sys.prefix)}" if made_by_uv else "pip install"
+    if find_spec("pip") is None:  # as in the environments of uv
+        return f"uv pip install --python {quote(sys.prefix)}"
+    if which("pip") == str(Path(sys.executable).with_name("pip")):
+        return "pip install"
+    return f"{quote(sys.executable)} -m pip install"
 
 
-def to_install(extra: str) -> str:
-    """Return the command line that installs those packages of an extra that are missing."""
-    return f"{installer()} {_packages(extra)}"
-
-
-def _packages(extra: str) -> str:
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    def is_missing(requirement: str) -> bool:
-        try:
-            return not distribution(re.split(r"[^\w.-]", requirement)[0])
-        except PackageNotFoundError:
-            return True
+def packages_to_install(extra: str) -> str:
+    """Return the packages of an extra that are not installed; all of them if each is there, and one
+    does not work."""
+    from importlib import metadata
 
     clone = Path(__file__).parents[2]
     is_clone = (clone / "pyproject.toml").is_file()
     try:
-        found = distribution(NAME)
-    except PackageNotFoundError:
+        found = metadata.distribution(NAME)
+    except metadata.PackageNotFoundError:
         # a folder of source code that is on Python's path, and was never installed
         requirements = []
     else:
         if not is_clone and found.read_text("direct_url.json") is None:
-            return _by_name(extra)
+            return f"'{NAME}[{extra}]'"
         requirements = found.requires or []
-    wanted = packages_of(extra, requirements)
-    packages = " ".join(map(quote, list(filter(is_missing, wanted)) or wanted))
-    return packages or (quote(f"{clone}[{extra}]") if is_clone else _by_name(extra))
+    packages = packages_of(extra, requirements)
+    missing = [
+        each
+        for each in packages
+        if not any(metadata.distributions(name=re.split(r"[^\w.-]", each)[0]))
+    ]
+    return " ".join(map(quote, missing or packages)) or quote(
+        f"{clone if is_clone else NAME}[{extra}]"
+    )
 
 
 def needed(module: str, extra: str, who: str) -> Any:
@@ -93,7 +99,7 @@ def needed(module: str, extra: str, who: str) -> Any:
     except ImportError as error:
         raise InstallError(
             f"{printable(who)} needs {(error.name or module).partition('.')[0]}, which cannot be imported ({error}); "
-            f"{to_install(extra)}"
+            f"{install_line(extra)}"
         ) from None
 
 
@@ -144,10 +150,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 def _comparable(version: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in version.split(".")]
-
-
-def _by_name(extra: str) -> str:
-    return f"'{NAME}[{extra}]'"
 
 
 def look_in_current_folder() -> None:

@@ -15,7 +15,7 @@ from shardctl.errors import InstallError, UsageError
 from shardctl.making.shards import inputs
 from shardctl.making.shards.engines import local
 from shardctl.making.shards.engines.local import Engine
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 
 
 def test_a_disk_error_costs_one_input_where_others_answer(tmp_path, out, monkeypatch):
@@ -48,7 +48,7 @@ UNKNOWN = r"the engine is local\|ray\[:ADDRESS\]; it is"
         *(({"engine": name}, UsageError, UNKNOWN) for name in ("ray:", "local:here", "", "Ray")),
         ({"engine": "ray", "workers": 0}, UsageError, "1 worker or more, or the engine local"),
         ({"engine": "ray:ray://head:1"}, UsageError, "^ray://head:1: Ray Client cannot be used"),
-        ({"engine": "ray"}, InstallError, re.escape(f"{to_install('ray')}")),
+        ({"engine": "ray"}, InstallError, re.escape(install_line("ray"))),
     ],
 )
 def test_an_engine_that_cannot_be_used_is_refused_before_the_work(

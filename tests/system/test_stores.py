@@ -34,7 +34,7 @@ from shardctl.errors import (
     WrongAnswerError,
 )
 from shardctl.system.locations import is_url
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 from shardctl.system.store_lease import PROBES, probe
 from shardctl.system.stores import client, objects, open_store
 from shardctl.system.stores.base import Entry, Store
@@ -508,7 +508,7 @@ def test_which_texts_are_urls():
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     for url, extra in (("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")):
-        with pytest.raises(InstallError, match=re.escape(f"{to_install(extra)}")):
+        with pytest.raises(InstallError, match=re.escape(install_line(extra))):
             open_store(url)
 
 

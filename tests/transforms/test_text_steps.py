@@ -22,7 +22,7 @@ from json_lines import json_lines, texts_in
 
 import shardctl
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 from shardctl.transforms.base import Records
 from shardctl.transforms.table import TRANSFORMS, parse_step
 from shardctl.transforms.text.base import TextStep
@@ -581,7 +581,7 @@ def test_impossible_settings_are_refused(name, settings, word):
 def test_a_missing_package_names_the_extra(package, name, settings, extra, monkeypatch):
     step = parse_step({"name": name, **settings})
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InstallError, match=f"{name}.*{re.escape(to_install(extra))}"):
+    with pytest.raises(InstallError, match=f"{name}.*{re.escape(install_line(extra))}"):
         step.loaded()
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError, first_line
 from shardctl.format.arrays import Bools, bytes_of
 from shardctl.format.names import Json
-from shardctl.system.packages import installed_version, needed, to_install
+from shardctl.system.packages import install_line, installed_version, needed
 from shardctl.system.text import printable
 from shardctl.system.user_cache import Remembered, state_of, this_machine
 from shardctl.transforms.tokenizers import engines
@@ -126,7 +126,7 @@ class HuggingFace(WithOffsets):
                 _ = self._own  # a file that tokenizers cannot open is told of first
                 # The command takes 26 ms to find (2026-11-27), and without the name of an engine
                 # nobody reads it.
-                why = f"{found}; {to_install(found.extra)}" if found.extra else str(found)
+                why = f"{found}; {install_line(found.extra)}" if found.extra else str(found)
                 raise UsageError(
                     f"{self._where}: the engine {name} cannot be used: {why}; set engine = auto"
                 )

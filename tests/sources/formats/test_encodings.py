@@ -19,7 +19,7 @@ from shardctl.sources.formats.base import Reading
 from shardctl.sources.formats.encodings import Transcoder, decode_text, detect, known_encoding
 from shardctl.sources.formats.sequential import Sequential
 from shardctl.sources.formats.text import Lines
-from shardctl.system.packages import to_install
+from shardctl.system.packages import install_line
 
 SCHEMA = pa.schema([("text", pa.string())])
 CHINESE = """人人生而自由, 在尊严和权利上一律平等。他们赋有理性和良心, 并应以兄弟关系的精神相对待。
@@ -210,7 +210,7 @@ def test_detection_without_its_package_says_how_to_install_it(
     monkeypatch,
 ):
     monkeypatch.setitem(sys.modules, "charset_normalizer", None)
-    with pytest.raises(InstallError, match=re.escape(f"{to_install('detect')}")):
+    with pytest.raises(InstallError, match=re.escape(install_line("detect"))):
         detect(b"abc")
 
 
