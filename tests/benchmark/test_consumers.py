@@ -108,6 +108,8 @@ def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli, raw_dataset):
     assert fast.code == 1
     assert "consumer: 4 GPUs of 1,000,000,000.0 samples/s each" in fast.out
     assert "STARVES: the loader can feed 0.0 such GPUs" in fast.out
+    assert "`shardctl advise SRC --consumer-rate 1e+09`" in fast.out
+    assert "hint:" not in cli("bench", raw_dataset, *options, 20).out
 
 
 def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset):

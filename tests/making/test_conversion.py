@@ -241,6 +241,21 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(tmp_path
     assert repair(out).status == "repaired"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"resize": 8}, ["stored as jpeg:90, which loses a little"]),
+        ({"resize": 8, "store": "jpeg:90"}, []),
+        ({"resize": "8x8", "store": "raw"}, []),
+        ({"shard_size": 4096}, ["shards of 4.0 KiB: "]),
+        ({"shard_size": 1 << 20}, []),
+    ],
+)
+def test_what_an_option_left_to_shardctl_is_said(tmp_path, out, options, said):
+    notices = convert(images(tmp_path / "in", "1.png", "2.png"), out, **options).notices
+    assert [begin for notice, begin in zip(notices, said, strict=True) if begin in notice] == said
+
+
 def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path, out):
     source = images(tmp_path / "in", "1.png")
     convert(source, out)
