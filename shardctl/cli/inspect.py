@@ -264,7 +264,7 @@ def _check_options(place: DatasetLocation, given: Given) -> None:
     whole = [_option(name) for name in _OF_DATASETS if name in given]
     if place.lone and whole:
         raise UsageError(
-            f"{place.shown}: is one shard; {' and '.join(whole)} are for a whole dataset"
+            f"{place.shown}: is one shard, and no dataset; leave out {' and '.join(whole)}"
         )
     if not place.lone and "shard" not in given and {"block", "row"} & given.keys():
         raise UsageError("--block and --row need --shard, or the file of a shard")
@@ -279,10 +279,9 @@ def _check_options(place: DatasetLocation, given: Given) -> None:
     if _DRAWN & given.keys():
         used.add("no_annotations")
     if idle := [_option(name) for name in given if name not in used]:
-        beside = [_option(name) for name in given if name in used]
-        raise UsageError(
-            f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}"
-        )
+        beside = " and ".join(_option(name) for name in given if name in used)
+        why = f" beside {beside}" if beside else " alone"
+        raise UsageError(f"leave out {' and '.join(idle)}, without effect{why}")
 
 
 _OF_DATASETS = ("shard", "key", "split", "html", "open", "diff", "history", "files", "generation")

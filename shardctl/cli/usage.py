@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -34,7 +35,8 @@ def sentence(error: ClickException, group: Group, arguments: Sequence[str]) -> s
             return f"{_missing(parameter, context)} is missing{_example(context)}"
         case BadParameter():
             name = option_name(error.param)
-            message = error.message.rstrip(".")
+            message = re.sub(r"valid integer( range)?$", "whole number", error.message.rstrip("."))
+            message = re.sub(r"valid float( range)?$", "number", message)
             return f"{name}: {message}" if name else message
         case BadOptionUsage() if "does not take a value" in error.message:
             return f"{error.option_name} takes no value; write it alone"

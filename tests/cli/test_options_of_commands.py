@@ -81,7 +81,7 @@ def test_a_new_option_of_convert_is_one_field(tmp_path):
     assert shown.index("--metrics") < shown.index("--reading-pace") < shown.index("--max-rejects")
     done = run("in.txt", "by-command", "--reading-pace", "2", "--workers", "0")
     assert done.stdout.startswith("created by-command: 1 sample"), done.stderr
-    for value, says in (("0", "give at least 1"), ("x", "'x' is not a valid integer")):
+    for value, says in (("0", "give at least 1"), ("x", "'x' is not a whole number")):
         refused = run("in.txt", "other", "--reading-pace", value)
         assert (refused.returncode, says in refused.stderr) == (2, True)
     called = python("-c", TRIAL)

@@ -106,9 +106,10 @@ WRONG = r"""
 3 | verify absent | absent: no such dataset
 3 | verify full | full: not a dataset (it has no manifest.json)
 3 | inspect file | file: not a dataset or shard; `shardctl convert file out`
+2 | inspect ready --no-annotations | leave out --no-annotations, without effect alone
 2 | inspect full --block 1 | need --shard
 2 | inspect shard.arrow --key x | is one shard
-2 | inspect full --key x --head 3 | contradict each other
+2 | inspect full --key x --head 3 | leave out --head
 2 | convert in out --worker-memory 1MB | a worker needs 256 MiB of memory or more; it is 1000000 bytes
 2 | convert in out --input-timeout soon | neither a number of seconds nor none
 2 | convert in out --input-timeout 0 | 0 seconds is impossible
@@ -158,9 +159,9 @@ WRONG = r"""
 2 | convert in out --overwrite=yes | --overwrite takes no value; write it alone
 2 | convert in out --update --overwrite | --update and --overwrite contradict each other
 2 | inspect ready --html x.html --head 3 | leave out --head
-2 | convert lines.jsonl out --tokenizer bytes --block-length 2k | '2k' is not a valid
+2 | convert lines.jsonl out --tokenizer bytes --block-length 2k | '2k' is not a whole number
 2 | convert lines.jsonl out --tokenizer bytes --block-length 1 | --block-length: 1 is not in the range
-2 | convert in out --flip half | --flip: 'half' is not a valid float
+2 | convert in out --flip half | --flip: 'half' is not a number
 2 | convert in out --max-rejects 0.1 | or a share of them (1%)
 2 | convert in out --samples-per-shard 0 | 0 samples per shard are impossible
 2 | convert in out --keep-generations -1 | -1 generations cannot be kept
@@ -221,7 +222,7 @@ WRONG = r"""
 3 | prune ready --keys absent.txt | absent.txt: no such file of keys
 3 | inspect ready --key nope | ready: no key 'nope'
 3 | prune ready --key nope | ready: no sample has the key nope
-2 | prune ready | prune needs a condition or keys: give --where or --keys
+2 | prune ready | prune needs a condition or keys: give --where, --key or --keys
 3 | convert in ready --resize 64 | ready: holds a dataset that differs in its inputs and recipe (resize
 3 | convert in out --labels lables.csv | (No such file or directory); did you mean labels.csv?
 3 | convert in out --labels coco | it is a format of annotations: coco:FILE
@@ -240,7 +241,7 @@ WRONG = r"""
 2 | --quiet convert in out | options stand behind the name of a command
 3 | convert lines.jsonl out --recipe imagenet | no such recipe file
 2 | inspect out --kye x | did you mean --key?
-2 | bench out --seconds 1m | '1m' is not a valid float
+2 | bench out --seconds 1m | '1m' is not a number
 2 | help convrt | did you mean convert
 2 | help annotation.md | did you mean annotations
 2 | help INPUTZ | did you mean inputs
@@ -255,13 +256,13 @@ WRONG = r"""
 2 | inspect ready --shard 0 --row -1 | no row -1
 2 | inspect ready --split test --head 1 | no split 'test'; it has train
 2 | inspect ready --split test --where 'label == 1' | no split 'test'; it has train
-2 | inspect ready --key k --split val | contradict each other; leave out --split
-2 | inspect ready --key k --html x | contradict each other; leave out --key
-2 | inspect ready --key k --stats | contradict each other; leave out --stats
-2 | inspect ready --shard 0 --block 0 --head 3 | contradict each other; leave out --block
-2 | inspect ready --shard 0 --split val --head 3 | contradict each other; leave out --split
-2 | inspect ready --head 3 --columns key --images x.png | contradict each other; leave out --columns
-2 | inspect ready --diff x --html y | contradict each other; leave out --html
+2 | inspect ready --key k --split val | leave out --split
+2 | inspect ready --key k --html x | leave out --key
+2 | inspect ready --key k --stats | leave out --stats
+2 | inspect ready --shard 0 --block 0 --head 3 | leave out --block
+2 | inspect ready --shard 0 --split val --head 3 | leave out --split
+2 | inspect ready --head 3 --columns key --images x.png | leave out --columns
+2 | inspect ready --diff x --html y | leave out --html
 3 | verify ready/TABLES/files.arrow | not a shard; give the folder of the dataset, ready
 3 | inspect ready/TABLES/plan.arrow | not a shard; give the folder of the dataset, ready
 3 | inspect ready/manifest.json | not a shard; give the folder of the dataset, ready

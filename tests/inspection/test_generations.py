@@ -97,7 +97,7 @@ def test_a_generation_that_is_not_there_is_refused(grown, cli):
     assert "generation 3 is not there, only 1, 2; --keep-generations N keeps more" in refused.err
     (shard, *_) = shards_in(grown)
     refused = cli("inspect", shard, "--generation", 1)
-    assert (refused.code, "--generation are for a whole dataset" in refused.err) == (2, True)
+    assert (refused.code, "leave out --generation" in refused.err) == (2, True)
 
 
 def test_the_history_says_which_generations_are_there(grown, cli):

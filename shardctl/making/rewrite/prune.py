@@ -95,7 +95,7 @@ def prune(
     cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
     if where is None and keys is None:
-        raise UsageError("prune needs a condition or keys: give --where or --keys")
+        raise UsageError("prune needs a condition or keys: give --where, --key or --keys")
     if isinstance(keys, str):
         raise UsageError(f"keys takes a list; write keys=[{keys!r}]")
     if where is not None and keys is not None:
