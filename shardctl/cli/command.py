@@ -203,9 +203,10 @@ class Group(_WithExamples, click.Group):
 
     def answer(self, ctx: Context, option: str, given: Sequence[str]) -> str:
         """Return the sentence about an option before the name of a command."""
-        version = option in ("-V", "-v")
-        instead = "use --version" if version else "options stand behind the name of a command"
-        return f"there is no option {option}; {instead}"
+        return (
+            f"there is no option {option}; options stand behind the name of a command; `shardctl "
+            "--version` shows the version"
+        )
 
     def resolve_command(
         self, ctx: Context, args: list[str]

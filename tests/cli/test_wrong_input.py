@@ -237,7 +237,7 @@ WRONG = r"""
 2 | convert in out -o x | there is no option -o; the last path is where the result goes
 2 | convert in out --worker 3 | did you mean --workers?
 2 | convert in out --rezise 3 | did you mean --resize?
-2 | -V | there is no option -V; use --version
+2 | -v convert in out | there is no option -v; options stand behind
 2 | --quiet convert in out | options stand behind the name of a command
 3 | convert lines.jsonl out --recipe imagenet | no such recipe file
 2 | inspect out --kye x | did you mean --key?
