@@ -58,6 +58,7 @@ docs: setup
 	$(bin)/python scripts/docs/write_api_docs.py
 	$(bin)/python scripts/docs/write_architecture_docs.py
 	$(bin)/python scripts/docs/write_llms.py
+	$(bin)/python scripts/docs/write_chinese_code.py
 
 # The pages in a browser: python -m http.server -d build/site
 site: setup

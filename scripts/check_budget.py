@@ -3,7 +3,7 @@
     python scripts/check_budget.py [--lower]
 
 Code is counted in tokens, as lines can be made long and tokens cannot: no comments, no docstrings.
-Pages are counted in words. A number of the table may fall at any time: `--lower` writes today's
+Pages are counted in words, those in Chinese in characters. A number of the table may fall at any time: `--lower` writes today's
 counts where they are smaller. It may rise only with a new reason in its line; the lines of the
 last commit and of the one before it are compared.
 """
@@ -72,7 +72,8 @@ def counts() -> dict[str, int]:
         below = path.relative_to(ROOT / "shardctl").parts
         rooms[f"shardctl/{below[0]}" if len(below) > 1 else "shardctl/*.py"] += each["tokens"]
     total = sum(modules.values(), Counter())
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "README.zh.md", *(ROOT / "docs").rglob("*.md")]
+    chinese = {page for page in pages if page.name.endswith(".zh.md")}
     return {
         **{f"tokens of {room}": rooms[room] for room in sorted(rooms)},
         "tokens of shardctl": total["tokens"],
@@ -87,7 +88,11 @@ def counts() -> dict[str, int]:
             for folder in ("tests", "scripts")
         },
         "words of docs and README.md": sum(
-            len(page.read_text(encoding="utf-8").split()) for page in pages
+            len(page.read_text(encoding="utf-8").split()) for page in pages if page not in chinese
+        ),
+        "characters of Chinese pages": sum(
+            len(re.findall(r"[\u4e00-\u9fff]", page.read_text(encoding="utf-8")))
+            for page in chinese
         ),
     }
 

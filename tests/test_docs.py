@@ -78,20 +78,37 @@ def test_every_public_function_and_class_is_in_the_reference():
         assert f"## shardctl.{module}" in written
 
 
-def test_the_chinese_readme_says_the_same():
+CHINESE = runpy.run_path(str(ROOT / "scripts" / "docs" / "write_chinese_code.py"))
+ENGLISH = CHINESE["pages"]()
+"""The English page of each Chinese one."""
+
+
+@pytest.mark.parametrize("page", ENGLISH, ids=lambda page: page.name)
+def test_a_chinese_page_says_the_same_as_the_english_one(page):
     """The same sections, tables and lists, the same code, and links to the same pages (and to those
     that only it needs)."""
-    chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
-    assert re.findall(r"^```.*?^```", chinese, re.DOTALL | re.MULTILINE) == re.findall(
-        r"^```.*?^```", README, re.DOTALL | re.MULTILINE
-    )
-    for mark in (r"^#+ ", r"^\|", r"^- "):
-        assert len(re.findall(mark, chinese, re.MULTILINE)) == len(
-            re.findall(mark, README, re.MULTILINE)
-        )
-    code, links = r"`[^`\n]+`", r"\]\(([^)]*)\)"
-    assert set(re.findall(code, README)) <= set(re.findall(code, chinese))
-    assert set(re.findall(links, README)) <= set(re.findall(links, chinese))
+    other = ENGLISH[page]
+    chinese, english = (path.read_text(encoding="utf-8") for path in (page, other))
+    assert chinese == CHINESE["in_step"](chinese, english), "run `make docs`"
+    for mark in (r"^```", r"^#+ ", r"^\|", r"^- "):
+        found = [len(re.findall(mark, text, re.MULTILINE)) for text in (chinese, english)]
+        assert found[0] == found[1], mark
+    code = [
+        set(re.findall(r"`[^`\n]+`", CHINESE["BLOCK"].sub("", text))) for text in (english, chinese)
+    ]
+    assert code[0] <= code[1]
+    here, there = linked(page), linked(other)
+    assert other in here
+    assert page in there
+    assert {ENGLISH.get(each, each) for each in there} <= {
+        ENGLISH.get(each, each) for each in {*here, page}
+    }
+
+
+def linked(page: Path) -> set[str | Path]:
+    """The pages and addresses that a page links to."""
+    found = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    return {link if ":" in link else (page.parent / link).resolve() for link in found}
 
 
 def test_the_readme_calls_the_test_command_that_ci_runs():

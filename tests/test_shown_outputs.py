@@ -12,10 +12,11 @@ from write_outputs import environment_of, main, run_page, write
 PAGES = [
     path
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"), reverse=True)]
-    if any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
+    if not path.name.endswith(".zh.md")
+    and any(block.commands for block in blocks(path.read_text(encoding="utf-8")))
 ]
-"""All pages with commands. Tutorials, which take longest, are among the first. README.zh.md has the
-commands of the README."""
+"""All pages with commands. Tutorials, which take longest, are among the first. Chinese pages have
+the commands of the English ones."""
 
 PAGE = """# A page
 

@@ -167,7 +167,9 @@ def _first(text: str) -> str:
     """Return the first sentence of a page, without links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     prose = (
-        re.sub(r"^(#.*|<!--.*-->|\|.*)$", "", text, flags=re.MULTILINE).strip().partition("\n\n")[0]
+        re.sub(r"^(#.*|<!--.*-->|\|.*|\[[^]]*\]\([^)]*\))$", "", text, flags=re.MULTILINE)
+        .strip()
+        .partition("\n\n")[0]
     )
     return _sentence(re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", " ".join(prose.split())))
 

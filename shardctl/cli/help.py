@@ -26,6 +26,7 @@ SECTIONS = {
     "Commands": "commands",
     "Reference": "",
     "How it works": "explanation",
+    "中文": "zh",
 }
 """The headings of the list of pages, and the folder of docs/ of each."""
 
@@ -184,10 +185,12 @@ def _said(page: _Found) -> str:
 
 def _pages_with(word: str) -> list[_Found]:
     """Return the pages that have a word: first those with a heading that has it, then those that
-    have it most often."""
+    have it most often. Chinese ones say the same of an English word as the English ones."""
     is_there = re.compile(re.escape(word), re.IGNORECASE)
     found = []
     for topic, path in pages().items():
+        if word.isascii() and topic.endswith(".zh"):
+            continue
         page = path.read_text(encoding="utf-8")
         # no comments of code
         prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
