@@ -13,7 +13,9 @@ import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from conftest import examples
@@ -309,6 +311,27 @@ def test_an_address_where_no_store_answers(object_server, monkeypatch, address, 
     for action in ("reading", "listing", "writing"):
         with pytest.raises(UnansweredError, match=f"no connection to S3, {message}"):
             CALLS[action](open_store("s3://bucket"))
+
+
+def test_the_name_of_a_bucket_may_be_a_part_of_the_host(object_server, monkeypatch):
+    """As OSS and COS want it. A proxy sees the hosts, so that none has to be there."""
+    hosts = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            hosts.append(urlsplit(self.path).netloc)
+            self.send_error(404)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://oss.invalid")
+        monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+        for bucket in ("raw", "data"):
+            with pytest.raises(StoreError):
+                open_store(f"s3://{bucket}").get("k")
+        proxy.shutdown()
+    assert hosts == ["raw.oss.invalid", "data.oss.invalid"]
 
 
 def test_http_is_used_only_where_it_is_allowed(bucket, monkeypatch):

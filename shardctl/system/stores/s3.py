@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from obstore.store import S3Store
 from shardctl.errors import StoreError
 from shardctl.system.packages import needed
 from shardctl.system.stores.base import Store
-from shardctl.system.stores.client import Cloud
+from shardctl.system.stores.client import Cloud, switched_on
 from shardctl.system.stores.objects import Clients, Objects
 
 S3 = Cloud(
@@ -45,8 +46,16 @@ to ask."""
 def connect(url: str, bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of
     a profile."""
-    clients = Clients.of(S3Store, bucket, S3, partial(_credentials, url))
-    return Objects(url, clients, S3, prefix)
+    store = partial(S3Store, **_address(bucket))
+    return Objects(url, Clients.of(store, bucket, S3, partial(_credentials, url)), S3, prefix)
+
+
+def _address(bucket: str) -> dict[str, Any]:
+    """Return the address of a bucket where its name is a part of the host, as some stores want it.
+    obstore would take the same host for every bucket."""
+    scheme, found, host = os.environ.get("AWS_ENDPOINT_URL", "").partition("://")
+    by_host = switched_on("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
+    return {"endpoint": f"{scheme}://{bucket}.{host}"} if found and by_host else {}
 
 
 def _credentials(url: str) -> Any:
