@@ -55,6 +55,8 @@ def test_another_word_leads_to_the_pages_that_have_it(cli):
     assert re.search(
         r"^  shardctl help cluster +\d+ times; heading: Slurm$", found.out, re.MULTILINE
     )
+    assert ".zh" not in found.out
+    assert "shardctl help photos.zh" in cli("help", "分片").out
 
 
 @pytest.mark.parametrize(
