@@ -206,7 +206,9 @@ def test_encodings_are_detected(corpus, tmp_path, out):
     assert [key for key in utf8 if texts[key] != sources[key].decode("utf-8-sig")] == []
     latin1 = [key for key in texts if key.endswith("-Latin1.txt")]
     right = [key for key in latin1 if texts[key] == sources[key].decode("cp1252", "replace")]
-    assert len(right) > 0.65 * len(latin1)  # it is a guess: docs/inputs.md says what it is worth
+    assert len(right) > 0.65 * len(
+        latin1
+    )  # it is a guess: docs/inputs/tables.md says what it is worth
 
 
 def test_parquet_of_other_tools(corpus, tmp_path):

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from write_cli_docs import all_commands, shown_options
 
-from shardctl.cli.help import SECTIONS
-from shardctl.system.packages import pages
+from shardctl.cli.help import SECTIONS, section_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -122,12 +121,7 @@ def llms() -> str:
         "",
     ]
     for heading, folder in SECTIONS.items():
-        found = [
-            path
-            for path in sorted(pages().values())
-            if path.parent.relative_to(DOCS).as_posix() in (folder or ".",)
-        ]
-        if found:
+        if found := section_pages(folder):
             lines += [f"## {heading}", "", *map(_entry, found), ""]
     return "\n".join(lines)
 

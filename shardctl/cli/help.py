@@ -30,6 +30,8 @@ SECTIONS = {
 }
 """The headings of the list of pages, and the folder of docs/ of each."""
 
+FOLDERS = set(SECTIONS.values())
+
 
 @command(
     examples=(
@@ -68,6 +70,16 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
         _show({"message": entry.name, "text": entry.text}, entry.text, output)
     else:
         _search(named, output)
+
+
+def section_pages(folder: str) -> list[Path]:
+    """Return the pages in a folder of SECTIONS; those in no other one for an empty name."""
+    return [
+        page
+        for page in pages().values()
+        if folder
+        == next((name for name in page.relative_to(documents()).parts if name in FOLDERS), "")
+    ]
 
 
 def topics() -> dict[str, str]:
@@ -126,14 +138,9 @@ def _show_topics(output: Output) -> None:
     with lines.section("Examples"):
         lines.write_dl(help.examples)
     for section, folder in SECTIONS.items():
-        found = [
-            (name, _title(page))
-            for name, page in pages().items()
-            if page.parent == documents() / folder
-        ]
-        if found:
+        if found := section_pages(folder):
             with lines.section(section):
-                lines.write_dl(found)
+                lines.write_dl([(page.stem, _title(page)) for page in found])
     record = {"topics": topics(), "commands": list(ALL_COMMANDS)}
     output.show(record, lines.getvalue().splitlines())
 

@@ -35,7 +35,8 @@ from shardctl.system.text import counted, format_bytes, printable
 def tokenizer() -> None:
     """Train tokenizers on your own texts, and look at any tokenizer.
 
-    `shardctl help text` explains the kinds of tokenizers, and how chats are written.
+    `shardctl help tokens` explains the kinds of tokenizers, and `shardctl help chat` how chats are
+    written.
     """
 
 

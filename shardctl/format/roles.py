@@ -103,7 +103,7 @@ class Tokens:
     """The numbers of tokens of texts: a list of them for each sample, or a block of fixed length.
 
     They are below `vocabulary`. `eos` ends a document, and `pad` fills a block up. `tokenizer`
-    names the one that made them (docs/text.md). None where it is not known, or there is no such
+    names the one that made them (docs/text/tokens.md). None where it is not known, or there is no such
     token. Where blocks have several documents (`packed`), the columns document_keys,
     document_lengths and document_starts have an item for each.
     """

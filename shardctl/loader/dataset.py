@@ -353,7 +353,7 @@ class Dataset:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens: the dataset's own copy, opened at its first use.
 
-        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md).
+        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text/tokens.md).
         Raises DatasetError if there is none or it cannot be used, InstallError if a package is
         missing.
         """

@@ -181,7 +181,7 @@ class Options:
         "Where labels come from. folder: each file's folder. A CSV or JSONL file: its row for "
         "each file. none: no labels. auto, the default: metadata.csv, .jsonl or .parquet, "
         "labels.csv or .jsonl beside the inputs, else the field label of JSONL lines, else the "
-        "folders if there are several (`shardctl help inputs`). Annotations of images, any "
+        "folders if there are several (`shardctl help labels`). Annotations of images, any "
         "number: coco:FILE, yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR or "
         "masks+suffix=_mask:DIR, captions: or captions:DIR or captions:FILE, imagenet:DIR "
         "(`shardctl help annotations`).",
@@ -240,7 +240,7 @@ class Options:
         "What makes the splits. train=0.9,val=0.1: a hash of the key. folder: the top folders. "
         "source: the names of the SRC. column: the column split of the labels file. lists: "
         "data.yaml, COCO files, train.txt and test.txt. none: one split. auto: names such as "
-        "train, val and test (`shardctl help inputs`).",
+        "train, val and test (`shardctl help splits`).",
         metavar="HOW",
         shows_default=True,
         heading=SPLITS,

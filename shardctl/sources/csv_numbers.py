@@ -1,5 +1,5 @@
 """How the cells of CSV columns are written, which decides what is a number, so that no value is
-changed (docs/inputs.md)."""
+changed (docs/inputs/labels.md)."""
 
 from __future__ import annotations
 

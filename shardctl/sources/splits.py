@@ -15,7 +15,7 @@ ROLES = (
     ("val", "valid", "validation", "validate", "dev", "devel", "development"),
     ("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"),
 )
-"""The words that name a split, in the order of the dataset. (docs/inputs.md lists them.)"""
+"""The words that name a split, in the order of the dataset. (docs/inputs/splits.md lists them.)"""
 
 _PLACES = {
     word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)

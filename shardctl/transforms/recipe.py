@@ -429,7 +429,7 @@ class Recipe(RecipeKeys):
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh
             # (docs/dev/measurements.md): both are worth more where they can be read in
-            # place. So are blocks of tokens (docs/text.md): zstd makes them a quarter smaller, and
+            # place. So are blocks of tokens (docs/text/packing.md): zstd makes them a quarter smaller, and
             # a hundred times slower at random. Text is a third to a quarter of its size under zstd.
             compression = Compression.parse("none" if images or self.joins else "zstd:3")
         return replace(self, store=store, compression=compression)

@@ -250,7 +250,7 @@ class RecipeKeys(Settings):
         NAMES,
         (),
         "Texts that mean a missing value in CSV and labels files, such as NA,null. Default: "
-        "none (`shardctl help inputs`).",
+        "none (`shardctl help labels`).",
         metavar="A,B,…",
         heading=READING,
         omit_default=True,
@@ -483,7 +483,7 @@ SHORTCUTS = {
         Option(
             Many(Word(*_QUALITY), alone=True),
             (),
-            "Reject texts by published rules about quality (`shardctl help text`). May be given "
+            "Reject texts by published rules about quality (`shardctl help clean-text`). May be given "
             "several times.",
             heading=CLEANING,
         ),
@@ -501,7 +501,7 @@ SHORTCUTS = {
         Written("str | Path"),
         "Make tokens of the texts, after all steps but packing: a tokenizer.json or its folder, "
         "a SentencePiece .model, a .txt of words, tiktoken:ENCODING:FILE, or bytes (`shardctl "
-        "help text`).",
+        "help tokens`).",
         TOKENS,
         metavar="FILE|DIR|bytes",
         brief="make tokens of texts",

@@ -274,8 +274,11 @@ def test_a_long_text_of_numbers_takes_no_time():
     assert kinds_of([f"{text}x", text.encode() + b"x"]) == {"other"}
 
 
-def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split():
-    page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
+def test_the_pages_on_inputs_name_the_forms_of_places_and_what_is_a_split():
+    inputs = Path(__file__).parents[2] / "docs" / "inputs"
+    page, splits = (
+        (inputs / f"{name}.md").read_text(encoding="utf-8") for name in ("coordinates", "splits")
+    )
     plain = " ".join(page.replace("_", "").lower().split())
     for name in PLACE_NAMES:
         assert re.search(rf"\b{name}\b", plain), name
@@ -283,7 +286,7 @@ def test_the_page_on_inputs_names_the_forms_of_places_and_what_is_a_split():
         NUMBER_NAMES
     )
     for word in (word for words in ROLES for word in words):
-        assert f"`{word}`" in page
+        assert f"`{word}`" in splits
 
 
 def test_strings_in_the_field_label_of_lines_are_classes(tmp_path, out, monkeypatch):

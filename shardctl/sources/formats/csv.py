@@ -1,5 +1,5 @@
 """CSV and TSV: rows of cells, which may be in quotes and then hold line ends (RFC 4180).
-docs/inputs.md has the rules."""
+docs/inputs/tables.md has the rules."""
 
 from __future__ import annotations
 
