@@ -1,4 +1,4 @@
-"""Write the tables of docs/recipes.md, and docs/recipe.schema.json, from what recipes say of their
+"""Write the keys and the steps of docs/recipes.md, and docs/recipe.schema.json, from what recipes say of their
 settings."""
 
 from __future__ import annotations
@@ -26,23 +26,35 @@ def keys() -> str:
     return "\n".join(["| key | default | |", "| --- | --- | --- |", *rows])
 
 
+GROUPS = {
+    "resize": "Size, part and side",
+    "rotate": "Turn and warp",
+    "adjust_brightness": "Colours, noise and holes",
+    "rand_augment": "Policies",
+    "choice": "Steps of steps",
+    "filter_size": "Filters of images",
+    "normalize": "Clean and filter texts",
+    "tokenize": "Tokens",
+    "custom": "Your own functions as steps",
+}
+"""The headings over steps, by the first step below each."""
+
+
 def steps() -> str:
-    """Return a row for each step, and one for each of its settings. What an earlier step has said of
-    the same setting is left out."""
-    said = set()
-    lines = ["| step | settings | default | |", "| --- | --- | --- | --- |"]
+    """Return a section for each step, with a line for each of its settings."""
+    lines = []
     for name, step in TRANSFORMS.items():
-        picture = (
-            f"<br>![{name}](images/{name}.webp)"
-            if (DOCS / "images" / f"{name}.webp").exists()
-            else ""
-        )
-        lines.append(f"| `{name}` | | | {first_line(step)}{picture} |")
+        if name in GROUPS:
+            lines += [f"### {GROUPS[name]}", ""]
+        picture = f"images/{name}.webp"
+        lines += [f"#### {name}", "", first_line(step), ""]
+        if (DOCS / picture).exists():
+            lines += [f"![{name}]({picture})", ""]
         for key, field in declared_in(step).items():
-            text = "" if (key, field.help) in said else field.help
-            said.add((key, field.help))
-            lines.append(f"| | `{key}` | {_default(field)} | {text} |")
-    return "\n".join(lines)
+            default = _default(field)
+            lines.append(f"- `{key}`{default and f' ({default})'}: {field.help}")
+        lines += [""] if declared_in(step) else []
+    return "\n".join(["", *lines]).rstrip()
 
 
 def _default(field: Any) -> str:
@@ -51,7 +63,7 @@ def _default(field: Any) -> str:
 
 
 def page(before: str) -> str:
-    """Return the page with the tables of now."""
+    """Return the page with the keys and steps of now."""
     for name, table in (("keys", keys()), ("steps", steps())):
         begin, end = (
             f"<!-- {name}: written by scripts/docs/write_recipe_docs.py -->",
