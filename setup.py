@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-DOCUMENTS = ("**/*.md", "*.schema.json", "recipes/*.toml")
+DOCUMENTS = ("**/*.md", "*.schema.json", "words.json", "recipes/*.toml")
 """What `shardctl help` and `--recipe @NAME` show of docs/. MANIFEST.in has the same for an
 sdist."""
 

@@ -231,10 +231,22 @@ class TestInABrowser:
             "article img", "all => all.every(each => each.naturalWidth > 0)"
         )
 
-    def test_a_word_is_found(self, page):
+    @pytest.mark.parametrize(
+        ("asked", "first"),
+        [
+            ("Kubernetes", "Kubernetes"),
+            ("multi gpu", "DDP"),
+            ("resize", "resize"),
+            ("GDPR", "person"),
+            ("打乱", "order|打乱"),
+        ],
+    )
+    def test_words_find_their_page_first(self, page, asked, first):
         page.locator(".md-search__button").first.click()
-        page.keyboard.type("Kubernetes")
-        page.get_by_role("option").filter(has_text="Kubernetes").first.wait_for()
+        page.keyboard.type(asked)
+        found = page.get_by_role("option").first
+        found.filter(has=page.locator("u")).wait_for()  # the words that were found are marked
+        assert re.search(first, found.inner_text())
 
     def test_a_session_is_copied_as_its_commands(self, page):
         page.locator(".language-console").first.hover()

@@ -25,6 +25,16 @@ PAGES, HTML, SITE = BUILD / "pages", BUILD / "html", BUILD / "site"
 TOP = {"README.md": "index.md"}
 """Pages at the top of the repository that have another name on the site."""
 
+NOT_FOUND = {
+    "CHANGELOG",
+    "CODE_OF_CONDUCT",
+    "CONTRIBUTING",
+    "SKILL",
+    "architecture",
+    "troubleshooting",
+}
+"""Pages that the search leaves out. `shardctl help` is the way to the messages in troubleshooting."""
+
 _LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)#\s]*)(#[^)]*)?\)")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _PLACE = re.compile("\0(\\d+)\0")
@@ -94,12 +104,28 @@ def build(version: str) -> Path:
     subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=True
     )
+    set_search(HTML)
     folder = SITE / version
     shutil.rmtree(folder, ignore_errors=True)
     SITE.mkdir(parents=True, exist_ok=True)
     HTML.rename(folder)
     write_versions()
     return folder
+
+
+def set_search(site: Path) -> None:
+    """Put the search of docs/site into a built site, with the words of docs/words.json, and leave
+    pages out of it."""
+    index = site / "search.json"
+    found = json.loads(index.read_text(encoding="utf-8"))
+    words = json.loads((ROOT / "docs" / "words.json").read_text(encoding="utf-8"))
+    found["config"]["words"] = words
+    found["items"] = [
+        each for each in found["items"] if each["location"].partition("/")[0] not in NOT_FOUND
+    ]
+    index.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+    (worker,) = site.glob("assets/javascripts/workers/search.*.js")
+    shutil.copy(ROOT / "docs" / "site" / "search.js", worker)
 
 
 def write_versions() -> None:

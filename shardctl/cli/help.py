@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import re
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from shardctl.cli import ALL_COMMANDS
 from shardctl.cli.command import command, context_of
 from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.page_search import search, section_called
 from shardctl.errors import UsageError
 from shardctl.system.messages import Entry, all_entries, entry_for
 from shardctl.system.packages import documents, pages
-from shardctl.system.text import counted, printable
+from shardctl.system.text import printable
 
 SHOWN_PAGES = 5
 
@@ -38,7 +37,8 @@ FOLDERS = set(SECTIONS.values())
         "shardctl help convert  # a command, with all its options",
         "shardctl help inputs  # a page",
         "shardctl help bench.md  # a page that has the name of a command",
-        "shardctl help gbk  # any other word: the pages in which it is",
+        "shardctl help resize  # a step, or another heading of a page",
+        "shardctl help disk space  # any other words: the pages about them",
         "shardctl help damaged-block  # what a message means, and what to do",
         "shardctl help 'holds no files'  # the same, by words of the message",
     )
@@ -47,8 +47,8 @@ FOLDERS = set(SECTIONS.values())
 @output_options
 @click.pass_context
 def help(context: click.Context, words: tuple[str, ...], output: Output) -> None:
-    """Show a page of the documentation, the help of a command, or the meaning of a message. Without
-    a name, list all pages.
+    """Show a page of the documentation, the help of a command, or the meaning of a message; find
+    pages by words. Without a name, list all pages.
 
     Exit codes: 0 done, 2 no command, page, message or word of this name.
     """
@@ -63,11 +63,13 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
         if topic is not None:
             text += f"\n\n  There is also a page: shardctl help {topic}.md"
         _show({"command": named, "text": text}, text, output)
-    elif topic is not None:
+    elif topic is not None and ("#" not in named or section_called(named) is None):
         page = pages()[topic].read_text(encoding="utf-8")
         _show({"topic": topic, "text": page}, page, output)
     elif (entry := _message(named)) is not None:
         _show({"message": entry.name, "text": entry.text}, entry.text, output)
+    elif (section := section_called(named)) is not None:
+        _show({"section": section.name, "text": section.whole}, section.whole, output)
     else:
         _search(named, output)
 
@@ -145,64 +147,37 @@ def _show_topics(output: Output) -> None:
     output.show(record, lines.getvalue().splitlines())
 
 
-class _Found(NamedTuple):
-    """A page that has a word: how often, and a heading with it."""
-
-    topic: str
-    times: int
-    heading: str | None
-
-
-def _search(word: str, output: Output) -> None:
-    """Name the pages that have a word, and the commands and pages that are called nearly so. Raises
-    UsageError."""
-    shown = printable(word)
-    near = difflib.get_close_matches(word.lower(), [*ALL_COMMANDS, *pages()], 3)
+def _search(words: str, output: Output) -> None:
+    """Name the sections and messages that have words, and the commands and pages that are called
+    nearly so. Raises UsageError."""
+    shown = printable(words)
+    found, messages = search(words), _entries_with(words)
+    first = {each.page for each in found[:SHOWN_PAGES]}
+    names = [name for name in (*ALL_COMMANDS, *pages()) if name not in first]
+    near = difflib.get_close_matches(words.lower(), names, 3, 0.75)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    found, messages = _pages_with(word), _entries_with(word)
     if not found and not messages:
         raise UsageError(
             f"{shown!r} is no command, page, message, or word of a "
             f"page{meant or '; `shardctl help` lists the pages'}"
         )
     lines = click.HelpFormatter()
-    lines.write(f"{shown!r} is not a command or a page{meant or '.'} It is in:\n\n")
+    lines.write(f"{shown!r} is not a command or a page{meant or '.'} Pages about it:\n\n")
+    rows = [
+        (f"shardctl help {entry.name}", f"message: {entry.says[0]}")
+        for entry in messages[:SHOWN_PAGES]
+    ]
+    rows += [
+        (f"shardctl help {each.name}", " - ".join(dict.fromkeys((each.title, each.heading))))
+        for each in found[:SHOWN_PAGES]
+    ]
     with lines.indentation():
-        rows = [
-            (f"shardctl help {entry.name}", f"message: {entry.says[0]}")
-            for entry in messages[:SHOWN_PAGES]
-        ]
-        lines.write_dl(
-            rows + [(f"shardctl help {page.topic}", _said(page)) for page in found[:SHOWN_PAGES]]
-        )
-    if len(found) > SHOWN_PAGES:
-        lines.write(f"  and {', '.join(page.topic for page in found[SHOWN_PAGES:])}\n")
+        lines.write_dl(rows, col_max=36)
     record = {
         "near": near,
         "messages": [entry.name for entry in messages],
-        "pages": [page._asdict() for page in found],
+        "pages": [
+            {"topic": each.page, "section": each.name, "heading": each.heading} for each in found
+        ],
     }
     output.show(record, lines.getvalue().splitlines())
-
-
-def _said(page: _Found) -> str:
-    heading = f"; heading: {page.heading}" if page.heading else ""
-    return f"{counted(page.times, 'time')}{heading}"
-
-
-def _pages_with(word: str) -> list[_Found]:
-    """Return the pages that have a word: first those with a heading that has it, then those that
-    have it most often. Chinese ones say the same of an English word as the English ones."""
-    is_there = re.compile(re.escape(word), re.IGNORECASE)
-    found = []
-    for topic, path in pages().items():
-        if word.isascii() and topic.endswith(".zh"):
-            continue
-        page = path.read_text(encoding="utf-8")
-        # no comments of code
-        prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
-        heading = next(filter(is_there.search, re.findall(r"^#+ (.*)$", prose, re.MULTILINE)), None)
-        found.append(_Found(topic, len(is_there.findall(page)), heading))
-    return sorted(
-        (page for page in found if page.times), key=lambda page: (page.heading is None, -page.times)
-    )

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from shardctl.cli.page_search import search, section_called
 from shardctl.system.messages import all_entries
 from shardctl.system.packages import pages
+from shardctl.transforms.table import TRANSFORMS
 
 PAGES = list(pages().values())
 
@@ -29,7 +31,9 @@ def test_the_list_has_every_page(cli):
     assert list(cli("help", "--json").json["topics"]) == [page.stem for page in PAGES]
 
 
-@pytest.mark.parametrize("name", ["inputs", "inputs.md", "docs/inputs.md", "docs/inputs.md#types"])
+@pytest.mark.parametrize(
+    "name", ["inputs", "inputs.md", "docs/inputs.md", "docs/inputs.md#no-such"]
+)
 def test_a_page_is_found_by_its_name_and_as_links_write_it(cli, name):
     shown = cli("help", name)
     assert (shown.code, shown.err) == (0, "")
@@ -48,15 +52,70 @@ def test_a_page_with_the_name_of_a_command_is_named_and_can_be_read(cli):
     assert cli("help", "bench.md").out.startswith("# Is the loader fast enough?\n")
 
 
-def test_another_word_leads_to_the_pages_that_have_it(cli):
-    found = cli("help", "Slurm")
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("resize", "#### resize\n"),
+        ("recipes#resize", "#### resize\n"),
+        ("where it runs", "## Where it runs\n"),
+        ("docs/inputs.md#types", "## Types\n"),  # of inputs/tables.md, where it is now
+    ],
+)
+def test_a_section_is_shown_with_its_heading(cli, name, begins):
+    shown = cli("help", name)
+    assert shown.code == 0
+    assert shown.out.startswith(begins)
+    assert "\n#### letterbox\n" not in shown.out
+
+
+def test_every_step_leads_to_its_section_or_to_a_page(cli):
+    for name in TRANSFORMS:
+        assert name in pages() or section_called(name).heading == name
+
+
+ASKED = [
+    ("Slurm", "cluster s3-and-slurm"),
+    ("EXIF", "faq annotations"),
+    ("person", "remove-a-person"),
+    ("GDPR", "remove-a-person"),
+    ("images of ONE person's", "remove-a-person"),
+    ("class imbalance", "class-imbalance"),
+    ("class missing in a split", "faq splits-without-leaks"),
+    ("disk space", "faq small-disk"),
+    ("disk", "small-disk"),
+    ("updating", "update faq"),
+    ("exit code 1 in CI", "faq exit-codes"),
+    ("MinIO", "faq stores s3-and-slurm"),
+    ("multi gpu", "ddp"),
+    ("wandb", "faq metrics"),
+    ("shuffle and packing", "faq packing"),
+    ("stratified split", "splits-without-leaks faq"),
+    ("打乱", "faq.zh order-of-samples"),
+    ("中文", "chinese-text chinese-text.zh"),
+]
+"""Questions, and the pages that may be named first: the questions and answers, or the page about it."""
+
+
+@pytest.mark.parametrize(("asked", "first"), ASKED)
+def test_words_find_the_page_about_them_first(asked, first):
+    assert search(asked)[0].page in first.split()
+
+
+def test_words_that_no_section_has_together_find_those_that_have_most():
+    assert search("resume training zebra")[0].page == "resume-training"
+    assert search("zebra") == []
+
+
+def test_pages_are_named_with_what_shows_them(cli):
+    found = cli("help", "EXIF")
     assert found.code == 0
-    assert found.out.startswith("'Slurm' is not a command or a page. It is in:\n\n  shardctl help ")
-    assert re.search(
-        r"^  shardctl help cluster +\d+ times; heading: Slurm$", found.out, re.MULTILINE
-    )
+    assert found.out.startswith("'EXIF' is not a command or a page. Pages about it:\n\n")
+    for name in re.findall(r"^  shardctl help (\S+)", found.out, re.MULTILINE):
+        assert cli("help", name).code == 0
+    named = cli("help", "EXIF", "--json").json["pages"]
+    assert {"topic", "section", "heading"} == set(named[0])
     assert ".zh" not in found.out
-    assert "shardctl help photos.zh" in cli("help", "分片").out
+    assert "shardctl help faq.zh" in cli("help", "分片").out
 
 
 @pytest.mark.parametrize(
