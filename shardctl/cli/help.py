@@ -76,11 +76,12 @@ def help(context: click.Context, words: tuple[str, ...], output: Output) -> None
 
 def section_pages(folder: str) -> list[Path]:
     """Return the pages in a folder of SECTIONS; those in no other one for an empty name."""
+    others = FOLDERS - {folder}
     return [
         page
         for page in pages().values()
-        if folder
-        == next((name for name in page.relative_to(documents()).parts if name in FOLDERS), "")
+        if page.is_relative_to(documents() / folder)
+        and page.relative_to(documents()).parts[0] not in others
     ]
 
 

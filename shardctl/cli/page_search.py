@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -98,10 +99,7 @@ def search(asked: str) -> list[Section]:
     """Return the best section of each page that has any of the words, the best one first."""
     table = json.loads((documents() / "words.json").read_text(encoding="utf-8"))
     terms = _terms(asked, table)
-    every = [
-        (each, _normal(each.text), _normal(each.heading), _normal(f"{each.page} {each.title}"))
-        for each in sections()
-    ]
+    every = _normal_sections()
     usual = sum(len(text) for _, text, *_ in every) / len(every)
     values = [
         [_value(term, parts[0].level, *parts[1:], usual) for term in terms] for parts in every
@@ -131,6 +129,16 @@ def search(asked: str) -> list[Section]:
     least = LEAST * max((score for score, _ in best.values()), default=0)
     found = sorted(best.values(), key=lambda each: -each[0])
     return [section for score, section in found if score >= least]
+
+
+@cache
+def _normal_sections() -> list[tuple[Section, str, str, str]]:
+    """Return the sections with the words of their text, of their heading, and of their page's
+    title."""
+    return [
+        (each, _normal(each.text), _normal(each.heading), _normal(f"{each.page} {each.title}"))
+        for each in sections()
+    ]
 
 
 def _normal(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from shardctl.cli.page_search import search, section_called
 from shardctl.system.messages import all_entries
-from shardctl.system.packages import pages
+from shardctl.system.packages import documents, pages
 from shardctl.transforms.table import TRANSFORMS
 
 PAGES = list(pages().values())
@@ -99,6 +100,12 @@ ASKED = [
 @pytest.mark.parametrize(("asked", "first"), ASKED)
 def test_words_find_the_page_about_them_first(asked, first):
     assert search(asked)[0].page in first.split()
+
+
+def test_a_word_that_stands_for_others_leads_to_a_page():
+    table = json.loads((documents() / "words.json").read_text(encoding="utf-8"))
+    lost = [words for words in table["stand_for"] if not search(words)]
+    assert lost == []
 
 
 def test_words_that_no_section_has_together_find_those_that_have_most():
