@@ -88,12 +88,13 @@ function search(asked) {
   sections.forEach((section, number) => {
     const each = values[number];
     let score = each.reduce((sum, is, at) => sum + is * rarity[at], 0);
-    if (!score) return;
+    // Chinese pages say the same of an English word as the English ones
+    if (!score || (section.chinese && /^[\x00-\x7f]*$/.test(asked))) return;
     const heading = section.heading.split(" ").filter((word) => word && !table.skipped.has(word));
     const asked_for = heading.filter((word) => forms.some((form) => word.startsWith(form))).length;
     score *= (rarity.reduce((sum, weight, at) => sum + (each[at] ? weight : 0), 0) / all) ** 2;
     score *= (1 + asked_for / Math.max(heading.length, 1)) * section.weight * (section.name === (section.isPage ? normal(asked) : exact) ? 2.5 : 1);
-    if (section.chinese) score *= /[\u4e00-\u9fff]/.test(asked) ? 2 : 0.6;
+    if (section.chinese) score *= 2;
     found.push({ section, score });
   });
   found.sort((a, b) => b.score - a.score);

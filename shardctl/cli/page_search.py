@@ -30,7 +30,6 @@ _ENDINGS = (
 """Of English words: what takes their place, and how many letters must be before it."""
 
 _DOUBLED = {"bb", "gg", "mm", "nn", "pp", "tt"}
-_CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 LESS = 0.8
 """A word that stands for the one that was asked for counts so much."""
@@ -111,13 +110,12 @@ def search(asked: str) -> list[Section]:
     best: dict[str, tuple[float, Section]] = {}
     for (section, _, heading, _), each in zip(every, values, strict=True):
         score = sum(map(float.__mul__, each, rarity))
-        if not score:
-            continue
+        if not score or (section.page.endswith(".zh") and asked.isascii()):
+            continue  # Chinese pages say the same of an English word as the English ones
         covered = sum(weight for value, weight in zip(each, rarity, strict=True) if value)
         score *= (covered / sum(rarity)) ** 2 * _share(heading, terms, table["ignored"])
         score *= table["weights"].get(section.page, table["weights"].get(section.folder, 1))
-        if section.page.endswith(".zh"):
-            score *= 2 if _CHINESE.search(asked) else 0.6
+        score *= 2 if section.page.endswith(".zh") else 1
         exact = (
             _normal(section.page) == _normal(asked)
             if section.level == 1
