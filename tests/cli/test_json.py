@@ -219,7 +219,7 @@ def test_recipe(check, photos, tmp_path, out):
 
 
 def test_help_and_completion(check):
-    check("help", [], ["inputs"], ["convert"], ["no-such-input"], ["Slurm"])
+    check("help", [], ["inputs"], ["convert"], ["no-such-input"], ["resize"], ["EXIF"])
     check("completion", ["bash"])
 
 
