@@ -95,7 +95,11 @@ def section_called(named: str) -> Section | None:
 
 
 def search(asked: str) -> list[Section]:
-    """Return the best section of each page that has any of the words, the best one first."""
+    """Return the best section of each page that has any of the words, the best one first.
+
+    A word counts by how rare it is and how often it is there, and more in a heading and in the
+    title. A section without some of the words loses the square of their share.
+    """
     table = json.loads((documents() / "words.json").read_text(encoding="utf-8"))
     terms = _terms(asked, table)
     every = _normal_sections()
