@@ -409,6 +409,8 @@ class Manifest:
     def has_own_keys(self) -> bool:
         """Whether keys are values of a field of the records, so that the tables do not know
         them."""
+        if self.records is None:  # a key field is the column of a labels file
+            return False
         fields = str(self.recipe.get("fields") or "")
         return self.recipe.get("key_field") is not None or any(
             part.startswith("key=") for part in fields.split(",")

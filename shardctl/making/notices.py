@@ -44,19 +44,13 @@ _SENTENCES = {
     # refusal: two sources have files of the same path
     "same-paths": "{keys} twice, among them {names}: keys are paths below their source; give the "
     "folder that contains all sources",
-    # in the next three and in rows-skipped: a row names a file that is not there
-    "row-of-no-input": "{files}: {count:,} of {rows} names a file that is not there, or of another "
-    "split ({names})",
-    # the same of several rows
-    "rows-of-no-input": "{files}: {count:,} of {rows} name files that are not there, or of another "
-    "split ({names})",
+    # in the next two and in rows-skipped: rows of a labels file name no inputs
+    "no-input-for": "{files}: no input for {count:,} of {rows} ({names}): not there, or of another "
+    "split",
     # refusal: a labels file names files that are not there
     "rows-refused": "{what}; fix the file, or use --lenient-labels to skip such rows",
-    # refusal: a labels file has a for a.jpg
-    "rows-without-endings": "{what}; write the names with their endings, as {name}.jpg, or use "
-    "--lenient-labels to skip such rows",
-    # refusal: --lenient-labels, and a labels file names no file that is there
-    "no-row-of-an-input": "{what}: no input would have a label; fix the file",
+    # refusal: a labels file names no file that is there
+    "no-row-of-an-input": "{what}; write the paths of the inputs from the source on, as {inputs}",
     # refusal: a labels file does not name all inputs
     "no-row-for": "{files}: no row for {count:,} of {inputs} ({names}); add rows, or use "
     "--lenient-labels to leave them empty",
@@ -160,6 +154,8 @@ _SENTENCES = {
     "images-as-bytes": "{names}: images by name, kept as bytes, as samples may lack some",
     # tables with structs of bytes and path
     "columns-of-images": "{names}: columns of images; --image-field none keeps them as they are",
+    # tables with texts in columns such as img_path
+    "paths-of-images": "{names}: kept as text; if it is paths of images, --kind image reads them",
     # some of the sources are exports, and others are not
     "roles-left-out": "the role of {names} is left out: only some sources have it in shardctl.json",
     # --schema names fewer fields than the records have
@@ -187,17 +183,15 @@ _SENTENCES = {
     "fields of records to keep",
     # refusal: annotations, or a column objects, beside records
     "about-files": "{what} is about files that are images each, and the inputs are {inputs}",
-    # refusal: a labels file and annotations have a column of the same name
-    "annotated-twice": "the labels file and the annotations both give {name}; --drop-columns "
-    "{name} helps",
-    # refusal: --labels folder, and annotations with a label
-    "labelled-twice": "--labels folder and the annotations both give label; use one of them",
+    # refusal: folders, a labels file or annotations give a column of the same name
+    "annotated-twice": "two of --labels both give {name}; leave one out, or use --drop-columns "
+    "{name} for a labels file",
     # refusal: files say other names of the same classes
     "names-differ": "the files give different names to the classes of {names}; convert each alone, "
     "or keep the numbers with --labels none",
     # refusal: --labels folder, and all inputs lie right in the source
-    "no-class-folders": "no input is in a folder that could be its class; use --labels none or a "
-    "file",
+    "no-class-folders": "no input is in a folder that could be its class; leave out --labels "
+    "folder, or give a labels file",
     # refusal: --labels auto, and some inputs are in no class folder
     "beside-class-folders": "{inputs} beside {count:,} class folders ({names}) would have no "
     "label. Move these files, or use --labels folder, which gives them none, or --labels none",
@@ -272,8 +266,9 @@ _SENTENCES = {
     # refusal: --unmoved names objects of annotations
     "objects-unmoved": "--unmoved {name}: it is objects by role (`shardctl help annotations`), "
     "which {step} moves; leave out the step, or this of --unmoved",
-    # refusal: an option for records, and files that are one each
-    "for-records": "{option} is for records, and the inputs are {what}; leave it out",
+    # refusal: an option for columns, and files that are one record each
+    "for-columns": "--{option} is about columns, and the inputs are {kind} files without a table; "
+    "leave it out",
     # refusal: a record does not fit the types that were found in all records
     "types-differ": "{why}; if it has changed since, run again; else give all files one type",
     # refusal: --classes, and objects or masks whose classes it did not pin
@@ -326,6 +321,8 @@ _SENTENCES = {
     "several-frames": "{images} with several frames or pages: the first is taken{advice}",
     # records without the field of labels
     "without-label": "{missing:,} of {samples} without a label",
+    # a class has samples in another split
+    "classes-lacking": "{split} has no sample of {of} ({names})",
     # a crop
     "objects-cut-off": "{cut:,} of {objects} were cut off ({rule})",
     # a commit leaves much for readers of earlier generations

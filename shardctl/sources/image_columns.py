@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -42,12 +42,13 @@ BYTES_NAMES = frozenset(
 )
 """Usual names of columns with the bytes of images."""
 
-PATH_NAMES = frozenset(
-    (
-        "image,img,picture,photo,file_name,filename,file,path,filepath,file_path,image_path,img_path,image_file"
-    ).split(",")
+IMAGE_NAMES = frozenset(
+    "image,img,picture,photo,image_path,img_path,image_file,image_name".split(",")
 )
-"""Usual names of columns with the paths of images."""
+"""Those of PATH_NAMES that are about images alone."""
+
+PATH_NAMES = IMAGE_NAMES.union("file_name,filename,file,path,filepath,file_path".split(","))
+"""Usual names of columns with the paths of images, in tables of images and in labels files."""
 
 
 def is_struct(type_: pa.DataType) -> bool:
@@ -103,17 +104,27 @@ def choose_column(schema: pa.Schema, wanted: str) -> str:
             )
         return wanted
     for candidates in _candidates(schema):
-        usual = [name for name in candidates if name.lower() == "image"]
-        if len(candidates) == 1 or len(usual) == 1:
-            return (usual or candidates)[0]
-        if candidates:
-            several = ", ".join(map(printable, candidates))
-            raise InputError(
-                f"several fields may hold the images: {several}; say which with --image-field"
-            )
+        if found := the_one(
+            candidates, "image", "several fields may hold the images", "--image-field"
+        ):
+            return found
     raise InputError(
         f"no field holds images (there are {shown}); name it with --image-field, or use --kind table"
     )
+
+
+def the_one(columns: Sequence[str], usual: str, several: str, option: str) -> str | None:
+    """Return the only one of some columns, or of several the one with the usual name; None if there
+    are none. Raises InputError, with these words, if it is not clear which."""
+    exact = [name for name in columns if name == usual]
+    for left in (exact, [name for name in columns if name.lower() == usual], columns):
+        if len(left) == 1:
+            return left[0]
+    if columns:
+        raise InputError(
+            f"{several}: {', '.join(map(printable, columns))}; say which with {option}"
+        )
+    return None
 
 
 def _candidates(schema: pa.Schema) -> list[list[str]]:

@@ -4,7 +4,7 @@ file."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -21,6 +21,7 @@ from shardctl.format.roles import RESERVED_FIELDS
 from shardctl.sources.export_description import Description, described
 from shardctl.sources.files import local_copy
 from shardctl.sources.formats import CHOSEN, Misfit, Reading, Unit, find_format
+from shardctl.sources.image_columns import PATH_NAMES, the_one
 from shardctl.sources.jsonl import NULL_WORDS, null_label_notice
 from shardctl.sources.splits import split_word
 from shardctl.sources.types import (
@@ -37,8 +38,7 @@ from shardctl.system.files import sha256_of
 from shardctl.system.locations import name_of
 from shardctl.system.text import counted, printable, some
 
-FILE_COLUMNS = tuple("file_name,filename,file,path,image,image_path".split(","))
-"""Names of the column that says which file a row is about, the first one found is taken."""
+FILE_COLUMN = "file_name"
 
 OTHER_FILES = ("file_name", "file_names")
 """How Hugging Face calls columns that name other files of a sample, such as depth_file_name."""
@@ -47,11 +47,9 @@ LABEL_COLUMN = "label"
 KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
 
-LIKE_LABELS = frozenset(
-    "label,labels,class,classes,class_name,classname,category,target,y".split(",")
-)
-"""Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says
-so."""
+LIKE_LABELS = frozenset("label,labels,class,classes,class_name,classname,category".split(","))
+"""Usual names of columns of labels, in lower case. Numbers to predict are often called target and
+y."""
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
@@ -128,10 +126,12 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     """Read labels files, each given with the folder (relative to its source) in which its file
     names start.
 
-    `drop` names columns that are left out; `reading` has the delimiter of CSV files, and words for
-    a missing value. Raises InputError: not UTF-8, cannot be read, no rows, no column of file names.
-    UsageError if there is no column to drop.
+    `drop` names columns that are left out; `reading` has the delimiter of CSV files, words for a
+    missing value, and which columns have the labels and the file names. Raises InputError: not
+    UTF-8, cannot be read, no rows, no column of file names or several. UsageError if there is no
+    column to drop.
     """
+    wanted, key = reading.label, reading.key
     reading = Reading(delimiter=reading.delimiter, null_values=reading.null_values)
     opened = [_File(file, folder, reading) for file, folder in found]
     if undecided := reduce(Types.join, [file.types for file in opened]).undecided():
@@ -151,20 +151,22 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     except InputError as error:
         raise InputError(f"{shown}: {error}") from None
     # one file of several that has it is enough
-    if missing := [name for name in drop if name not in names]:
-        raise UsageError(
-            f"--drop-columns {','.join(missing)}: {shown} has no such column; it has "
-            f"{', '.join(map(printable, names))}"
-        )
-    columns, file_names = _read(opened, schema, {*drop, *own}, sets)
-    columns, classes, said = _encode_label(columns, shown, has_cells)
+    _refuse_absent("--drop-columns", drop, names, shown)
+    columns, file_names = _read(opened, schema, {*drop, *own}, sets, key)
+    label, held = _label_column(columns.schema, wanted, any(exports), shown), columns.column_names
+    columns, classes, said = _encode_label(columns, label, shown, has_cells)
+    if label is None and LABEL_COLUMN in drop:
+        said = []  # that there is none was asked for
+    elif label not in (None, wanted):
+        said.append(f"the labels are the column {printable(label)}")
     has_numbers = classes is None and LABEL_COLUMN in columns.column_names
     of_exports = [
         {LABEL_COLUMN: names} for names in map(_names_in, exports) if names and has_numbers
     ]
-    kept = columns.column_names
     said_here: Classes = {
-        name: own for name, own in every.named.items() if name.partition(".")[0] in kept
+        LABEL_COLUMN if name == label else name: own
+        for name, own in every.named.items()
+        if name.partition(".")[0] in held
     }
     joined: Classes = reduce(join_classes, of_exports, said_here)
     named = dict(joined)
@@ -177,13 +179,11 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
 
         limits = pc.min_max(columns[LABEL_COLUMN]).as_py()
         all_say = of_exports or all(
-            LABEL_COLUMN in file.types.named for file in opened if LABEL_COLUMN in file.types.fields
+            label in file.types.named for file in opened if label in file.types.fields
         )
         last = len(named[LABEL_COLUMN]) - 1
         if all_say and limits["min"] is not None and 0 <= limits["min"] <= limits["max"] <= last:
             classes = named.pop(LABEL_COLUMN)
-    if LABEL_COLUMN in drop:
-        said = []  # that there is none was asked for
     if others := [name for name in columns.column_names if name.endswith(OTHER_FILES)]:
         said.append(f"{some(others)}: names of other files are kept as text")
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
@@ -213,12 +213,16 @@ def _names_in(export: Description | None) -> tuple[str, ...]:
 
 
 def _read(
-    opened: list[_File], whole: pa.Schema, drop: Collection[str], sets: Mapping[str, str]
+    opened: list[_File],
+    whole: pa.Schema,
+    drop: Collection[str],
+    sets: Mapping[str, str],
+    key: str | None,
 ) -> tuple[pa.Table, pa.ChunkedArray]:
     """Read files again once the types of all of them are known, as inputs are, but that one row
     that cannot be read is enough to refuse it. Return their rows and the names of files."""
     fields = {file: [f for f in file.fields() if f.name not in drop] for file in opened}
-    columns = {file: _file_column(pa.schema(fields[file]), file.shown) for file in opened}
+    columns = {file: _file_column(pa.schema(fields[file]), key, file.shown) for file in opened}
     kept = dict.fromkeys(f.name for file in opened for f in fields[file] if f.name != columns[file])
     tables, all_names = [], []
     for file in opened:
@@ -321,23 +325,21 @@ def _refused(place: str, fault: Rejection) -> InputError:
     )
 
 
-def _file_column(schema: pa.Schema, shown: str) -> str:
-    """Return the column of file names. Raises InputError: there is none, it holds no names, others
-    are called as ours are."""
-    for name in (*FILE_COLUMNS, LABEL_COLUMN, SPLIT_COLUMN):
-        if wide := [each for each in schema.names if each.strip() == name != each]:
-            raise InputError(
-                f"{shown}: the column {wide[0]!r} has a blank beside its name; remove such blanks"
-            )
-    column = next((name for name in FILE_COLUMNS if name in schema.names), None)
+def _file_column(schema: pa.Schema, key: str | None, shown: str) -> str:
+    """Return the column of file names: `key`, or else the one that is called so. Raises InputError:
+    there is none, or several, it holds no names, others are called as ours are."""
+    if wide := [name for name in schema.names if name.strip() != name]:
+        raise InputError(
+            f"{shown}: the column {wide[0]!r} has a blank beside its name; remove such blanks"
+        )
+    like = [name for name in schema.names if name.lower() in PATH_NAMES]
+    several, mark = f"{shown}: several columns may name the files", separator_in(schema.names)
+    column = None if mark else key or the_one(like, FILE_COLUMN, several, "--key-field")
     if column is None:
-        held = ", ".join(printable(name) for name in schema.names)
-        if mark := separator_in(schema.names):
-            how = f"use --delimiter {mark}"
-        else:
-            how = f"call one {' or '.join(FILE_COLUMNS)}"
-            how += " in a first line" if shown.endswith(DELIMITED_SUFFIXES) else ""
+        held = ", ".join(map(printable, schema.names))
+        how = f"use --delimiter {mark}" if mark else f"use --key-field, or call one {FILE_COLUMN}"
         raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
+    _refuse_absent("--key-field", [column], schema.names, shown)
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(
             f"{shown}: the column {column} holds {schema.field(column).type}, not file names"
@@ -362,25 +364,55 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
     return pa.concat_arrays(chunks)
 
 
+def _label_column(schema: pa.Schema, wanted: str, exported: bool, shown: str) -> str | None:
+    """Return the column of labels: `wanted`, or else the one that is called so, but for one of an
+    export, whose names are known. Raises InputError if there is none, and if there are several."""
+    if wanted == LABEL_COLUMN:
+        names = {LABEL_COLUMN} if exported else LIKE_LABELS
+        like = [
+            f.name
+            for f in schema
+            if f.name.lower() in names
+            and (
+                f.name == LABEL_COLUMN or pa.types.is_string(f.type) or pa.types.is_integer(f.type)
+            )
+        ]
+        several = f"{shown}: several columns may be the labels"
+        return the_one(like, LABEL_COLUMN, several, "--label-field")
+    _refuse_absent("--label-field", [wanted], schema.names, shown)
+    if LABEL_COLUMN in schema.names:
+        raise UsageError(
+            f"--label-field {printable(wanted)}: {shown} has a column label, too; leave "
+            "that out with --drop-columns"
+        )
+    return wanted
+
+
+def _refuse_absent(option: str, columns: Iterable[str], held: Sequence[str], shown: str) -> None:
+    if absent := [name for name in columns if name not in held]:
+        names = ",".join(map(printable, absent))
+        raise UsageError(
+            f"{option} {names}: {shown} has no such column; it has {', '.join(map(printable, held))}"
+        )
+
+
 def _encode_label(
-    table: pa.Table, shown: str, has_cells: bool
+    table: pa.Table, column: str | None, shown: str, has_cells: bool
 ) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:
-    """Make `label` int64: class names become their place in the sorted list of names. The last is
-    notices.
+    """Make a column `label`, of int64: class names become their place in the sorted list of names.
+    The last is notices.
 
     `has_cells`: some of the rows are of CSV files.
     """
-    if LABEL_COLUMN not in table.column_names:
-        name = next((name for name in table.column_names if name.lower() in LIKE_LABELS), None)
-        advice = ""
-        if name is not None:
-            advice = f" (or rename {printable(name)} to label)"
-            if pa.types.is_floating(table.schema.field(name).type):
-                advice = f" ({printable(name)} is one of numbers to predict)"
-        return table, None, [f"no column is called label: there are no labels{advice}"]
+    if column is None:
+        return (
+            table,
+            None,
+            ["no column is called label: there are no labels; --label-field names one"],
+        )
     import pyarrow.compute as pc
 
-    label, encoded, classes = table[LABEL_COLUMN], None, None
+    label, encoded, classes = table[column], None, None
     if is_number(label.type):
         with suppress(pa.ArrowInvalid):  # pandas makes floats of numbers where one is missing
             encoded = label.cast(pa.int64())
@@ -390,9 +422,9 @@ def _encode_label(
         encoded = pc.index_in(label, value_set=pa.array(classes, pa.string())).cast(pa.int64())
     if encoded is None:
         raise InputError(
-            f"{shown}: the column label holds {label.type}, not class names or whole numbers; rename numbers to predict, as to target"
+            f"{shown}: the column {printable(column)} holds {label.type}, not class names or whole numbers; rename numbers to predict, as to target"
         )
-    table = table.set_column(table.column_names.index(LABEL_COLUMN), LABEL_COLUMN, encoded)
+    table = table.set_column(table.column_names.index(column), LABEL_COLUMN, encoded)
     empty = encoded.null_count
     notices = [f"{counted(empty, 'row')} of {len(table):,} without a label"] if empty else []
     words = [name for name in classes or () if name in NULL_WORDS]

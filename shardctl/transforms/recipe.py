@@ -202,6 +202,7 @@ class Recipe(RecipeKeys):
             null_values=self.null_values,
             max_pixels=self.max_pixels,
             list_field=self._source(next(lists, "")),
+            key=self.key_field,
         )
 
     def _source(self, name: str) -> str:

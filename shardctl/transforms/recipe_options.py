@@ -266,7 +266,7 @@ class RecipeKeys(Settings):
     label_field: str | None = setting(
         Text(),
         None,
-        "Field of the records with the label, renamed to label.",
+        "Field of the records or labels file with the label, renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
     )
@@ -274,7 +274,7 @@ class RecipeKeys(Settings):
         Text(),
         None,
         "Field of the records with the keys, each of them once, renamed to key. Default: the "
-        "file and the number of the record, FILE#N.",
+        "file and the number of the record, FILE#N. In labels files: the field of file names.",
         metavar="FIELD",
         heading=FIELDS,
         omit_default=True,

@@ -143,10 +143,10 @@ WRONG = r"""
 3 | finish full | full: there are no parts to finish
 3 | inspect ready/shards | ready/shards: no such dataset or shard; ready is a dataset
 3 | convert in out --labels text | it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR
-3 | convert in out --labels coco=bad.json | write coco:bad.json
-3 | convert in out --labels coco:absent.json | absent.json: no such file or folder; write coco:PATH
+3 | convert in out --labels coco=bad.json | annotations are coco:FILE
+3 | convert in out --labels coco:absent.json | absent.json: no such file or folder
 3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
-2 | convert in out --text-field body | text_field is for records, and the inputs are images; leave it out
+2 | convert in out --text-field body | --text-field is about columns, and the inputs are image files without a table
 3 | convert in out --format mds | holds no mds
 2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
 3 | convert other.jsonl out --text-field text | the records have no field text; they have body, y
@@ -225,7 +225,9 @@ WRONG = r"""
 2 | prune ready | prune needs a condition or keys: give --where, --key or --keys
 3 | convert in ready --resize 64 | ready: holds a dataset that differs in its inputs and recipe (resize
 3 | convert in out --labels lables.csv | (No such file or directory); did you mean labels.csv?
-3 | convert in out --labels coco | it is a format of annotations: coco:FILE
+3 | convert in out --labels folders | did you mean folder?
+3 | convert in out --labels yolo:lines.jsonl | lines.jsonl: not a folder; give that of the labels
+3 | convert in out --labels coco | annotations are coco:FILE
 3 | tokenizer show no/such/file.json | tokenizer no/such/file.json: it cannot be read
 3 | tokenizer show x.log | a tokenizer is a tokenizer.json or a folder with one
 3 | tokenizer train absent t.json | absent: no such file or folder

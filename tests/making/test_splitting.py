@@ -94,6 +94,14 @@ def test_sources_that_are_named_as_splits_are_the_splits(tmp_path, out):
         convert([both[0], test], out)
 
 
+def test_a_class_of_which_a_split_has_no_sample_is_told(tmp_path, out):
+    names = ["train/a", "train/b", "train/c", "val/b", "val/d"]
+    source = tree(tmp_path / "in", *(f"{name}/1.png" for name in names))
+    told = [said for said in convert(source, out).notices if "no sample of" in said]
+    of = ["train has no sample of 1 of 4 classes (d)", "val has no sample of 2 of 4 classes (a, c)"]
+    assert told == of
+
+
 def test_a_source_named_as_a_split_beside_one_that_is_not_is_refused(tmp_path, out):
     tree(tmp_path, "train/a.png", "more/b.png")
     both = [tmp_path / "train", tmp_path / "more"]

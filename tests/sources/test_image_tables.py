@@ -160,6 +160,8 @@ def test_the_kind_is_found_for_tables_that_hold_images(form, folder, tmp_path, o
 def test_bytes_that_are_not_called_like_images_stay_a_table(tmp_path, out):
     source = parquet_of(tmp_path, {"payload": [b"one", b"two"]})
     assert converted(source, out)[1]["payload"] == b"two"
+    (note,) = convert(parquet_of(tmp_path, {"Img_path": ["1.png"]}), tmp_path / "text").notices
+    assert "Img_path: kept as text; if" in note
 
 
 def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(folder, tmp_path):

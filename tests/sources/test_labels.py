@@ -167,11 +167,13 @@ def test_lenient_labels_say_what_is_left_over(tmp_path, out):
         assert result.status == status
         skipped, left_out = result.notices
         assert "no row for 2 of 3 inputs (1.png, 2.png); their columns are empty" in left_out
-        assert "1 of 2 rows names a file that is not there, or of another split (ghost" in skipped
+        assert "no input for 1 of 2 rows (ghost.png): not there, or of another split" in skipped
     assert labels_of(out) == [0, None, None]
-    (source / "labels.csv").write_text("filename,label\nx/0.bmp,1\nx/1.bmp,2\n")
-    with pytest.raises(InputError, match=": no input would have a label"):
-        convert(source, tmp_path / "new", lenient_labels=True)
+    (source / "0.png").rename(source / "0.JPEG")
+    (source / "labels.csv").write_text("filename,label\n0,1\nghost,2\n")
+    for lenient in (True, False):
+        with pytest.raises(InputError, match=r"from the source on, as 0\.JPEG, 1\.png, 2\.png$"):
+            convert(source, tmp_path / "new", lenient_labels=lenient)
 
 
 def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path, out):
@@ -183,8 +185,63 @@ def test_numbers_to_predict_are_no_labels_and_stay_numbers(tmp_path, out):
         notices_of(labelled(tmp_path / "one", "label", rows), out)
     source = labelled(tmp_path / "two", "target", rows)
     (notice,) = notices_of(source, out)
-    assert notice.endswith("(target is one of numbers to predict)")
+    assert "no column is called label" in notice
     assert column(out, "target") == ("double", [0.5, 1.5, 2.5])
+
+
+NAMED = {"key_field": "who", "label_field": "breed"}
+
+
+@pytest.mark.parametrize(
+    ("header", "recipe", "said"),
+    [
+        ("img_path,class", {}, "class"),
+        ("IMAGE,Label,class", {}, "Label"),
+        ("file_name,label,path,class", {}, None),
+        ("who,breed,label_of", NAMED, None),
+        ("who;breed", {**NAMED, "delimiter": ";"}, None),
+    ],
+)
+def test_the_columns_of_a_labels_file_have_usual_names_or_are_named(
+    tmp_path, out, header, recipe, said
+):
+    source, mark = images(tmp_path / "in", 4), recipe.get("delimiter", ",")
+    rows = [
+        mark.join([f"{number}.png", "ba"[number % 2], "x", "y"][: header.count(mark) + 1])
+        for number in range(4)
+    ]
+    (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
+    given = {"recipe": recipe, "labels": tmp_path / "table.csv", "split": "a=0.5,b=0.5"}
+    notices = convert(source, out, **given).notices
+    assert (shardctl.open(out).classes, labels_of(out)) == (("a", "b"), [1, 0, 1, 0])
+    assert [name for name in notices if "the labels are" in name] == [
+        f"{tmp_path / 'table.csv'}: the labels are the column {name}" for name in [said] if name
+    ]
+    assert not shardctl.verify(out, level="deep").findings
+    assert convert(source, out, update=True, **given).status == "up-to-date"
+
+
+def test_a_column_that_is_named_is_the_label_or_refused(tmp_path, out):
+    source = labelled(tmp_path / "in", "label,fine", ["1,7", "2,8"])
+    table = {"file_name": ["0.png", "1.png"], "classes": [["a", "b"], ["b"]]}
+    for options, said in (
+        (
+            {"label_field": "coarse"},
+            "coarse.: .* has no such column; it has label, fine",
+        ),
+        ({"label_field": "fine"}, "has a column label, too; leave that out"),
+        ({"key_field": "name"}, "name.: .* has no such column; it has filename, label, fine"),
+        ({"key_field": "filename", "labels": "none"}, "key_field is about columns"),
+    ):
+        labels = {"labels": options.pop("labels", "auto")}
+        with pytest.raises(UsageError, match=said):
+            convert(source, out, recipe=options, **labels)
+    convert(source, out, recipe={"label_field": "fine"}, drop_columns="label")
+    assert labels_of(out) == [7, 8]
+    (source / "labels.csv").unlink()
+    parquet.write_table(pa.table(table), source / "metadata.parquet")
+    convert(source, tmp_path / "lists")  # several classes of one image are no label
+    assert column(tmp_path / "lists", "classes")[1] == table["classes"]
 
 
 NUMBERS, BYTES, IMAGE = pa.list_(pa.float32()), pa.binary(), ENCODED_IMAGE
@@ -451,9 +508,11 @@ def test_a_labels_file_that_changes_or_goes_between_its_two_readings_is_refused(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("file,path\n0.png,a\n", "may name the files: file, path; say which with key_field"),
+        ("path,Class,category\n0.png,a,b\n", "the labels: Class, category; say which with label_f"),
         (
             "filename,label\n0.png,a\n1.png,b\nghost.png,c\n",
-            r"1 of 3 rows names a file that is not there, or of another split \(ghost.png\)",
+            r"no input for 1 of 3 rows \(ghost.png\): not there",
         ),
         ("filename,label\n0.png,a\n", r"no row for 1 of 2 inputs \(1.png\)"),
         ("name,label\n0.png,a\n", "no column of file names; it has name, label"),
@@ -524,11 +583,8 @@ def test_metadata_parquet_is_read_as_metadata_csv(tmp_path, out):
     assert shardctl.open(tmp_path / "numbers").classes is None
 
 
-def test_metadata_parquet_without_file_names_and_a_broken_one_are_refused(tmp_path, out):
+def test_a_broken_metadata_parquet_is_refused(tmp_path, out):
     source = images(tmp_path / "in", 1)
-    parquet.write_table(pa.table({"file_names": [["0.png"]]}), source / "metadata.parquet")
-    with pytest.raises(InputError, match="no column of file names; it has file_names"):
-        convert(source, out)
     (source / "metadata.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"metadata.parquet: not a Parquet file"):
         convert(source, out)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.format.arrays import numbers_of
+from shardctl.format.arrays import is_text, numbers_of
 from shardctl.format.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.format.roles import RESERVED_FIELDS, Image, Label, Mask, Objects, Role
 from shardctl.images.codecs import backend
@@ -28,6 +28,7 @@ from shardctl.sources.image_columns import (
     AUTO,
     BOXES,
     FRAME,
+    IMAGE_NAMES,
     KEPT,
     MAIN,
     MASK,
@@ -72,7 +73,9 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         if recipe.batch_transforms:
             step = recipe.batch_transforms[0].name
             raise UsageError(notice("step-beside-images", step=step, names=some(kept)))
-        said = notice("columns-of-images", names=", ".join(map(printable, kept)))
+    paths = [f.name for f in fields if is_text(f.type) and f.name.lower() in IMAGE_NAMES]
+    if kept or paths:
+        said = notice("columns-of-images" if kept else "paths-of-images", names=some(kept or paths))
         if said not in listing.notices:
             listing.notices.append(said)
     return with_masks(fields, recipe, listing) if kept else fields

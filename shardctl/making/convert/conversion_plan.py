@@ -505,11 +505,11 @@ def _types_of(inputs: Inputs, discovery: Discovery, units: Units, all_types: boo
     recipe, listing = inputs.recipe, discovery.listing
     if listing.whole:
         # each file is one record without fields
-        of_fields = ("text_field", "label_field", "key_field", "fields", "schema", "mask_fields")
-        given = next((name for name in of_fields if getattr(recipe, name)), None)
-        if given is not None:
-            what = "images" if recipe.kind == "image" else "whole files of text"
-            raise UsageError(notice("for-records", option=given, what=what))
+        of_fields = ["text_field", "fields", "schema", "mask_fields"]
+        of_fields += [] if listing.side_files else ["label_field", "key_field"]
+        if given := next((name for name in of_fields if getattr(recipe, name)), None):
+            option = given.replace("_", "-")
+            raise UsageError(notice("for-columns", option=option, kind=recipe.kind))
         return None
     types = None
     if recipe.typed_fields is not None:

@@ -557,7 +557,7 @@ def detect_kind(walked: Walked, reading: Reading) -> str:
     sidecars, ignored = LeftOut(), Counter[str]()
     for kind in KINDS.values():
         for file in walked.of_kind(kind, reading, (Form.ONE, Form.MANY)):
-            if not is_labels_file(file) and file.path.rpartition("/")[2].lower() != "readme.md":
+            if not is_labels_file(file) and file.name.lower() != "readme.md":
                 return kind.name
             if kind.name == "table" or not is_labels_file(file):  # which two kinds may take
                 sidecars.add(file.path)

@@ -8,8 +8,9 @@ their callers write it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,8 @@ def result_of(
         samples = counted(manifest.samples, "sample")
         notices = (*notices, notice("without-label", missing=missing, samples=samples))
     if made:
-        notices = (*notices, *jpeg_costs(manifest.jpeg, manifest.samples))
+        costs = jpeg_costs(manifest.jpeg, manifest.samples)
+        notices = (*notices, *_lacking_classes(manifest), *costs)
     if made and (objects := manifest.objects) and objects["cut_off"]:
         of_all = counted(objects["kept"] + objects["cut_off"], "object")
         rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
@@ -199,6 +201,17 @@ def warnings_of(
     key, said = printable(example.key), printable(example.message)
     count = reasons[reason]
     return (notice("many-rejects", what=what, count=count, reason=reason, key=key, message=said),)
+
+
+def _lacking_classes(manifest: Manifest) -> Iterator[str]:
+    """Say which classes of other splits a split with labels has no sample of."""
+    names, counts = manifest.roles.classes or (), manifest.class_counts or {}
+    used = np.any(list(counts.values()), axis=0)
+    for split, own in counts.items():
+        lacking = list(compress(names, used > np.array(own, bool)))
+        if any(own) and lacking:
+            of = f"{len(lacking):,} of {counted(len(names), 'class', 'classes')}"
+            yield notice("classes-lacking", split=split, of=of, names=some(lacking))
 
 
 def repeated_keys(folder: LocalFolder, manifest: Manifest) -> tuple[str, ...]:

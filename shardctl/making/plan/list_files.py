@@ -34,7 +34,7 @@ from shardctl.sources.files import SourceRoot, resolved
 from shardctl.sources.format_table import TABLE_SUFFIXES
 from shardctl.sources.formats import Reading, without_compression
 from shardctl.sources.kinds import Form, SampleKind
-from shardctl.sources.label_table import LabelTable, said_of_names
+from shardctl.sources.label_table import LABEL_COLUMN, LabelTable, said_of_names
 from shardctl.sources.sidecars import refuse_part_of_export
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, is_hidden
 from shardctl.sources.walked import (
@@ -381,7 +381,9 @@ def _tell_of_unused(listing: Listing, rule: LabelRule, walked: Walked) -> None:
 def _read_labels_files(listing: Listing, rule: LabelRule, reading: Reading) -> None:
     """Read the labels files. Raises InputError, and UsageError where objects are not of images."""
     try:
-        side = label_table.load(listing.side_files, rule.drop, reading)
+        # of records, these are fields
+        of_files = reading if listing.whole else replace(reading, label=LABEL_COLUMN, key=None)
+        side = label_table.load(listing.side_files, rule.drop, of_files)
     except InputError as error:
         hint = hint_of_format(rule.files[0]) if rule.files else ""
         if hint:
@@ -420,25 +422,21 @@ def _annotate(listing: Listing, rule: LabelRule, scratch: Path) -> None:
     listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, scratch)
     columns = listing.side.columns.column_names if listing.side else []
     names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
-    twice = first_repeated(names)
+    twice = first_repeated([*names, *([LABEL_COLUMN] if rule.mode == "folder" else [])])
     if twice is not None:
-        raise InputError(notice("annotated-twice", name=twice))
-    if rule.mode == "folder" and "label" in names:
-        raise UsageError(notice("labelled-twice"))
+        raise UsageError(notice("annotated-twice", name=twice))
 
 
 def is_labels_file(file: FoundFile) -> bool:
     """Return whether a file is a labels file by its name."""
-    return file.path.rpartition("/")[2] in LABELS_FILES
+    return file.name in LABELS_FILES
 
 
 def _explicit_side_file(file: str, roots: Sequence[SourceRoot]) -> tuple[str, str]:
     """Return the labels file and the folder, relative to its source, that its names start from."""
-    there = resolved(file)
-    for root in roots:
-        if path_below(there, resolved(root.text)) is not None:
-            return file, (path_below(parent_of(there), root.base) or "") if root.is_folder else ""
-    return file, ""
+    home = parent_of(resolved(file))
+    below = (path_below(home, root.base) for root in roots if root.is_folder)
+    return file, next(filter(None, below), "")
 
 
 def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -> str:
@@ -488,8 +486,6 @@ def _refuse_without_inputs(walked: Walked, number: int, rule: LabelRule, kind: s
 def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numbers:
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs
     do not match."""
-    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
-
     found = PathTable(tuple(listing.roots), listing.table).by_path.find(
         side.names, side.shown, zip(side.files, map(len, side.names.chunks), strict=True)
     )
@@ -498,20 +494,13 @@ def _rows_of_labels(listing: Listing, side: LabelTable, rule: LabelRule) -> Numb
     unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
         names = some(side.names.take(pa.array(unused[:100])).to_pylist())
-        what = notice(
-            "row-of-no-input" if len(unused) == 1 else "rows-of-no-input",
-            files=side.shown,
-            count=len(unused),
-            rows=counted(len(side), "row"),
-            names=names,
-        )
-        if not rule.lenient:
-            first = side.names[int(unused[0])].as_py()
-            lacks_ending = pc.any(pc.starts_with(listing.table["path"], f"{first}.")).as_py()
-            which = "rows-without-endings" if lacks_ending else "rows-refused"
-            raise InputError(notice(which, what=what, name=printable(first)))
+        total, shown = counted(len(side), "row"), side.shown
+        what = notice("no-input-for", files=shown, count=len(unused), rows=total, names=names)
         if not used.any():
-            raise InputError(notice("no-row-of-an-input", what=what))
+            inputs = some(listing.paths_at(np.arange(len(listing))[:3]))
+            raise InputError(notice("no-row-of-an-input", what=what, inputs=inputs))
+        if not rule.lenient:
+            raise InputError(notice("rows-refused", what=what))
         listing.note("rows-skipped", what=what)
     if len(unnamed):
         inputs, names = counted(len(listing), "input"), some(listing.paths_at(unnamed[:100]))

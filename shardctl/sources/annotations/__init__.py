@@ -13,11 +13,11 @@ from typing import Any
 from shardctl.errors import InputError, UsageError
 from shardctl.sources.annotations.base import AnnotationRule, Annotations, Source
 from shardctl.sources.annotations.inputs import NAMES, PathTable
-from shardctl.sources.files import begin_of, exists, is_folder
+from shardctl.sources.files import exists, is_folder
 from shardctl.system.files import near_path
 from shardctl.system.locations import is_stored, join, normal, parent_of
 from shardctl.system.machine import collector_waits
-from shardctl.system.text import printable, similar
+from shardctl.system.text import did_you_mean, printable, unknown
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
 """The formats that `--labels` may name. The module of this name has the function `read`; it is
@@ -58,55 +58,32 @@ def parse_source(text: str) -> Source | None:
     return Source(form, normal(found["path"]) if found["path"] else "", tuple(options))
 
 
-_MEMBERS_OF_COCO = re.compile(rb'"(images|annotations)"\s*:\s*\[')
-
-LOOKED_AT = 1 << 20
-"""Bytes at the beginning of a file that are looked at to know whether it is a COCO file."""
-
-
 def hint_of_format(file: str) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not
     be read; "" if none."""
     if is_folder(file):
         return "it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR"
-    format_word, equals, path = file.partition("=")
-    if equals and format_word in FORMATS:
-        return f"write {format_word}:{printable(path)}"
-    word, colon, _ = file.partition(":")
     if not is_stored(file) and not exists(file):
-        if not colon and word in FORMATS:
-            return f"it is a format of annotations: {word}:FILE or {word}:DIR"
-        if not colon:
-            return near_path(Path(file)).removeprefix("; ")
-        word = word.partition("+")[0]
-        near = similar(word, FORMATS)
-        meant = f", perhaps {near[0]}" if near else ""
-        return (
-            f"{printable(word)} is no format of annotations{meant}: these are {', '.join(FORMATS)}"
-        )
-    try:
-        begin = begin_of(file, LOOKED_AT)
-    except OSError:
-        return ""
-    if begin.lstrip().startswith(b"{") and _MEMBERS_OF_COCO.search(begin):
-        return f"if it is a COCO file, give coco:{printable(file)}"
-    return ""
+        word = re.split("[:=+]", file)[0]
+        if word in FORMATS:
+            return f"annotations are {word}:FILE or {word}:DIR"
+        if ":" in file:
+            return unknown("format of annotations", word, FORMATS)
+        near = did_you_mean(file, ("folder", "none", "auto")) or near_path(Path(file))
+        return near.removeprefix("; ")
+    return f"if it is a COCO file, give coco:{printable(file)}" if file.endswith(".json") else ""
 
 
 def read_annotations(
     sources: Sequence[Source], inputs: PathTable, rule: AnnotationRule, scratch: Path
 ) -> list[Annotations]:
-    """Read annotations, those of one format together. Raises InputError, UsageError if two give the
-    same column."""
+    """Read annotations, those of one format together. Raises InputError, UsageError if one is given
+    twice."""
     for source in sources:
         if source.path and not is_stored(source.path) and not exists(source.path):
-            what = (
-                near_path(Path(source.path))
-                or f"; write {source.format}:PATH, with the path of the labels"
-            )
-            raise InputError(f"{printable(source.path)}: no such file or folder{what}")
+            shown, near = printable(source.path), near_path(Path(source.path))
+            raise InputError(f"{shown}: no such file or folder{near}")
     found: list[Annotations] = []
-    given: dict[str, str] = {}
     for name in FORMATS:
         of_format = [source for source in sources if source.format == name]
         if not of_format:
@@ -118,12 +95,6 @@ def read_annotations(
         module: Any = import_module(f"shardctl.sources.annotations.{name}")
         with collector_waits():
             read: Annotations = module.read(of_format, inputs, rule, scratch)
-        for field in read.fields:
-            if field.name in given:
-                raise UsageError(
-                    f"{given[field.name]} and {name} annotations both give {field.name}; use one"
-                )
-            given[field.name] = name
         found.append(replace(read, places=_places_of(read, of_format, inputs)))
     return found
 

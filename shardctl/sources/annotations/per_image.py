@@ -40,7 +40,9 @@ def walked(folder: str, suffixes: Collection[str], what: str) -> list[FoundFile]
     """Return the files in a folder and below whose names have these endings, if any. Raises
     InputError without the folder."""
     if not is_folder(folder):
-        raise InputError(f"{printable(folder)}: no such folder; give the folder of the {what}")
+        raise InputError(
+            f"{printable(folder)}: not a folder; give that of the {what} (a COCO file: coco:FILE)"
+        )
     return [
         file
         for files in files_below(folder)

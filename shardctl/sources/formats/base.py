@@ -142,7 +142,7 @@ class Reading:
     the only format that is read, "" for any. `only` are the fields that are wanted, none for all.
     Cells of delimited files that are one of `null_values` are missing. `looked` are fields whose
     values say their type, where a file has one. A record of JSON that is a list is the field
-    `list_field` of one; "": it is none.
+    `list_field` of one; "": it is none. `key` is the column of labels files with the names of files.
     """
 
     record: str = "file"
@@ -157,6 +157,7 @@ class Reading:
     max_pixels: int = MAX_PIXELS
     looked: tuple[str, ...] = ()
     list_field: str = ""
+    key: str | None = None
 
     def looked_among(self, schema: pa.Schema) -> list[str]:
         """Return the columns of a file with these types whose values are looked at: `looked`, and

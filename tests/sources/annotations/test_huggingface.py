@@ -12,7 +12,7 @@ from making import box, coco_file, converted, mask, photos, rejects, samples, va
 from pyarrow import parquet
 
 import shardctl
-from shardctl.errors import InputError
+from shardctl.errors import InputError, UsageError
 
 
 def labelled(root: Path, *objects: Any, **more: Any) -> Path:
@@ -133,7 +133,7 @@ def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_sa
     converted(source, out, file, "captions:")
     assert samples(out)["0.png"]["caption"] == "a caption"
     coco = coco_file(tmp_path / "coco.json", [(1, "0.png")], [box(1)])
-    with pytest.raises(InputError, match="both give objects"):
+    with pytest.raises(UsageError, match="both give objects"):
         converted(source, tmp_path / "new", file, f"coco:{coco}")
 
 
