@@ -1,5 +1,6 @@
 // The search of the site, in the place of Zensical's own worker (scripts/docs/build_site.py), which wants all words in one section
-// and knows no other words for them. It ranks sections as `shardctl help WORDS` does: shardctl/cli/page_search.py explains each step.
+// and knows no other words for them. A word counts by how rare and how often it is, and more in a heading; a section loses by words
+// that it lacks.
 // Messages to it: {type: 0, data: {config, items}} and {type: 2, data: {input, page}}. It answers {type: 1}, and {type: 3, data}.
 const WORD = /<[^>]*>|&[a-z]+;|[\u4e00-\u9fff]|(?:(?![\u4e00-\u9fff])[\p{L}\p{N}])+/gu;
 const ENDINGS = [["ies", "y", 3], ["ing", "", 4], ["ed", "", 4], ["es", "", 3], ["s", "", 3], ["e", "", 3]];

@@ -1,41 +1,29 @@
 """Sections of pages: by the names of their headings, and by words.
 
-The site finds pages in the same way (docs/site/search.js). docs/words.json has the words that stand
-for others, and how much pages count, for both.
+docs/words.json has the words that stand for others, and how much pages count, here and for the
+search of the site (docs/site/search.js).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from shardctl.errors import UsageError
+from shardctl.format.names import Json
 from shardctl.system.packages import documents, pages
 
-_WORD = re.compile(r"[\u4e00-\u9fff]|[^\W_\u4e00-\u9fff]+")
 _HEADING = re.compile(r"^(#+) (.*)$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-_ENDINGS = (
-    ("ies", "y", 3),
-    ("ing", "", 4),
-    ("ed", "", 4),
-    ("es", "", 3),
-    ("s", "", 3),
-    ("e", "", 3),
-)
-"""Of English words: what takes their place, and how many letters must be before it."""
 
-_DOUBLED = {"bb", "gg", "mm", "nn", "pp", "tt"}
+_CHINESE = re.compile(r"([\u4e00-\u9fff])")
+"""A character, which counts as a word."""
 
-LESS = 0.8
-"""A word that stands for the one that was asked for counts so much."""
-
-LEAST = 0.05
-"""Sections with less than this share of the best score are not named."""
+_IN_HEADING, _IN_TITLE = 4, 3
+"""How often a word of a heading, and one of the page's title, counts."""
 
 
 class Section(NamedTuple):
@@ -95,106 +83,63 @@ def section_called(named: str) -> Section | None:
 
 
 def search(asked: str) -> list[Section]:
-    """Return the best section of each page that has any of the words, the best one first.
-
-    A word counts by how rare it is and how often it is there, and more in a heading and in the
-    title. A section without some of the words loses the square of their share.
-    """
+    """Return the best section of each page about some words, the best one first: those with all of
+    the words, then those with any. Raises UsageError where Python has no SQLite that can."""
     table = json.loads((documents() / "words.json").read_text(encoding="utf-8"))
-    terms = _terms(asked, table)
-    every = _normal_sections()
-    usual = sum(len(text) for _, text, *_ in every) / len(every)
-    values = [
-        [_value(term, parts[0].level, *parts[1:], usual) for term in terms] for parts in every
-    ]
-    rarity = [
-        math.log(1 + len(every) / (1 + sum(each[number] > 0 for each in values)))
-        for number in range(len(terms))
-    ]
-    best: dict[str, tuple[float, Section]] = {}
-    for (section, _, heading, _), each in zip(every, values, strict=True):
-        score = sum(map(float.__mul__, each, rarity))
-        if not score or (section.page.endswith(".zh") and asked.isascii()):
-            continue  # Chinese pages say the same of an English word as the English ones
-        covered = sum(weight for value, weight in zip(each, rarity, strict=True) if value)
-        score *= (covered / sum(rarity)) ** 2 * _share(heading, terms, table["ignored"])
-        score *= table["weights"].get(section.page, table["weights"].get(section.folder, 1))
-        score *= 2 if section.page.endswith(".zh") else 1
-        exact = (
-            _normal(section.page) == _normal(asked)
-            if section.level == 1
-            else section.heading.lower() == asked.strip().lower()
+    every, terms = list(sections()), _terms(asked, table)
+    index, found = _index(every), dict[str, Section]()
+    for wanted in (" AND ".join(terms), " OR ".join(terms)):
+        ranks = index.execute(
+            "SELECT bm25(section, ?, ?, 1), rowid FROM section WHERE section MATCH ?",
+            (_IN_TITLE, _IN_HEADING, wanted),
         )
-        score *= 2.5 if exact else 1
-        if section.page not in best or score > best[section.page][0]:
-            best[section.page] = score, section
-    least = LEAST * max((score for score, _ in best.values()), default=0)
-    found = sorted(best.values(), key=lambda each: -each[0])
-    return [section for score, section in found if score >= least]
+        scores = []
+        for rank, number in ranks:  # the best rank is the lowest: they are below 0
+            page, folder = every[number].page, every[number].folder
+            # Chinese pages say the same of an English word as the English ones
+            if folder != "zh" or not asked.isascii():
+                weights = table["weights"]
+                scores.append((rank * weights.get(page, weights.get(folder, 1)), number))
+        for _, number in sorted(scores):
+            found.setdefault(every[number].page, every[number])
+    return list(found.values())
 
 
-@cache
-def _normal_sections() -> list[tuple[Section, str, str, str]]:
-    """Return the sections with the words of their text, of their heading, and of their page's
-    title."""
-    return [
-        (each, _normal(each.text), _normal(each.heading), _normal(f"{each.page} {each.title}"))
-        for each in sections()
-    ]
+def _index(every: Sequence[Section]) -> Any:
+    """Return a connection to SQLite that has the table `section`, of whose rows the ids are the
+    places of the sections."""
+    try:
+        import sqlite3
+
+        index = sqlite3.connect(":memory:")
+        index.execute(
+            "CREATE VIRTUAL TABLE section USING fts5(title, heading, text, tokenize=porter)"
+        )
+    except Exception as error:  # it has no base that is known without it
+        raise UsageError(
+            f"words of pages cannot be found: {error}; `shardctl help` lists the pages"
+        ) from error
+    texts = ((f"{each.page} {each.title}", each.heading, each.text) for each in every)
+    rows = [(number, *map(_spaced, each)) for number, each in enumerate(texts)]
+    index.executemany("INSERT INTO section(rowid, title, heading, text) VALUES (?, ?, ?, ?)", rows)
+    return index
 
 
-def _normal(text: str) -> str:
-    """Return the words of a text without their endings, between spaces. A Chinese character is a
-    word."""
-    return f" {' '.join(map(_stem, _WORD.findall(text.lower())))} "
+def _spaced(text: str) -> str:
+    return _CHINESE.sub(r" \1 ", text)
 
 
-def _stem(word: str) -> str:
-    for ending, instead, least in _ENDINGS:
-        before = word.removesuffix(ending)
-        if before != word and len(before) >= least and not word.endswith("ss"):
-            doubled = ending in ("ing", "ed") and before[-2:] in _DOUBLED
-            return before[:-1] if doubled else before + instead
-    return word
-
-
-def _terms(asked: str, table: dict[str, Any]) -> list[list[str]]:
-    """Return what to look for: for each term, the forms that count, the one that was asked for
-    first."""
-    left, terms = _normal(asked), []
-    for words, instead in sorted(table["stand_for"].items(), key=lambda each: -len(each[0])):
-        if (known := _normal(words)) in left:
-            terms.append([known.strip(), *(_normal(each).strip() for each in instead)])
-            left = left.replace(known, " | ")
-    ignored = _normal(table["ignored"]).split()
-    for run in re.findall(r"[\u4e00-\u9fff](?: [\u4e00-\u9fff])*|[^\s|]+", left):
-        pairs = [" ".join(pair) for pair in pairwise(run.split())]
-        terms += [[each] for each in pairs or [run] if each not in ignored]
-    return terms or [[each] for each in left.replace("|", "").split()]
-
-
-def _value(term: list[str], level: int, text: str, heading: str, title: str, usual: float) -> float:
-    """Return how much of a term a section has."""
-    found = 0.0
-    for number, words in enumerate(term):
-        often = _count(words, text)
-        value = often / (often + 0.5 + len(text) / usual)
-        value += 2.5 * min(_count(words, title if level == 1 else heading), 1)
-        value += min(_count(words, title), 1)
-        found = max(found, value * (LESS if number else 1))
-    return found
-
-
-def _count(words: str, text: str) -> float:
-    """Return how often words are in a text. As the beginning of a longer word they count half."""
-    whole = text.count(f" {words} ")
-    return whole + (0.5 * (text.count(f" {words}") - whole) if len(words) > 2 else 0)
-
-
-def _share(heading: str, terms: list[list[str]], ignored: str) -> float:
-    """Return 1 to 2: how much of a heading was asked for."""
-    words = [each for each in heading.split() if each not in _normal(ignored).split()]
-    asked = {word for term in terms for form in term for word in form.split()}
-    return 1 + sum(any(each.startswith(word) for word in asked) for each in words) / max(
-        len(words), 1
-    )
+def _terms(asked: str, table: Json) -> list[str]:
+    """Return what to look for, as SQLite reads it: for each term, any of the words that stand for
+    it."""
+    left = " ".join(["", *re.findall(r"\w+", asked.lower()), ""])
+    terms = []
+    for words in sorted(table["stand_for"], key=len, reverse=True):
+        # no spaces are between Chinese words
+        if (f" {words} " if words.isascii() else words) in left:
+            terms.append([words, *table["stand_for"][words]])
+            left = left.replace(words, " ")
+    ignored = table["ignored"].split()
+    terms += [[each] for each in left.split() if each not in ignored]
+    quoted = ([f'"{_spaced(form)}"' for form in forms] for forms in terms or [left.split() or [""]])
+    return [f"({' OR '.join(forms)})" for forms in quoted]

@@ -78,7 +78,7 @@ ASKED = [
     ("Slurm", "cluster s3-and-slurm"),
     ("EXIF", "faq annotations"),
     ("person", "remove-a-person"),
-    ("GDPR", "remove-a-person"),
+    ("GDPR", "remove-a-person faq"),
     ("images of ONE person's", "remove-a-person"),
     ("class imbalance", "class-imbalance"),
     ("class missing in a split", "faq splits-without-leaks"),

@@ -245,7 +245,6 @@ WRONG = r"""
 2 | inspect out --kye x | did you mean --key?
 2 | bench out --seconds 1m | '1m' is not a number
 2 | help convrt | did you mean convert
-2 | help annotation.md | did you mean annotations
 2 | help INPUTZ | did you mean inputs
 2 | convert in out --recipe @imagnet | did you mean @imagenet?
 2 | recipe check @imagnet | did you mean @imagenet?
