@@ -21,6 +21,7 @@ import click
 from shardctl.cli.command import WIDTH, Group, telling
 from shardctl.cli.output import as_typed, color_choice, complain, warn
 from shardctl.errors import ShardctlError, UsageError
+from shardctl.system.text import printable
 
 INTERRUPTED = 130
 FLUSH_FAILED = 120
@@ -280,6 +281,14 @@ def _run(arguments: list[str]) -> int:
     except ShardctlError as error:
         _complain(str(error), error.exit_code, arguments)
         return error.exit_code
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        where = printable(str(error.filename))
+        _complain(
+            f"{where}: cannot be reached ({error.strerror})", ShardctlError.exit_code, arguments
+        )
+        return ShardctlError.exit_code
     except (KeyboardInterrupt, click.Abort) as stop:
         # click replaces a KeyboardInterrupt by its own exception
         said = str(stop.__cause__ or stop)

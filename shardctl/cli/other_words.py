@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _OF_OPTIONS = {
-    "num-workers num-proc processes threads thread-count num-threads jobs n-jobs cores cpus": (
+    "workers num-workers num-proc processes threads thread-count num-threads jobs n-jobs j cores "
+    "cpus": (
         "--workers N",
         "--threads N",
     ),
@@ -28,6 +29,16 @@ _OF_OPTIONS = {
     "num-shards n-shards maxcount max-count shard-count": ("--samples-per-shard N",),
     "compress gzip zstd": ("--compression zstd",),
     "class label category filter query": ("--where 'label == \"NAME\"'",),
+    "sample": ("--level quick",),
+    "batch": ("--batch-size N", "shards have --samples-per-shard N, and the loader makes batches"),
+    "input inputs input-dir src source data": (
+        "the first paths are the sources, without an option",
+    ),
+    "image-format ext extension": ("--store jpeg:90",),
+    "store": ("advise tries each way to store",),
+    "recursive r": ("folders are read with all that is below them",),
+    "progress": ("progress is shown; --no-progress hides it",),
+    "num-classes": ("folders, labels or --classes FILE say which classes there are",),
     "random sample samples limit rows n num top first count max-samples num-samples": (
         "--head N",
         "--inputs N",
@@ -59,6 +70,8 @@ _OF_COMMANDS = {
     "benchmark profile measure": "`shardctl bench`",
     "delete rm remove drop": "`shardctl prune`",
     "gc optimize defrag": "`shardctl compact`",
+    "to-webdataset to-tfrecord to-parquet tar": "`shardctl export DST OUT --to webdataset`",
+    "version": "`shardctl --version`",
     "push upload publish share": "`shardctl help share-a-dataset`",
     "pull download login auth": "`shardctl help stores`",
     "config configure settings": "`shardctl help recipes`",

@@ -92,7 +92,8 @@ def why_no_manifest(folder: Folder) -> str:
         typed = next(filter(None, (job.command for job in begun)), "")
         return f"{shown}: an unfinished conversion; run the same command or script again{typed}"
     tables = next(reversed(generation_folders(here)), "")
-    if any(exists(here / tables / name) for name in BESIDE_SHARDS):
+    is_export = exists(here / "shardctl.json")
+    if not is_export and any(exists(here / tables / name) for name in BESIDE_SHARDS):
         copied = exists(here / tables / MANIFEST)
         cure = f"`shardctl repair {shown}` rebuilds it" if copied else instead_of_manifest(tables)
         return f"{shown}: lacks {MANIFEST}; {cure}"

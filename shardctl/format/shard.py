@@ -416,7 +416,9 @@ class BlockFile:
             )
             self._reader = pa.ipc.open_file(self._file, options=options)
         except FileNotFoundError:
-            raise DatasetError(f"{self.shown}: no such shard") from None
+            raise DatasetError(
+                f"{self.shown}: no such shard; `shardctl repair` rebuilds it"
+            ) from None
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._fault("not a readable Arrow file", error) from error
         self.schema: pa.Schema = self._reader.schema

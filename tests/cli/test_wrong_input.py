@@ -123,6 +123,8 @@ WRONG = r"""
 2 | polish | there is no command 'polish'
 2 | split in | see `shardctl convert --split
 2 | convert in out --num-workers 3 | use --workers N
+2 | bench ready --batch 3 | use --batch-size N
+2 | convert --input in out | the first paths are the sources
 2 | convert in out --random-erasing 0.3 | use --step random_erasing
 2 | inspect ready --overwrite | there is no option --overwrite here; it is an option of
 2 | convert in out --split train=0.9，val=0.1 | 'train=0.9,val=0.1'
@@ -396,6 +398,21 @@ def run_as_nobody(here: Path, warm: str, *arguments: str) -> subprocess.Complete
     }
     command = [sys.executable, "-c", AS_NOBODY.replace("WARM", warm), *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=here, env=unmeasured)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read")
+@pytest.mark.parametrize(
+    "arguments",
+    ["demo closed/x", "cache clear closed/x", "convert in out --classes closed/x --workers 0"],
+)
+def test_a_folder_that_may_not_be_entered_is_named(here, arguments):
+    (here / "closed").mkdir(mode=0o700)
+    done = run_as_nobody(here, "warm", *arguments.split())
+    assert (done.returncode, done.stderr) == (
+        3,
+        "shardctl: closed/x: cannot be reached (Permission denied)\n",
+    )
 
 
 @pytest.mark.thorough(after=1)

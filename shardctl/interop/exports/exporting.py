@@ -299,16 +299,13 @@ def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterato
         if not is_kept:
             writer.discard(staging.path)
         kept = printable(staging.path.parent)
-        state = (
-            f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command "
-            "again to continue"
-        )
+        state = f"{done} of {len(job.parts)} parts are done, in {kept}"
+        go_on = "run the same command again to continue"
         if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(
-                f"interrupted; {state if done else 'nothing was written'}"
-            ) from error
+            state = f"{state}; {go_on}" if done else "nothing was written"
+            raise KeyboardInterrupt(f"interrupted; {state}") from error
         if is_kept:
-            raise type(error)(f"{error}. {state}") from error
+            raise type(error)(f"{error}. {state}; mend that, then {go_on}") from error
         raise
 
 
