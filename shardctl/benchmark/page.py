@@ -21,6 +21,7 @@ from shardctl.inspection.pages.page import (
     absolute,
     bars,
     command,
+    command_here,
     data,
     figures,
     number,
@@ -45,6 +46,12 @@ STAGE_NAMES = {
 }
 
 
+_STYLE = Html(
+    "<style>.tile:first-child { grid-column: 1 / -1; } .tile:first-child b { font-size: 2rem; }\n"
+    "td + td { overflow-wrap: anywhere; }</style>"
+)
+"""The rate is the largest figure, and no table is wider than a telephone."""
+
 FEW_BATCHES = 30
 """From this many batches on their times are worth a chart."""
 
@@ -59,9 +66,10 @@ def bench_page(result: BenchResult, again: str) -> str:
     """Return a measurement as a page. `again` is the command line of the same measurement, of no
     length and batch size."""
     parts = [
+        _STYLE,
         paragraph(result.reading, "soft"),
         *_verdict(result),
-        tiles((figure, what) for figure, what in result.figures() if figure != TIME_OF_THREADS),
+        tiles(_tile(*each) for each in result.figures() if each[0] != TIME_OF_THREADS),
         *_charts(result, again),
     ]
     if (against := result.against) is not None:
@@ -88,12 +96,19 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     yield paragraph(
         f"{'Keeps up' if keeps_up else 'Starves'}: {gpus} of {found.consumer_rate:,.1f} samples/s"
         f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of "
-        "the time:"
-        f" {found.feeds}.",
+        "the time.",
         f"verdict {'good' if keeps_up else 'bad'}",
     )
+    yield paragraph(f"{found.feeds[0].upper()}{found.feeds[1:]}.")
+    yield from map(paragraph, found.next_steps)
     for note in (() if found.consumer == "rate" else (found.consumer,)) + found.notes:
         yield paragraph(note, "soft")
+
+
+def _tile(figure: str, what: str) -> tuple[str, str]:
+    """Return a figure of reading as a number, and its unit with what it is."""
+    number, _, unit = figure.partition(" ")
+    return number, f"{unit}, {what}"
 
 
 def _charts(result: BenchResult, again: str) -> Iterator[Html]:
@@ -105,7 +120,7 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
         few.append("throughput over time")
     else:
         seconds, per_s = rates
-        names = [f"{each:.1f} s of reading" for each in seconds]
+        names = [f"{each:.2f} s" for each in seconds]
         drawn.append(bars("Throughput over time", names, {"": per_s}, "samples/s"))
     if sum(result.latencies["counts"]) < FEW_BATCHES:
         few.append("the times from batch to batch")
@@ -116,7 +131,7 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
         drawn.append(bars("Time from batch to batch, ms", names, counts, "batches"))
     stacks = {"alone": _named(result.time)} if result.time else {}
     if result.consumer is not None:
-        stacks = {"with the consumer": _named(result.consumer.time), **stacks}
+        stacks = {"with a GPU": _named(result.consumer.time), **stacks}
         drawn.append(_utilization(result.consumer))
     if any(stacks.values()):
         stages = list(dict.fromkeys(stage for each in stacks.values() for stage in each))
@@ -130,7 +145,7 @@ def _charts(result: BenchResult, again: str) -> Iterator[Html]:
             "soft",
         )
         smaller = max(1, result.batch_size // 4)
-        yield command(f"{again} --seconds {LONG} --batch-size {smaller}")
+        yield command_here(f"{again} --seconds {LONG} --batch-size {smaller}")
     yield figures(*drawn)
 
 
@@ -156,11 +171,11 @@ def _named(time: dict[str, float]) -> dict[str, float]:
 
 
 def _utilization(found: ConsumerResult) -> Html:
-    """Draw what the loader's rate allows more and more GPUs, and what was measured."""
+    """Draw what is expected of more and more GPUs at the loader's rate, and what was measured."""
     most = max(4, found.starves_at + 2, found.gpus + 2)
     gpus = sorted({found.gpus, *range(1, most + 1, max(1, most // 40))})
     series: dict[str, list[float | None]] = {
-        "what the loader's rate allows": [found.utilization_of(count) for count in gpus],
+        "expected": [found.utilization_of(count) for count in gpus],
         "measured": [
             found.accelerator_utilization if count == found.gpus else None for count in gpus
         ],
@@ -207,7 +222,7 @@ def _sweep(result: BenchResult) -> Html:
             ),
             bars(
                 "Batch sizes",
-                [f"{point.batch_size} samples of a batch" for point in sizes],
+                [f"batches of {point.batch_size}" for point in sizes],
                 {"": [point.samples_per_s for point in sizes]},
                 "samples/s",
             ),

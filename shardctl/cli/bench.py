@@ -231,10 +231,9 @@ def _measure(
         sections.append(_compared(comparison))
     if html is not None or shows_page:
         from shardctl.benchmark.page import bench_page
-        from shardctl.inspection.pages.page import absolute
 
-        begin = ("shardctl", "bench", absolute(dataset))
-        content = bench_page(result, with_same_options(begin, _NOT_AGAIN))
+        again = with_same_options(("shardctl", "bench", dataset), _NOT_AGAIN)
+        content = bench_page(result, again)
         html = record["page"] = write_page(content, html, "bench")
         sections.append(Section(f"page written to {printable(html)}"))
     output.show(record, report_lines(sections))

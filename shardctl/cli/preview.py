@@ -118,7 +118,6 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
         raise contradiction("--inputs", "--key")
     look_in_current_folder()
     with quick_imports():
-        from shardctl.inspection.pages.page import absolute
         from shardctl.making.preview import make_preview
 
     check_outputs(given["html"], given["images"])
@@ -145,9 +144,8 @@ def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
             output.shows_progress,
             **options,
         )
-    begin = ("shardctl", "convert", *map(absolute, src), "out")
-    command = with_same_options(begin, _OF_PREVIEW)
-    _show(made, src, output, given, command)
+    convert = with_same_options(("shardctl", "convert", *src, "out"), _OF_PREVIEW)
+    _show(made, src, output, given, convert)
 
 
 _WHILE_READING = ("recipe", "steps", "transforms", "seed")

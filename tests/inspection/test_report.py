@@ -204,6 +204,8 @@ def test_the_dataset_page_can_be_browsed(see, dataset_report, scheme):
     pictures = seen.page.locator(".pictures img")
     assert pictures.count() == 60
     assert pictures.evaluate_all(DRAWN)
+    chart = seen.page.locator(".chart").first
+    assert pictures.last.bounding_box()["y"] < chart.bounding_box()["y"]
     assert seen.page.locator(".pictures figcaption").first.text_content().startswith("dunes")
     reason = seen.section("Rejected inputs").locator(".reason").text_content()
     reject = json.loads((tables_in(out) / "rejects.jsonl").read_text(encoding="utf-8"))
@@ -429,10 +431,18 @@ def test_a_page_runs_no_script_but_its_own(see, tmp_path):
     assert seen.complaints, "the policy of the page has refused the other one"
 
 
-def test_pages_fit_a_telephone(see, bench_report, dataset_report, marked_report):
-    for path in (bench_report[0], *dataset_report, marked_report):
+SIZES = """root => [...root.querySelectorAll("*")].filter(element => element.offsetWidth &&
+  [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
+  .map(element => parseFloat(getComputedStyle(element).fontSize))"""
+"""The sizes of all texts that can be seen, in pixels."""
+
+
+def test_pages_fit_a_telephone(see, bench_report, dataset_report, marked_report, preview_report):
+    for path in (bench_report[0], *dataset_report, marked_report, preview_report):
         for width in (390, 1280):
-            assert see(path, width=width).check_charts(), path
+            seen = see(path, width=width)
+            assert seen.check_charts(), path
+            assert min(seen.page.locator("body").evaluate(SIZES)) >= 11, path
 
 
 def test_nothing_in_the_data_becomes_part_of_the_page(see, tmp_path):

@@ -87,7 +87,6 @@ class Listener:
             nonlocal read
             read = 0
             progress.begin(Phase(name, "samples"))
-            progress.report(0)
 
         def samples(count: int) -> None:
             nonlocal read

@@ -64,7 +64,10 @@ def dataset_page(
     if origin is not None:
         parts.append(paragraph(f"{origin}, as shardctl converts them", "soft"))
     manifest = found.manifest if origin is None else replace(found.manifest, sources=())
-    parts += map(told, dataset_report(replace(found, location=name, manifest=manifest)))
+    report = dataset_report(replace(found, location=name, manifest=manifest))
+    overview, *others = map(told, report)
+    samples = _samples(records, found.samples, annotated, None if origin else name)
+    parts += [overview, samples, *others]
     for field, objects in found.objects.items():
         drawn = heat_map(f"Where the centres of the boxes of {field} are", objects.centres)
         parts.append(figures(drawn))
@@ -72,7 +75,6 @@ def dataset_page(
     settings = settings_in_words({**m.recipe, **m.settings})
     parts += [
         *rejects(place.folder, found),
-        _samples(records, found.samples, annotated, None if origin else name),
         paragraph(f"settings: {settings}", "soft"),
         data(
             "overview",
@@ -138,7 +140,7 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
         f"{found}</p>"
     )
     there = counted(total, "sample")
-    some = f"{len(rows):,} of {there}, from everywhere" if len(rows) < total else f"all of {there}"
+    some = f"{len(rows):,} of {there}, evenly spaced" if len(rows) < total else f"all of {there}"
     parts = [paragraph(f"This page has {some}.", "soft"), search]
     if name is not None:
         begin = f"shardctl inspect {shlex.quote(name)} --key"

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -48,8 +49,10 @@ def section(title: str, *parts: Html) -> Html:
 
 
 def paragraph(what: Any, kind: str = "") -> Html:
-    """Return a paragraph; `kind` is a class of the style sheet."""
-    return Html(f'<p class="{kind}">{text(what)}</p>')
+    """Return a paragraph; `kind` is a class of the style sheet. Code is between
+    backticks."""
+    inside = re.sub("`([^`]+)`", r"<code>\1</code>", text(what))
+    return Html(f'<p class="{kind}">{inside}</p>')
 
 
 def tiles(figures: Iterable[tuple[str, str]]) -> Html:
@@ -190,6 +193,12 @@ def command(line: str, name: str = "", begin: str = "") -> Html:
     button = '<button type="button" class="copy" hidden>copy the command</button>'
     known = f' id="{name}" data-begin="{text(begin)}"' if name else ""
     return Html(f'<div class="command"><code{known}>{text(line)}</code>{button}</div>')
+
+
+def command_here(line: str) -> Html:
+    """Return a line for the shell whose paths are those that were typed, and the folder where they
+    mean the same."""
+    return Html(f"{paragraph(f'In {Path.cwd()}:', 'soft')}{command(line)}")
 
 
 def absolute(place: str) -> str:

@@ -19,7 +19,7 @@ from shardctl.inspection.pages.page import (
     STATIC,
     absolute,
     bars,
-    command,
+    command_here,
     figures,
     page,
     paragraph,
@@ -160,13 +160,13 @@ SHEET_SIDE = 256
 
 MOST_BYTES = 32 << 10
 """The size of a stored image that is on the page with its own bytes, at most; larger ones are
-encoded anew."""
+compressed again."""
 
 MARKS_EFFORT = 60
 """How hard WebP tries, 0 to 100, to make small what is marked: it stays exact."""
 
 QUALITY, SOURCE_QUALITY = 90, 75
-"""Quality of samples that are encoded anew, and of inputs."""
+"""Quality of samples that are compressed again, and of inputs."""
 
 SMALL = 96
 """An image whose longer side is no longer is shown enlarged, its pixels as squares."""
@@ -174,7 +174,7 @@ SMALL = 96
 MOST_COLUMNS = 6
 """Pictures beside each other in a wide window, at most."""
 
-ANEW = "~ encoded anew"
+ANEW = "compressed again for this page"
 """What is said of a sample that is not on the page as it is stored."""
 
 _NAMES = ("none", "to 25%", "to 50%", "to 75%", "more", "all")
@@ -204,13 +204,13 @@ def preview_page(preview: Preview, sources: Sequence[str], convert: str = "") ->
     rows = [_row(each) for each in preview.inputs]
     notes = [f"Note: {notice}" for notice in preview.notices]
     if any(ANEW in row for row in rows):
-        notes.append(f"{ANEW}: a copy. All other images have the bytes that are stored.")
+        notes.append(f"All samples have the bytes that are stored, but those {ANEW}.")
     return page(
         f"shardctl preview: {', '.join(map(absolute, sources))}",
         Html(_STYLE),
         _tiles(preview),
         _recipe(preview, marked),
-        *([section("Convert with these settings", command(convert))] if convert else []),
+        *([section("Convert with these settings", command_here(convert))] if convert else []),
         *(paragraph(note, "soft") for note in notes),
         *_kept(preview),
         *([Html(switch)] if marked else []),
@@ -287,7 +287,7 @@ def _row(tried: Tried) -> Html:
     captions = captions_of(tried.records[0])[:CAPTIONS] if tried.records else []
     parts = [
         f'<h2>{text(tried.key)} <span class="soft">{text(", ".join(classes))}</span></h2>',
-        *(paragraph(caption, "soft") for caption in captions),
+        *(paragraph(Html(text(caption)), "soft") for caption in captions),
     ]
     if pictures:
         columns = min(len(pictures), MOST_COLUMNS)
