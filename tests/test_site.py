@@ -65,6 +65,8 @@ def test_links_to_code_become_text_and_links_to_pages_stay(tmp_path):
         "`[c](x.md)` [d](https://e.org)"
     )
     assert link(page, places) == "[a](../loader.md#order) b `[c](x.md)` [d](https://e.org)"
+    page.write_text(f"[README.md]({os.path.relpath(ROOT, tmp_path)}/README.md)")
+    assert link(page, places) == "[shardctl](../index.md)", "the title, not the file"
 
 
 def test_versions_are_offered_newest_first(tmp_path):

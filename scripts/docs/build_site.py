@@ -94,7 +94,14 @@ def _link(found: re.Match[str], path: Path, places: dict[Path, Path]) -> str:
         place = file.relative_to(ROOT / "docs")
     if place is None:
         return text
+    if text.endswith(".md"):
+        text = _title(file)
     return f"{mark}[{text}]({os.path.relpath(place, places[path].parent)}{anchor})"
+
+
+def _title(page: Path) -> str:
+    """Return the heading of a page: in a terminal the name of its file leads to it."""
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def build(version: str) -> Path:

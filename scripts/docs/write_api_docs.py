@@ -78,9 +78,9 @@ class Module:
 def api_docs() -> str:
     parts = [
         "# The Python functions and classes",
-        "Written by `make docs` from the source; edit the docstrings, not this page. "
-        "[loader.md](loader.md),"
-        " [bench.md](commands/bench.md) and [convert.md](commands/convert.md) explain the options.",
+        "<!-- written by scripts/docs/write_api_docs.py from the docstrings -->",
+        "[The loader](loader.md), [bench](commands/bench.md) and [convert](commands/convert.md) "
+        "explain the options.",
         "Long functions show their progress on stderr: a bar at a terminal and in a notebook, "
         "elsewhere a line every"
         " 30 seconds. `progress=False` hides it.",
