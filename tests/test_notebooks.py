@@ -3,6 +3,8 @@ their repr: one line."""
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import shutil
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from damage import flip
 from dataset_files import shards_in
+from PIL import Image
 
 import shardctl
 
@@ -92,7 +95,11 @@ def test_a_dataset_is_shown_with_its_first_samples_and_small_pictures(hostile):
     ):
         assert said in found.text
     assert f"{HOSTILE}/5.jpg" not in found.text, "five are enough"
-    assert [tag for tag, _ in found.tags].count("img") == 10, "an image and a mask of each"
+    pictures = [attributes["src"] for tag, attributes in found.tags if tag == "img"]
+    assert len(pictures) == 10, "an image and a mask of each"
+    first = np.asarray(Image.open(io.BytesIO(base64.b64decode(pictures[0].partition(",")[2]))))
+    assert np.ptp(first, axis=2).max() > 50, "a box in its colour is on the grey image"
+    assert "/../" not in repr(shardctl.open(hostile / ".." / hostile.name))
     assert f"{HOSTILE}/6.jpg" in shown(ds[6:7]).text
     assert type(ds[6]) is dict, "a sample is plain data"
     assert f"{HOSTILE}/6.jpg" in shown(ds.filter("index == 6")).text

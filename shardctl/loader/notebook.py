@@ -54,21 +54,22 @@ def dataset_in_notebook(
     ]
     if samples:
         fields = list(samples[0])[:MOST_COLUMNS]
-        rows = [
-            [_cell(sample[name], roles.get(name), roles.names.get(name)) for name in fields]
-            for sample in samples
-        ]
+        rows = [[_cell(sample, name, roles) for name in fields] for sample in samples]
         left_out = len(samples[0]) - len(fields)
         more = [f"and {left_out:,} more columns"] if left_out else []
         sections.append(Section("first samples", [Table(rows, fields), *more]))
     return in_a_notebook(sections)
 
 
-def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
-    """Return a value as it is shown: pictures small, texts and lists by their beginning, a label
-    with its name."""
+def _cell(sample: Sample, field: str, roles: Roles) -> Any:
+    """Return a value as it is shown: pictures small, the main one with its objects; texts and lists
+    by their beginning, a label with its name."""
+    value, role, names = sample[field], roles.get(field), roles.names.get(field)
     if isinstance(role, Image):
-        return "missing" if value is None else _picture(value, role)
+        marked = roles.objects.items() if field == roles.main_image else ()
+        values = [(sample.get(name), of_objects) for name, of_objects in marked]
+        objects = tuple(each for each in values if isinstance(each[0], dict))
+        return "missing" if value is None else _picture(value, role, objects)
     if isinstance(role, Objects) and (value is None or isinstance(value, dict)):
         from shardctl.images.codecs.drawing import objects_line
 
@@ -88,18 +89,27 @@ def _cell(value: Any, role: object, names: Sequence[str] | None) -> Any:
     return value if value is None or isinstance(value, bool | int) else _short(str(value))
 
 
-def _picture(content: Any, role: Image) -> Any:
+def _picture(content: Any, role: Image, objects: tuple[tuple[Any, Objects], ...]) -> Any:
     """Return an image or a mask as a small picture. A mask has the colours of its classes."""
-    from shardctl.images.codecs.drawing import draw_classes, enlarge, jpeg, shrink, within
+    from shardctl.images.codecs.drawing import (
+        Annotations,
+        draw,
+        draw_classes,
+        enlarge,
+        jpeg,
+        shrink,
+        within,
+    )
 
-    side = within((content.shape[1], content.shape[0]), SIDE)
+    width, height = content.shape[1], content.shape[0]
     try:
+        side = within((width, height), SIDE)
         coloured = draw_classes(content, role, side) if isinstance(role, Mask) else None
-        pixels = shrink(content, SIDE) if coloured is None else coloured
+        pixels = enlarge(shrink(content, SIDE) if coloured is None else coloured, SIDE)
     except Rejection:
         return "does not decode"
-    size = f"{content.shape[1]}x{content.shape[0]}"
-    return Html(f"{image(jpeg(enlarge(pixels, SIDE)), size)}<br>{size}")
+    drawn = draw(pixels, Annotations((width, height), objects))
+    return Html(f"{image(jpeg(drawn), f'{width}x{height}')}<br>{width}x{height}")
 
 
 def _beginning(values: Any) -> str:

@@ -100,6 +100,7 @@ class Shards:
     ) -> None:
         """`table` is that of shards.arrow, where it was opened before."""
         root = folder.root.absolute()  # the current folder may change later
+        root = root.resolve() if ".." in root.parts else root
         self.folder = replace(folder, root=root)
         self.root, self.split = root, split
         self.manifest = Manifest.load(self.folder)
