@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from shardctl.benchmark.measure.result import (
     ENOUGH,
+    KEEPS_UP,
     TIME_OF_THREADS,
     WAITS,
     BenchResult,
@@ -91,17 +92,13 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     found = result.consumer
     if found is None:
         return
-    keeps_up = found.verdict == "keeps-up"
-    gpus = "one GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     yield paragraph(
-        f"{'Keeps up' if keeps_up else 'Starves'}: {gpus} of {found.consumer_rate:,.1f} samples/s"
-        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of "
-        "the time.",
-        f"verdict {'good' if keeps_up else 'bad'}",
+        f"{found.verdict_in_words.capitalize()}: GPU busy for {found.accelerator_utilization:.1%} "
+        f"of the time, at {found.demand}",
+        f"verdict {'good' if found.verdict == KEEPS_UP else 'bad'}",
     )
-    yield paragraph(f"{found.feeds[0].upper()}{found.feeds[1:]}.")
-    yield from map(paragraph, found.next_steps)
-    for note in (() if found.consumer == "rate" else (found.consumer,)) + found.notes:
+    yield from map(paragraph, (found.feeds, *found.next_steps))
+    for note in found.notes:
         yield paragraph(note, "soft")
 
 

@@ -3,7 +3,7 @@ pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,7 @@ SIDE = 72
 """The longer side of a picture, in pixels."""
 
 MOST_CHARACTERS = 120
-MOST_NUMBERS = 8
-MOST_NAMES = 6
+MOST_VALUES = 8
 MOST_COLUMNS = 12
 
 
@@ -39,7 +38,7 @@ def dataset_in_notebook(
         (
             name,
             manifest.type_in_words(name, type_),
-            _names(manifest.fields.get(name, {}).get("names")),
+            _beginning(manifest.fields.get(name, {}).get("names") or ()),
         )
         for name, type_ in manifest.schema
     ]
@@ -113,14 +112,9 @@ def _picture(content: Any, role: Image, objects: tuple[tuple[Any, Objects], ...]
 
 
 def _beginning(values: Any) -> str:
-    first = ", ".join(map(str, np.asarray(values[:MOST_NUMBERS]).tolist()))
-    return f"{len(values):,}: {_short(first)}{', …' if len(values) > MOST_NUMBERS else ''}"
-
-
-def _names(names: Iterable[str] | None) -> str:
-    listed = list(names or ())
-    more = f", … ({len(listed):,})" if len(listed) > MOST_NAMES else ""
-    return ", ".join(map(_short, listed[:MOST_NAMES])) + more
+    first = ", ".join(map(str, np.asarray(values[:MOST_VALUES]).tolist()))
+    some = ", …" if len(values) > MOST_VALUES else ""
+    return f"{len(values):,}: {_short(first)}{some}" if len(values) else ""
 
 
 def _short(said: str) -> str:

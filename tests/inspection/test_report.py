@@ -230,7 +230,7 @@ def test_the_dataset_page_can_be_browsed(see, dataset_report, scheme):
     assert seen.page.locator("#one").text_content() == f"{command} 'it'\\''s nowhere'"
     seen.page.locator("#search").fill("")
     assert (rows.count(), seen.page.locator("#one").text_content()) == (60, f"{command} KEY")
-    assert seen.page.get_by_text("This page has all of 60 samples.").count() == 1
+    assert seen.page.get_by_text("This page has 60 of 60 samples, evenly spaced.").count() == 1
     seen.check_contrasts("p", "th", "figcaption", "#found", "code", ".copy")
 
 

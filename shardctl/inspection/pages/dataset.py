@@ -139,9 +139,8 @@ def _samples(records: list[StoredSample], total: int, annotated: bool, name: str
         f'<p><input id="search" type="search" placeholder="{label}" aria-label="{label}"> '
         f"{found}</p>"
     )
-    there = counted(total, "sample")
-    some = f"{len(rows):,} of {there}, evenly spaced" if len(rows) < total else f"all of {there}"
-    parts = [paragraph(f"This page has {some}.", "soft"), search]
+    some = f"This page has {len(rows):,} of {counted(total, 'sample')}, evenly spaced."
+    parts = [paragraph(some, "soft"), search]
     if name is not None:
         begin = f"shardctl inspect {shlex.quote(name)} --key"
         parts.append(

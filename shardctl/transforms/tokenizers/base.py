@@ -63,6 +63,10 @@ class Tokenizer(ABC):
     files: Mapping[str, bytes]
     versions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return its name and its size, for display."""
+        return f"<shardctl.Tokenizer {self.kept_as!r}: {self.vocabulary:,} tokens>"
+
     @abstractmethod
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts, (n,) string without nulls; special tokens are added as the
