@@ -270,3 +270,14 @@ class TestInABrowser:
                 "all => all.filter(each => each.scrollWidth > each.clientWidth).length",
             )
             assert cut == 0
+
+    def test_a_wide_table_keeps_its_first_column_and_its_code_can_be_read(self, page):
+        page.goto(f"{page.address}explanation/compared/")
+        table = page.locator(".md-typeset__scrollwrap").first
+        cells = table.locator("tbody tr").first.locator("td")
+        before = [cells.nth(column).bounding_box()["x"] for column in (0, 1)]
+        table.evaluate("element => element.scrollLeft = 100")
+        first, second = (cells.nth(column).bounding_box()["x"] for column in (0, 1))
+        assert before[0] - first < before[1] - second == 100
+        size = "code => parseFloat(getComputedStyle(code).fontSize)"
+        assert table.locator("code").first.evaluate(size) >= 12
