@@ -206,6 +206,10 @@ _MORE_HOLES_OF_HEADER, _MORE_HOLES = 482, 504
 tells of holes."""
 
 
+_ARCHIVES = ("tar", "tgz", "tar.gz", "zip")
+"""Members that hold files of their own, as in the tar of ImageNet."""
+
+
 class _Member(NamedTuple):
     """A member of a tar: the `key` of its sample, its `field`, where its data begins and ends, and
     where the next one begins.
@@ -458,7 +462,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     plain = name.isascii() and ".." not in name and name[:1] != "/" and "\0" not in name
     if (
         plain
-        and field not in ("", KEY)
+        and field not in ("", KEY, *_ARCHIVES)
         and info.type in _FILES
         and names.keys() <= {"path", "size"}
     ):
@@ -483,6 +487,8 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
         )
     if not field or field == KEY:
         return refused("no-field", f"its member {shown} has no ending, which would name a field")
+    if field in _ARCHIVES:
+        return refused("archive", f"its member {shown} is an archive; unpack this tar first (tar xf)")
     return None
 
 

@@ -214,6 +214,12 @@ def test_folders_and_meta_members_are_passed_over(tmp_path):
         assert found.rejects == []
 
 
+def test_archives_in_a_tar_are_rejects(tmp_path):
+    found = read_bytes(tar([("n1.tar", b"1"), ("b.txt", b"2"), ("n2.tar.gz", b"3")]), tmp_path)
+    assert errors(found) == [(1, "archive"), (3, "archive")]
+    assert texts(found) == ["2"]
+
+
 def test_two_members_of_one_field_are_a_reject(tmp_path):
     found = read_bytes(tar([("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")]), tmp_path)
     assert errors(found) == [(1, "repeated-field")]
