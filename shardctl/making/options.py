@@ -33,7 +33,6 @@ from shardctl.system.options import (
     at_least,
     check_options,
     declared_in,
-    more_than,
     option,
     option_as,
     taken_arguments,
@@ -268,12 +267,11 @@ class Options:
         ),
     )
     samples_per_shard: int | None = option(
-        Whole(),
+        Whole(1),
         None,
         "Maximum number of samples in a shard.",
         metavar="N",
         heading=STORAGE,
-        limit=at_least(1, "{} samples per shard are impossible; give at least 1"),
     )
     workers: int | str = option_as(
         WORKERS,
@@ -318,13 +316,12 @@ class Options:
         limit=at_least(LEAST_MEMORY, "a worker needs 256 MiB of memory or more; it is {} bytes"),
     )
     input_timeout: float | None = option(
-        SecondsOrNone(),
+        SecondsOrNone(0, above=True),
         INPUT_TIMEOUT,
         "Reject an input that takes longer than this.",
         metavar="SECONDS|none",
         shows_default=True,
         heading=RUNNING,
-        limit=more_than(0, "an input timeout of {:g} seconds is impossible; give more, or none"),
     )
     copy_rejects: str | Path | None = option(
         FilePath(),
@@ -367,13 +364,12 @@ class Options:
         heading=TARGET,
     )
     keep_generations: int | None = option(
-        Whole(),
+        Whole(0),
         None,
         "Keep the N generations before the new one for their readers. 0: delete at once what "
         "only they have. Shared shards are stored once. Default: as last time; 1 for a new dataset.",
         metavar="N",
         heading=TARGET,
-        limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
     )
     explain: bool = option(
         Flag(),
