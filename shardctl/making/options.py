@@ -48,6 +48,7 @@ from shardctl.transforms.recipe_options import (
     STORAGE,
     TARGET,
 )
+from shardctl.transforms.settings import NAMES
 
 MOST_PARTS = 1_000_000
 
@@ -126,18 +127,6 @@ class Paths(ValueType):
             isinstance(each, str | Path) for each in several
         ):
             raise ValueError("must be a string or a path, or a list of these")
-        return value
-
-
-class Columns(ValueType):
-    """Names of columns: a string with commas between them, or a list."""
-
-    python = "str | Sequence[str]"
-
-    def read(self, value: Any) -> Any:
-        """Return it."""
-        if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-            raise ValueError("takes a list of names")
         return value
 
 
@@ -227,7 +216,7 @@ class Options:
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
-        Columns(),
+        NAMES,
         (),
         "Columns of the labels files to leave out; fields of the inputs stay.",
         metavar="A,B,…",
