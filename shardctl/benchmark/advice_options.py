@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.benchmark.options import check_rate, find_preset
+from shardctl.benchmark.options import RATE, find_preset
 from shardctl.errors import UsageError
 from shardctl.loader.options import BATCH_SIZE, THREADS
 from shardctl.making.options import WORKERS
 from shardctl.system.options import (
     FilePath,
     Flag,
-    Number,
     Option,
     Text,
     ValueType,
@@ -77,13 +76,12 @@ class AdviceOptions:
     """
 
     consumer_rate: float | None = option(
-        Number(),
+        RATE,
         None,
         "One GPU trains on R samples per second.",
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of one GPU",
-        limit=check_rate,
     )
     consumer: str | None = option(
         Text(),
@@ -95,7 +93,7 @@ class AdviceOptions:
         limit=_check_preset,
     )
     gpus: int = option(
-        Whole(),
+        Whole(1),
         1,
         "Number of such GPUs, all fed by one loader.",
         metavar="N",
@@ -104,7 +102,7 @@ class AdviceOptions:
         brief="number of such GPUs",
     )
     inputs: int = option(
-        Whole(),
+        Whole(1),
         INPUTS,
         "Try with N inputs from all over SRC.",
         metavar="N",
@@ -162,10 +160,6 @@ class AdviceOptions:
                 "--consumer (a preset)"
             )
         check_options(self)
-        if self.gpus < 1 or self.inputs < 1:
-            raise UsageError(
-                f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each"
-            )
         if self.consumer_rate is not None:
             from shardctl.benchmark.measure.consumers import check_patience
 

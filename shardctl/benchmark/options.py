@@ -18,9 +18,7 @@ from shardctl.system.options import (
     Text,
     ValueType,
     Whole,
-    at_least,
     check_options,
-    more_than,
     option,
     option_as,
 )
@@ -49,8 +47,8 @@ CONSUMER_PATIENCE = 300.0
 """Default seconds that a function may take for one batch: the first step may compile a model."""
 
 
-check_rate = more_than(0, "a consumer rate of {:g} samples/s is impossible; give a number over 0")
-"""Raises UsageError for an impossible rate."""
+RATE = Number(0, above=True)
+"""Samples per second that a GPU takes."""
 
 
 class Shuffle(Flag):
@@ -130,30 +128,27 @@ class BenchOptions:
         heading=READING,
     )
     epochs: int | None = option(
-        Whole(),
+        Whole(1),
         None,
         "Each run reads DST N times, instead of for a number of seconds.",
         metavar="N",
         heading=RUN,
-        limit=at_least(1, "there is nothing to measure in {} epochs; give at least 1"),
     )
     seconds: float | None = option(
-        Number(),
+        Number(0, above=True),
         None,
         "Each run, also with a consumer, takes S seconds.  [default: 2; consumers: 5]",
         metavar="S",
         heading=RUN,
         brief="seconds of each run",
-        limit=more_than(0, "there is nothing to measure in {:g} seconds; give more than 0"),
     )
     runs: int = option(
-        Whole(),
+        Whole(1),
         RUNS,
         "Measure N times and report the median.",
         metavar="N",
         shows_default=True,
         heading=RUN,
-        limit=at_least(1, "{} runs are impossible; give at least 1"),
     )
     cold: bool = option(
         Flag(),
@@ -164,13 +159,12 @@ class BenchOptions:
         brief="read from the disk, not from memory",
     )
     consumer_rate: float | None = option(
-        Number(),
+        RATE,
         None,
         "Simulate a GPU that trains on R samples per second, and report how busy it is.",
         metavar="R",
         heading=CONSUMER,
         brief="samples/s of the GPU that trains",
-        limit=check_rate,
     )
     consumer: str | None = option(
         Text(),
@@ -182,13 +176,12 @@ class BenchOptions:
         brief="a published run, or your own step",
     )
     gpus: int = option(
-        Whole(),
+        Whole(1),
         1,
         "Simulate N such GPUs, all fed by this loader.",
         metavar="N",
         shows_default=True,
         heading=CONSUMER,
-        limit=at_least(1, "{} GPUs are impossible; give at least 1"),
     )
     device: str | None = option(
         Text(),
@@ -198,13 +191,12 @@ class BenchOptions:
         heading=CONSUMER,
     )
     consumer_timeout: float = option(
-        Number(),
+        Number(0, above=True),
         CONSUMER_PATIENCE,
         "Stop with an error when your function needs longer than this for one batch.",
         metavar="SECONDS",
         shows_default=True,
         heading=CONSUMER,
-        limit=more_than(0, "a consumer timeout of {:g} s is impossible; give more"),
     )
     baseline: bool = option(
         Flag(),

@@ -33,7 +33,6 @@ from shardctl.system.options import (
     at_least,
     check_options,
     declared_in,
-    more_than,
     option,
     option_as,
     taken_arguments,
@@ -49,6 +48,7 @@ from shardctl.transforms.recipe_options import (
     STORAGE,
     TARGET,
 )
+from shardctl.transforms.settings import NAMES
 
 MOST_PARTS = 1_000_000
 
@@ -127,18 +127,6 @@ class Paths(ValueType):
             isinstance(each, str | Path) for each in several
         ):
             raise ValueError("must be a string or a path, or a list of these")
-        return value
-
-
-class Columns(ValueType):
-    """Names of columns: a string with commas between them, or a list."""
-
-    python = "str | Sequence[str]"
-
-    def read(self, value: Any) -> Any:
-        """Return it."""
-        if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-            raise ValueError("takes a list of names")
         return value
 
 
@@ -228,7 +216,7 @@ class Options:
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
-        Columns(),
+        NAMES,
         (),
         "Columns of the labels files to leave out; fields of the inputs stay.",
         metavar="A,B,…",
@@ -268,12 +256,11 @@ class Options:
         ),
     )
     samples_per_shard: int | None = option(
-        Whole(),
+        Whole(1),
         None,
         "Maximum number of samples in a shard.",
         metavar="N",
         heading=STORAGE,
-        limit=at_least(1, "{} samples per shard are impossible; give at least 1"),
     )
     workers: int | str = option_as(
         WORKERS,
@@ -318,13 +305,12 @@ class Options:
         limit=at_least(LEAST_MEMORY, "a worker needs 256 MiB of memory or more; it is {} bytes"),
     )
     input_timeout: float | None = option(
-        SecondsOrNone(),
+        SecondsOrNone(0, above=True),
         INPUT_TIMEOUT,
         "Reject an input that takes longer than this.",
         metavar="SECONDS|none",
         shows_default=True,
         heading=RUNNING,
-        limit=more_than(0, "an input timeout of {:g} seconds is impossible; give more, or none"),
     )
     copy_rejects: str | Path | None = option(
         FilePath(),
@@ -367,13 +353,12 @@ class Options:
         heading=TARGET,
     )
     keep_generations: int | None = option(
-        Whole(),
+        Whole(0),
         None,
         "Keep the N generations before the new one for their readers. 0: delete at once what "
         "only they have. Shared shards are stored once. Default: as last time; 1 for a new dataset.",
         metavar="N",
         heading=TARGET,
-        limit=at_least(0, "{} generations cannot be kept; give 0 or more"),
     )
     explain: bool = option(
         Flag(),

@@ -414,16 +414,6 @@ def at_least(least: float, message: str) -> Check:
     return check
 
 
-def more_than(least: float, message: str) -> Check:
-    """Return the limit of a number that is more than `least`. `message` has {} for the number."""
-
-    def check(value: float) -> None:
-        if not value > least:
-            raise UsageError(message.format(value))
-
-    return check
-
-
 def number_of(value: Any) -> float:
     """Return a number as a float, NaN for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -116,7 +116,7 @@ def test_what_cannot_be_advised_on_is_refused(photos):
     for options, message in (
         ({}, "how fast is the consumer"),
         ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
-        ({"consumer_rate": -1}, "a consumer rate of -1"),
+        ({"consumer_rate": -1}, "consumer_rate must be a number, over 0"),
         ({"consumer": "resnet"}, "did you mean"),
         ({"consumer": "mine:step"}, "takes presets"),
         ({"consumer_rate": 1000, "recipe": {"store": "raw"}}, "itself decides store"),

@@ -112,12 +112,12 @@ WRONG = r"""
 2 | inspect full --key x --head 3 | leave out --head
 2 | convert in out --worker-memory 1MB | a worker needs 256 MiB of memory or more; it is 1000000 bytes
 2 | convert in out --input-timeout soon | neither a number of seconds nor none
-2 | convert in out --input-timeout 0 | 0 seconds is impossible
+2 | convert in out --input-timeout 0 | input_timeout must be a number, over 0
 2 | convert in out --copy-rejects in/bad | in/bad: copies of rejects need another folder
 2 | convert in out --if-running hope | --if-running: 'hope' is not one of wait, fail
 2 | repair shard.arrow | shard.arrow: one shard
 3 | repair full --source absent | absent: no such file or folder
-2 | bench full --epochs 0 | nothing to measure
+2 | bench full --epochs 0 | --epochs: 0 is not in the range
 2 | bench full --epochs 1 --seconds 1 | contradict each other
 3 | demo full | full: is not empty
 2 | polish | there is no command 'polish'
@@ -165,8 +165,8 @@ WRONG = r"""
 2 | convert lines.jsonl out --tokenizer bytes --block-length 1 | --block-length: 1 is not in the range
 2 | convert in out --flip half | --flip: 'half' is not a number
 2 | convert in out --max-rejects 0.1 | or a share of them (1%)
-2 | convert in out --samples-per-shard 0 | 0 samples per shard are impossible
-2 | convert in out --keep-generations -1 | -1 generations cannot be kept
+2 | convert in out --samples-per-shard 0 | --samples-per-shard: 0 is not in the range
+2 | convert in out --keep-generations -1 | --keep-generations: -1 is not in the range
 2 | bench ready --batch-size 0 | batch_size must be at least 1
 2 | convert lines.jsonl out --kind jsonl | 'jsonl' is not one of auto, image, text, table
 2 | convert in out --kind images | did you mean image?

@@ -25,15 +25,12 @@ from shardctl.system.options import (
     at_least,
     check_options,
     declared_in,
-    more_than,
     option,
     option_as,
     taken_arguments,
 )
 
-RATE = Option(
-    Number(), 1.0, "How fast.", metavar="R", limit=more_than(0, "a rate of {:g} is impossible")
-)
+RATE = Option(Number(0, above=True), 1.0, "How fast.", metavar="R")
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,9 @@ def test_a_name_that_no_option_has_is_answered():
 def test_each_value_is_checked_by_its_field():
     check_options(Driving())
     for name, wrong, said in (
-        ("speed", 0, "a rate of 0 is impossible"),
+        ("speed", 0, "speed must be a number, over 0; it is 0"),
         *(
-            ("speed", wrong, f"speed must be a number; it is {wrong!r}")
+            ("speed", wrong, f"speed must be a number, over 0; it is {wrong!r}")
             for wrong in (math.nan, "2", None)
         ),
         ("gears", 0, "0 gears are impossible"),

@@ -401,11 +401,6 @@ def part_line(name: str, shards: int, records: int) -> str:
 
 def resuming_line(done: int, shards: int) -> str:
     """Say how many shards an earlier run has done."""
-    return f"resuming: {done:,} of {shards:,} shards are done already"
-
-
-def resuming_log_line(done: int, shards: int) -> str:
-    """Say for a log what an earlier run has done."""
     return f"resuming: {done:,} of {counted(shards, 'shard')} done"
 
 

@@ -27,7 +27,7 @@ from shardctl.making.convert.result import (
     estimate_log_lines,
     notices_of,
     result_log_lines,
-    resuming_log_line,
+    resuming_line,
     waiting_log_line,
     watching_log_line,
 )
@@ -344,7 +344,7 @@ class ProgressLog(ConversionProgress):
         """Return the callbacks for a conversion in this process."""
         return replace(
             super().listener(),
-            resuming=lambda done, shards: self.say([resuming_log_line(done, shards)]),
+            resuming=lambda done, shards: self.say([resuming_line(done, shards)]),
         )
 
     def waiting(self, owner: str) -> None:
