@@ -76,6 +76,8 @@ def _relinked(path: Path, places: dict[Path, Path]) -> str:
 
     page = _CODE.sub(put_aside, path.read_text(encoding="utf-8"))
     page = _LINK.sub(lambda found: _link(found, path, places), page)
+    up = os.path.relpath(".", places[path].parent)
+    page = page.replace('<img src="docs/', f'<img src="{up}/')
     return _PLACE.sub(lambda found: code[int(found[1])], page)
 
 
