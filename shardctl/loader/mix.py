@@ -101,7 +101,7 @@ class Mix:
             streams.append(own.one_of(len(parts), opens, self._new_labels(own.columns, dataset)))
         _check_meanings([stream.columns for stream in streams])
         return Loader(
-            Mixture(streams, self._weights, self._samples, whole_number("seed", seed)),
+            Mixture(streams, self._weights, self._samples, whole_number("seed", seed, 0)),
             parts[0].options,
         )
 

@@ -18,6 +18,9 @@ from shardctl.errors import UsageError
 from shardctl.system.arguments import index_of, truth
 from shardctl.system.text import did_you_mean, parse_size
 
+SHOWN = 120
+"""Characters of a wrong value in a message."""
+
 
 class ValueType:
     """What a value may be. Without more it is anything; `python` is its type, as an annotation."""
@@ -61,7 +64,10 @@ class ValueType:
         try:
             self.read(value)
         except ValueError as error:
-            raise UsageError(f"{name} {error}; it is {value!r}") from None
+            shown = repr(value)
+            if len(shown) > SHOWN:  # an array has many lines
+                shown = f"{shown[:SHOWN].splitlines()[0]}…"
+            raise UsageError(f"{name} {error}; it is {shown}") from None
 
     def write(self, value: Any) -> Any:
         """Return a checked value as a recipe has it."""

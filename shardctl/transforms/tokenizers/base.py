@@ -63,6 +63,10 @@ class Tokenizer(ABC):
     files: Mapping[str, bytes]
     versions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return what it was loaded from, and its size, for display."""
+        return f"<{type(self).__name__} tokenizer {self.kept_as!r}: {self.vocabulary:,} tokens>"
+
     @abstractmethod
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts, (n,) string without nulls; special tokens are added as the
