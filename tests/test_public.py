@@ -98,6 +98,7 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path):
         (lambda: shardctl.train_tokenizer("in", "t", special_tokens="a"), "takes a list"),
         (lambda: shardctl.train_tokenizer("in"), "'out'; write train_tokenizer(src, out, …)"),
         (lambda: shardctl.Dataset("out"), "Dataset takes no str; write shardctl.open(path)"),
+        (lambda: shardctl.Mix("out"), "write shardctl.mix([a, b], [0.5, 0.5])"),
         (lambda: shardctl.Loader(), "write ds.loader(256)"),
         (lambda: shardctl.convert([1] * 99, "out"), "shardctl.write takes samples; it is [1, 1"),
         (lambda: shardctl.convert("in", "out", transforms=[{}]), "such as 'module:function'"),
