@@ -8,12 +8,12 @@ shuffle=True, seed=0):
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 from shardctl.version import __version__
 
 __all__ = [
+    "Dataset",
+    "Loader",
+    "Mix",
     "__version__",
     "advise",
     "bench",
@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 _PUBLIC = {
+    "Dataset": ("shardctl.loader.dataset", "Dataset"),
+    "Loader": ("shardctl.loader.loader", "Loader"),
+    "Mix": ("shardctl.loader.mix", "Mix"),
     "advise": ("shardctl.benchmark.advice", "advise"),
     "bench": ("shardctl.benchmark.measure", "bench"),
     "compact": ("shardctl.making.rewrite.compact", "compact"),
@@ -53,7 +56,7 @@ _PUBLIC = {
     "watch": ("shardctl.loader.watching", "watch"),
     "write": ("shardctl.making.write", "write"),
 }
-"""Where each public function is. Editors and type checkers read `__init__.pyi`, which is written
+"""Where each public name is. Editors and type checkers read `__init__.pyi`, which is written
 from this."""
 
 _ADAPTERS = ("torch", "tensorflow", "jax")
@@ -62,29 +65,21 @@ needs."""
 
 
 def __dir__() -> list[str]:
-    """Return all public names, including the functions that are imported at first use."""
-    return sorted({*globals(), *__all__})
+    """Return all public names, including those that are imported at first use."""
+    return sorted({*(name for name in globals() if name[:2] == "__"), *__all__, *_ADAPTERS})
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public function at its first use, so that `shardctl --help` does not wait for
-    Arrow."""
+def __getattr__(name: str) -> object:
+    """Import what is public at its first use, so that `shardctl --help` does not wait for Arrow."""
     import importlib
+
+    from shardctl.system.python_names import for_python, not_in_module
 
     if name in _ADAPTERS:
         return importlib.import_module(f"shardctl.{name}")
     if name not in _PUBLIC:
-        from shardctl.system.text import did_you_mean
-
-        meant = did_you_mean(name, __all__) if name[0] != "_" else ""
-        raise AttributeError(
-            f"module 'shardctl' has no attribute {name!r}{meant}",
-            name=name,
-            obj=sys.modules[__name__],
-        )
+        raise not_in_module("shardctl", name, __all__)
     module, attribute = _PUBLIC[name]
-    from shardctl.system.python_names import for_python
-
     return globals().setdefault(
         name, for_python(getattr(importlib.import_module(module), attribute), name)
     )

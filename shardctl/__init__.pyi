@@ -11,8 +11,11 @@ from shardctl.inspection.content.inspection import inspect as inspect
 from shardctl.inspection.verify.verification import verify as verify
 from shardctl.interop.exports.exporting import ExportPlan as _export_ExportPlan
 from shardctl.interop.exports.exporting import ExportResult as _export_ExportResult
+from shardctl.loader.dataset import Dataset as Dataset
 from shardctl.loader.dataset import Dataset as _snapshot_Dataset
 from shardctl.loader.dataset import open_dataset as open
+from shardctl.loader.loader import Loader as Loader
+from shardctl.loader.mix import Mix as Mix
 from shardctl.loader.mix import mix as mix
 from shardctl.loader.watching import watch as watch
 from shardctl.making.convert import Listener as _snapshot_Listener
@@ -28,7 +31,7 @@ from shardctl.making.write import write as write
 from shardctl.transforms.custom import transform as transform
 from shardctl.version import __version__ as __version__
 
-__all__ = ["__version__", "advise", "bench", "compact", "convert", "export", "finish", "inspect", "mix", "open", "prune", "repair", "snapshot", "train_tokenizer", "transform", "verify", "watch", "write"]
+__all__ = ["Dataset", "Loader", "Mix", "__version__", "advise", "bench", "compact", "convert", "export", "finish", "inspect", "mix", "open", "prune", "repair", "snapshot", "train_tokenizer", "transform", "verify", "watch", "write"]
 
 def advise(
     src: str | Path | Sequence[str | Path],

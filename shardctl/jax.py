@@ -20,12 +20,14 @@ from shardctl.loader.blocks.memory import without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
 from shardctl.system.packages import install_line
+from shardctl.system.python_names import named_arguments
 
 
 class Source:
     """The samples of a dataset by index, as a grain.sources.RandomAccessDataSource. Can be pickled
     for workers."""
 
+    @named_arguments("shardctl.jax.Source", "shardctl.jax.Source(ds)", Dataset)
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
@@ -44,6 +46,7 @@ class Source:
         return f"shardctl.jax.Source({which})"
 
 
+@named_arguments("shardctl.jax.batches", "shardctl.jax.batches(ds.loader(256))", Loader)
 def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
     """Yield the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding
     (None: JAX's default).

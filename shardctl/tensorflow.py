@@ -24,8 +24,12 @@ from shardctl.errors import UsageError
 from shardctl.loader.blocks.column import Spec
 from shardctl.loader.blocks.memory import without_views
 from shardctl.loader.loader import Loader
+from shardctl.system.python_names import named_arguments
 
 
+@named_arguments(
+    "shardctl.tensorflow.dataset", "shardctl.tensorflow.dataset(ds.loader(256))", Loader
+)
 def dataset(loader: Loader) -> tf.data.Dataset:
     """Return the batches of a loader as a tf.data.Dataset; iterating it again gives the next epoch.
 

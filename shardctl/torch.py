@@ -13,8 +13,10 @@ Needs PyTorch (`pip install shardctl[torch]`), and `detection` torchvision.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -36,20 +38,34 @@ from shardctl.loader.blocks.memory import Batch, without_views
 from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader as BatchLoader
 from shardctl.loader.mix import Mix
-from shardctl.system.arguments import whole_number
+from shardctl.system.arguments import ELSEWHERE, whole_number
+from shardctl.system.python_names import named_arguments, not_in_module
 
 
-def tensors(batch: Batch) -> dict[str, Any]:
+def __getattr__(name: str) -> Any:
+    raise not_in_module(__name__, name, ("IterableDataset", "Loader", "detection", "tensors"))
+
+
+def tensors(batch: Batch, tokens: Collection[str] = ()) -> dict[str, Any]:
     """Return a batch with tensors instead of arrays. They share memory with the arrays; read-only
-    arrays are copied.
+    arrays are copied. The fields `tokens` become int64: `torch.nn.Embedding` takes no uint16 and no
+    uint32.
 
     Raises DatasetError if a shard is truncated meanwhile.
     """
     own = without_views(batch)
+    own |= {name: _as_int64(own[name]) for name in tokens if name in own}
     return {
         name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values
         for name, values in own.items()
     }
+
+
+def _as_int64(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_as_int64(each) for each in values]
+    unsigned = isinstance(values, np.ndarray) and values.dtype.kind == "u"
+    return values.astype(np.int64) if unsigned else values
 
 
 def detection(
@@ -185,9 +201,14 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
     torch.distributed, unless they are among the options. Worker processes divide the samples of the
     rank, each like a separate rank; because of shardctl's threads, few or no workers are needed.
     Has state_dict and load_state_dict for torchdata's StatefulDataLoader: with the same number of
-    workers, each continues where it was.
+    workers, each continues where it was. Tokens are int64, unless `dtype` says another type.
     """
 
+    @named_arguments(
+        "shardctl.torch.IterableDataset",
+        "shardctl.torch.IterableDataset(ds, batch_size=256)",
+        (Dataset, Mix),
+    )
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
         """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for
         wrong options."""
@@ -218,6 +239,10 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         `remainder="drop"` there are never more.
         """
         return len(self._loader())
+
+    def __repr__(self) -> str:
+        """Return what it reads, for display."""
+        return f"<shardctl.torch.IterableDataset: {self._loader()!r}>"
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch: its rest after `load_state_dict` with a state of it,
@@ -313,7 +338,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
             if loader.next_epoch != following:
                 following = loader.next_epoch
                 self._begin_next_at(following)
-            yield tensors(batch)
+            yield tensors(batch, loader.stream.tokens_as_stored())
         self._is_over = get_worker_info() is None
 
     def state_dict(self) -> dict[str, Any]:
@@ -366,15 +391,28 @@ def _after_fork() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
 
 
+_OF_LOADERS = {
+    name: f"write shardctl.torch.Loader(ds.loader({name}=…))"
+    for name in inspect.signature(Dataset.loader).parameters
+}
+
+
 class Loader:
     """Batches of a shardctl loader as tensors on a device.
 
     If torch.distributed is initialised, only this rank's part, unless the loader was given a rank
     and a world size. With a CUDA device, the loader's threads copy each batch into pinned memory.
     From there it is copied to the device on a separate stream, while the previous batch is in use.
-    The other methods (len, state_dict, set_epoch, stats) work like those in the shardctl loader.
+    Tokens are int64, unless `dtype` of the loader says another type. The other methods (len,
+    state_dict, set_epoch, stats) work like those in the shardctl loader.
     """
 
+    @named_arguments(
+        "shardctl.torch.Loader",
+        "shardctl.torch.Loader(ds.loader(256))",
+        BatchLoader,
+        {**ELSEWHERE, **_OF_LOADERS},
+    )
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
         """Take a loader that `Dataset.loader` or `Mix.loader` returned."""
         self._loader = loader
@@ -391,6 +429,10 @@ class Loader:
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
         return len(self.loader)
+
+    def __repr__(self) -> str:
+        """Return the device and the shardctl loader, for display."""
+        return f"<shardctl.torch.Loader on {self.device}: {self.loader!r}>"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the training loop: a batch that is being copied to the device does
@@ -412,15 +454,17 @@ class Loader:
         """Yield the batches of the next epoch as dicts of tensors on the device."""
         self._state = None
         if self.device.type != "cuda":
+            tokens = self._loader.stream.tokens_as_stored()
             for batch in self.loader:
-                yield _changed(tensors(batch), lambda value: value.to(self.device))
+                yield _changed(tensors(batch, tokens), lambda value: value.to(self.device))
             return
         yield from self._overlapped()
 
     def _overlapped(self) -> Iterator[dict[str, Any]]:
         stream = torch.cuda.Stream(self.device)
         coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]] | None = None
-        for batch in self.loader.map(_pinned):
+        pinned = partial(_pinned, self._loader.stream.tokens_as_stored())
+        for batch in self.loader.map(pinned):
             begun = (*self._copy(batch, stream), self.loader.state_dict())
             if coming is not None:
                 yield self._arrived(coming)
@@ -458,9 +502,9 @@ class Loader:
         return self.loader.stats()
 
 
-def _pinned(batch: Batch) -> dict[str, Any]:
+def _pinned(tokens: Collection[str], batch: Batch) -> dict[str, Any]:
     """Return a batch with tensors in pinned memory in place of arrays."""
-    return _changed(tensors(batch), _pinned_copy)
+    return _changed(tensors(batch, tokens), _pinned_copy)
 
 
 def _pinned_copy(value: torch.Tensor) -> torch.Tensor:

@@ -30,16 +30,14 @@ def test_type_checkers_read_every_public_function_with_its_options():
 
 
 def test_all_public_names_are_there_and_sorted():
-    assert (
-        shardctl.__all__
-        == ["__version__", *shardctl._PUBLIC]
-        == ["__version__", *sorted(shardctl._PUBLIC)]
-    )
+    assert {*shardctl.__all__} == {"__version__", *shardctl._PUBLIC}
+    assert list(shardctl._PUBLIC) == sorted(shardctl._PUBLIC)
     for name, (module, attribute) in shardctl._PUBLIC.items():
         assert inspect.unwrap(getattr(shardctl, name)) is inspect.unwrap(
             getattr(importlib.import_module(module), attribute)
         )
-    assert set(shardctl.__all__) <= set(dir(shardctl))
+    public = {name for name in dir(shardctl) if name[0] != "_"}
+    assert public == {*shardctl._PUBLIC, *shardctl._ADAPTERS}
 
 
 def test_public_functions_can_be_handed_to_other_processes():
@@ -98,6 +96,12 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path):
         (lambda: shardctl.bench("out", gpus=2), "Give consumer or consumer_rate too"),
         (lambda: shardctl.train_tokenizer("in", "t", vocab_size="4k"), "must be a whole number"),
         (lambda: shardctl.train_tokenizer("in", "t", special_tokens="a"), "takes a list"),
+        (lambda: shardctl.train_tokenizer("in"), "'out'; write train_tokenizer(src, out, …)"),
+        (lambda: shardctl.Dataset("out"), "Dataset takes no str; write shardctl.open(path)"),
+        (lambda: shardctl.Mix("out"), "write shardctl.mix([a, b], [0.5, 0.5])"),
+        (lambda: shardctl.Loader(), "write ds.loader(256)"),
+        (lambda: shardctl.convert([1] * 99, "out"), "shardctl.write takes samples; it is [1, 1"),
+        (lambda: shardctl.convert("in", "out", transforms=[{}]), "such as 'module:function'"),
         (lambda: shardctl.verify(["out"]), "path must be a path or a URL; it has the type list"),
         (lambda: shardctl.open("out", split=["train", "val"]), "split is one name, or None"),
         (lambda: shardctl.open("out", cache_limit="lots"), "cache_limit: 'lots' is not a size"),

@@ -92,7 +92,7 @@ def api_docs() -> str:
     }
     of_convert = _arguments(with_options["convert"])
     for name, definition in _public_functions():
-        if isinstance(definition, Function) and name in with_options:
+        if name in with_options:
             definition.args = with_options[name]
         known = of_convert if name != "convert" else []
         parts += _described(definition, f"shardctl.{name}", known)
@@ -118,11 +118,13 @@ def public_definitions() -> Iterator[tuple[str, ast.stmt]]:
         yield from ((f"{module}.{each.name}", each) for each in Module.of(module).public())  # type: ignore[attr-defined]
 
 
-def _public_functions() -> Iterator[tuple[str, ast.stmt]]:
+def _public_functions() -> Iterator[tuple[str, Function]]:
     for name in shardctl.__all__:
         if name in shardctl._PUBLIC:
             module, attribute = shardctl._PUBLIC[name]
-            yield name, Module.of(module.removeprefix("shardctl.")).definition(attribute)
+            definition = Module.of(module.removeprefix("shardctl.")).definition(attribute)
+            if isinstance(definition, Function):  # the classes are below
+                yield name, definition
 
 
 def _described(definition: ast.stmt, shown: str, known: Sequence[str] = ()) -> Iterator[str]:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, overload
@@ -45,7 +45,7 @@ from shardctl.system.arguments import caller_level, mapping, names, real_number,
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.machine import usable_cores
-from shardctl.system.python_names import in_python, named_arguments
+from shardctl.system.python_names import in_python, named_arguments, no_attribute
 from shardctl.system.stores import refuse_half_url
 from shardctl.system.text import counted, format_bytes, lacks, size_of
 from shardctl.transforms.tokenizers.base import Tokenizer
@@ -107,6 +107,10 @@ class Dataset:
     """The samples of one split (or of all splits, in order), or a selection of them. Samples are
     read when they are used."""
 
+    if not TYPE_CHECKING:  # type checkers say themselves what is not there
+        __getattr__ = no_attribute
+
+    @named_arguments("Dataset", "shardctl.open(path)", Selection)
     def __init__(self, selection: Selection) -> None:
         self._selection, self._shards = selection, selection.shards
         self._samples = self._gatherer(columns=None)
@@ -265,7 +269,7 @@ class Dataset:
             "recipe": recipe,
             "step": names("step", step),
             "transform": transform,
-            "seed": whole_number("seed", seed),
+            "seed": whole_number("seed", seed, 0),
         }
         transforms = self._with_steps(Transforms(decode), steps)
         if transforms.recipe is None:
@@ -527,7 +531,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys((*_TRUTHS, "reuse", "repeated"), truth),
     **dict.fromkeys(("pad", "fill", "dtype", "normalize", "bucket"), mapping),
     **dict.fromkeys(("derive", "unmoved"), names),
-    "seed": whole_number,
+    "seed": partial(whole_number, least=0),
     "cache": _byte_count,
     "on_error": _on_error,
     "step": names,

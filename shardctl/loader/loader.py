@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import count, islice, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,11 @@ from shardctl.loader.order import BucketedOrder, EpochOrder, neighbours
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes.messages import CPU_S
 from shardctl.loader.processes.pool import Processes
-from shardctl.loader.stream import Stream, sums
+from shardctl.loader.stream import DatasetStream, Mixture, Stream, sums
 from shardctl.system.arguments import caller_level, whole_number
 from shardctl.system.fetching import Ahead
 from shardctl.system.machine import usable_cores
+from shardctl.system.python_names import named_arguments, no_attribute
 from shardctl.system.text import counted
 
 PLANNED_SAMPLES = 16384
@@ -203,6 +204,17 @@ class Loader:
     iteration continues from the loaded state instead.
     """
 
+    if not TYPE_CHECKING:  # type checkers say themselves what is not there
+        __getattr__ = no_attribute
+
+        def __getitem__(self, index: Any) -> Any:
+            """Raise TypeError: DataLoader of PyTorch takes samples by their places."""
+            raise TypeError(
+                "batches come in turn: `for batch in loader`, or next(iter(loader)); ds[0] is a "
+                "sample, and shardctl.torch.Loader(loader) stands for the DataLoader of PyTorch"
+            )
+
+    @named_arguments("Loader", "ds.loader(256)", (DatasetStream, Mixture))
     def __init__(self, stream: Stream, options: LoaderOptions) -> None:
         for column in options.bucket:
             stream.lengths(column, np.empty(0, np.int64))  # raises for a column without lengths

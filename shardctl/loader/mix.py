@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import UsageError
 from shardctl.format.roles import Mask
@@ -13,6 +13,7 @@ from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader
 from shardctl.loader.stream import DatasetStream, Mixture
 from shardctl.system.arguments import real_number, whole_number
+from shardctl.system.python_names import named_arguments, no_attribute
 from shardctl.system.text import counted, printable
 
 
@@ -32,6 +33,10 @@ def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | No
 class Mix:
     """Several datasets that are read as one. `shardctl.mix` makes it."""
 
+    if not TYPE_CHECKING:  # type checkers say themselves what is not there
+        __getattr__ = no_attribute
+
+    @named_arguments("Mix", "shardctl.mix([a, b], [0.5, 0.5])")
     def __init__(
         self, datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None
     ) -> None:
@@ -90,6 +95,7 @@ class Mix:
         )
         return f"<shardctl.Mix: {counted(len(self), 'sample')}{named}; {parts}>"
 
+    @named_arguments("loader")
     def loader(self, batch_size: int, *, seed: int = 0, **options: Any) -> Loader:
         """Return a loader of mixed batches, with the options of Dataset.loader. Raises
         UsageError."""
@@ -101,7 +107,7 @@ class Mix:
             streams.append(own.one_of(len(parts), opens, self._new_labels(own.columns, dataset)))
         _check_meanings([stream.columns for stream in streams])
         return Loader(
-            Mixture(streams, self._weights, self._samples, whole_number("seed", seed)),
+            Mixture(streams, self._weights, self._samples, whole_number("seed", seed, 0)),
             parts[0].options,
         )
 

@@ -216,6 +216,11 @@ class DatasetStream:
         """Return what the values of each field of a batch are."""
         return self._gatherer.specs()
 
+    def tokens_as_stored(self) -> frozenset[str]:
+        """Return the fields of tokens that come in the type in which they are stored."""
+        tokens, converted = self._selection.shards.layout.roles.tokens, self._transforms.dtype
+        return frozenset(tokens).difference(converted)
+
     def _column_bytes(self, column: Column) -> int:
         transforms, shards = self._transforms, self._selection.shards
         if column.is_encoded_picture and transforms.decode:
@@ -468,6 +473,10 @@ class Mixture:
         """Return what the values of each field of a batch are: ragged where the datasets have
         different shapes."""
         return self._specs
+
+    def tokens_as_stored(self) -> frozenset[str]:
+        """Return the fields of tokens that come in the type in which they are stored."""
+        return frozenset().union(*(stream.tokens_as_stored() for stream in self._streams))
 
     def counts(self) -> dict[str, float]:
         """Return the cache hits and misses, the skipped samples and the seconds of stages, over all

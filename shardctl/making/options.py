@@ -126,7 +126,9 @@ class Paths(ValueType):
         if not isinstance(several, Sequence) or not all(
             isinstance(each, str | Path) for each in several
         ):
-            raise ValueError("must be a string or a path, or a list of these")
+            raise ValueError(
+                "must be a string or a path, or a list of these; shardctl.write takes samples"
+            )
         return value
 
 

@@ -166,8 +166,8 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(
-            f"{shown}: holds something else ({listed}); the destination, the last argument, must "
-            "be new, empty or a dataset"
+            f"{shown}: holds something else ({listed}); as the destination it must be new, "
+            "empty or a dataset"
         )
     jobs = {JobFolder(job).id for job in (target / STAGING).glob("*")}
     folders = (each for each in generation_folders(target) if job_of_generation(each) not in jobs)

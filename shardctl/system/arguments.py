@@ -10,6 +10,31 @@ from typing import Any
 
 from shardctl.errors import UsageError
 
+_INSTEAD = {
+    "DataLoader set_format to_torch with_format device pin_memory": "write "
+    'shardctl.torch.Loader(ds.loader(256), device="cuda")',
+    "batch_sampler sampler select head rename_column": "ds.filter(…), ds.take(…) and ds[10:20] "
+    "choose samples, columns= fields, shardctl.mix gives weights",
+    "collate_fn map": "write ds.loader(256).map(function)",
+    "column_names features info shape dtype": "ds.schema has the fields and their types",
+    "load load_dataset load_from_disk WebDataset ImageFolder from_folder": "write shardctl.open(path)",
+    "num_proc num_workers": "a loader takes threads= and processes=, others workers=",
+    "batch iter batched unbatched": "write ds.loader(batch_size=256)",
+    "categories num_classes class_to_idx": "ds.classes, or ds.class_names by field, has the names",
+    "num_rows samples num_batches num_samples": "write len(…)",
+    "shuffle": "write ds.loader(256, shuffle=True)",
+    "concatenate concat merge": "write shardctl.mix([a, b], [1, 1])",
+    "splits train_test_split": "shardctl.open(path, split=...) reads one; convert(split=...) makes them",
+    "recipe demo preview cache tokenizer": "it is a command: `shardctl -h`",
+    "quality": 'write store="jpeg:90"',
+    "resume": "the same call goes on where it stopped",
+    "source sources input": "the first argument is src",
+    "out output destination": "the destination is dst",
+}
+
+ELSEWHERE = {name: instead for names, instead in _INSTEAD.items() for name in names.split()}
+"""Names of attributes and arguments of other libraries, and what to write here."""
+
 
 def contradiction(*ways: str) -> UsageError:
     """Return an error for options of which only one can be given."""

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.errors import UsageError
-from shardctl.system.arguments import index_of, truth
+from shardctl.system.arguments import ELSEWHERE, index_of, truth
 from shardctl.system.text import did_you_mean, parse_size
+
+SHOWN = 120
+"""Characters of a wrong value in a message."""
 
 
 class ValueType:
@@ -61,7 +64,10 @@ class ValueType:
         try:
             self.read(value)
         except ValueError as error:
-            raise UsageError(f"{name} {error}; it is {value!r}") from None
+            shown = repr(value)
+            if len(shown) > SHOWN:  # an array has many lines
+                shown = f"{shown[:SHOWN].splitlines()[0]}…"
+            raise UsageError(f"{name} {error}; it is {shown}") from None
 
     def write(self, value: Any) -> Any:
         """Return a checked value as a recipe has it."""
@@ -448,6 +454,7 @@ def taken_arguments(
     for name, value in given.items():
         if name not in declared:
             meant = did_you_mean(name, declared) or f"; help(shardctl.{function}) lists all"
+            meant = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else meant
             raise UsageError(f"{function} has no argument {name!r}{meant}")
         taken[name] = declared[name].type.take(name, value)
     return taken

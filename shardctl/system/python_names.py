@@ -7,13 +7,36 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shardctl.errors import ShardctlError, UsageError
+from shardctl.system.arguments import ELSEWHERE
 from shardctl.system.options import Option
-from shardctl.system.text import did_you_mean
+from shardctl.system.text import FEW, did_you_mean
+
+
+def no_attribute(self: Any, name: str) -> Any:
+    """Raise AttributeError once more, with what to write for a name of other libraries: the
+    `__getattr__` of a class."""
+    try:
+        return object.__getattribute__(self, name)  # a property may raise its own
+    except AttributeError as error:
+        if name in ELSEWHERE:
+            error.args = (f"{error}; {ELSEWHERE[name]}",)
+        raise
+
+
+def not_in_module(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error for a name that a module lacks. `names` are those that it has."""
+    meant = ""
+    if name in ELSEWHERE:
+        meant = f"; {ELSEWHERE[name]}"
+    elif name[0] != "_":
+        meant = did_you_mean(name, names)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{meant}", name=name)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,28 +88,46 @@ def with_options(declared: Mapping[str, Option]) -> Callable[[F], F]:
     return add
 
 
-def named_arguments(called: str) -> Callable[[F], F]:
+def named_arguments(
+    called: str,
+    write: str = "",
+    first: type | tuple[type, ...] = object,
+    elsewhere: Mapping[str, str] = ELSEWHERE,
+) -> Callable[[F], F]:
     """Return a decorator of a function: a call that it cannot take raises UsageError, which says
-    the name that was meant. `called` is the name of the function in messages."""
+    the name that was meant.
+
+    `called` is the name of the function in messages, `write` a call of it that is right, `first`
+    the types of its first argument. `elsewhere` has what to write for names that it does not take.
+    """
 
     def add(function: F) -> F:
-        # a function with options answers wrong names itself
-        answers_names = hasattr(function, "__signature__")
         signature = inspect.signature(function)
         names = [name for name in signature.parameters if name != "self"]
+        before = len(signature.parameters) - len(names)
+        # a function with options answers wrong names itself
+        answers_names = hasattr(function, "__signature__") or "options" in names
+        needed = [name for name in names if signature.parameters[name].default is _MISSING]
+        right = write or f"{called}({', '.join([*needed, '…'])})"
 
         @functools.wraps(function)
         def call(*arguments: Any, **given: Any) -> Any:
             wrong = [name for name in given if name not in names]
             if wrong and not answers_names:
-                answer = did_you_mean(wrong[0], names) or f"; there are {', '.join(names)}"
+                answer = did_you_mean(wrong[0], names)
+                if wrong[0] in elsewhere:
+                    answer = f"; {elsewhere[wrong[0]]}"
+                elif not answer and len(names) > FEW:
+                    answer = f"; `shardctl help {called}` lists all"
+                answer = answer or f"; there are {', '.join(names)}"
                 raise UsageError(f"{called} has no argument {wrong[0]!r}{answer}")
+            for value in [*arguments[before:], *(given[n] for n in names[:1] if n in given)][:1]:
+                if not isinstance(value, first):
+                    raise UsageError(f"{called} takes no {type(value).__name__}; write {right}")
             try:
                 signature.bind(*arguments, **{n: v for n, v in given.items() if n in names})
             except TypeError as error:
-                raise UsageError(
-                    f"{called}: {error}; its arguments are {', '.join(names)}"
-                ) from None
+                raise UsageError(f"{called}: {error}; write {right}") from None
             return function(*arguments, **given)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -95,9 +136,14 @@ def named_arguments(called: str) -> Callable[[F], F]:
     return add
 
 
+_MISSING = inspect.Parameter.empty
+
+
 def for_python(function: F, name: str) -> F:
     """Return a public function of the package, `shardctl.name`, whose messages name arguments in
     place of options."""
+    if isinstance(function, type):
+        return function
     parameters = inspect.signature(function).parameters
     paths = [each for each in parameters if parameters[each].annotation == "str | Path"]
     checked = named_arguments(name)(function)
@@ -107,8 +153,11 @@ def for_python(function: F, name: str) -> F:
         given = {**dict(zip(parameters, arguments, strict=False)), **options}
         for each in paths:
             if each in given and not isinstance(given[each], str | Path):
+                where = getattr(given[each], "location", None)  # of a dataset
+                hint = f"; write {name}({where!r})" if isinstance(where, str) else ""
                 raise UsageError(
-                    f"{each} must be a path or a URL; it has the type {type(given[each]).__name__}"
+                    f"{each} must be a path or a URL; it has the type "
+                    f"{type(given[each]).__name__}{hint}"
                 )
         try:
             result = checked(*arguments, **options)

@@ -559,7 +559,7 @@ STEP_OPTIONS = {name: shortcut.option for name, shortcut in SHORTCUTS.items()} |
         heading=STEPS,
     ),
     "transforms": Option(
-        Many(Text(), alone=True),
+        Many(Text("module:function"), alone=True),
         (),
         "Your own function, called with each sample; or class, such as a model, of which each "
         "worker calls one object with lists of samples. May be given several times.",

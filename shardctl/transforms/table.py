@@ -85,7 +85,10 @@ def parse_step(given: Any) -> Transform:
     """Return a step from its name and its settings. Raises SettingError with all that is wrong;
     the key of each is the setting."""
     if not isinstance(given, dict):
-        raise SettingError("a step is a table with its name and its settings: [[transform]]")
+        raise SettingError(
+            "a step is a table with its name and its settings, in Python {'name': 'resize', 'size': "
+            f"256}}; it is {given!r}"
+        )
     name = given.get("name")
     if name is None:
         raise SettingError(f'a step needs its name, such as name = "resize"; see `{LISTING}`')

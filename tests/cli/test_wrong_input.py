@@ -141,7 +141,7 @@ WRONG = r"""
 2 | prune ready dunes/dunes-0001.jpg | a key behind --key
 2 | convert --resize=64 in out --resize 128 | --resize is given twice; leave one out
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
-3 | convert absent full | full: holds something else (thesis.doc); the destination, the last argument
+3 | convert absent full | full: holds something else (thesis.doc); as the destination it must be new
 3 | finish full | full: there are no parts to finish
 3 | inspect ready/shards | ready/shards: no such dataset or shard; ready is a dataset
 3 | convert in out --labels text | it is a folder; give a CSV or JSONL file, or name its format: yolo:DIR

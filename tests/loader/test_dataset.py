@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,26 @@ def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(half_l
     assert [b["label"].tolist() for b in ds.filter("label is not None").loader(2)] == [[0, 1]]
     for words in ("bench {} --seconds 0.1", "inspect {} --head 3", "verify {} --level deep"):
         assert cli(*words.format(half_labelled).split()).code == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda ds: ds.map(print), "write ds.loader(256).map(function)"),
+        (lambda ds: ds.categories, "ds.class_names by field, has the names"),
+        (lambda ds: ds.loader(8, collate_fn=print), "write ds.loader(256).map(function)"),
+        (lambda ds: ds.loader(8, sufle=True), "did you mean shuffle?"),
+        (lambda ds: ds.loader(8, xyz=True), "`shardctl help loader` lists all"),
+        (lambda ds: ds.loader(8, seed=-1), "seed must be at least 0"),
+        (lambda ds: ds.loader(8, normalize={"image": "imagenet"}), "([123.7, 116.3, 103.5], "),
+        (lambda ds: ds.loader(8).dataset, "'Loader' object has no attribute 'dataset'"),
+        (lambda ds: ds.loader(8)[0], "next(iter(loader))"),
+        (shardctl.verify, "; write verify('"),
+    ],
+)
+def test_what_other_libraries_have_is_answered_with_what_to_write(raw_dataset, call, answer):
+    with pytest.raises((AttributeError, TypeError, UsageError), match=re.escape(answer)):
+        call(shardctl.open(raw_dataset))
 
 
 def test_slices_are_datasets(raw_dataset):

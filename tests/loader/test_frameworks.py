@@ -92,6 +92,42 @@ class TestTorch:
             assert found["key"] == expected["key"]
             found["x"] += 1  # views of the file are copied
 
+    def test_tokens_are_int64_unless_another_type_was_asked_for(self, tmp_path, torch):
+        from shardctl.torch import IterableDataset, Loader
+
+        blocks, rows = pa.schema({"tokens": pa.list_(pa.uint16())}), [{"tokens": [1, 65535]}] * 3
+        shardctl.write(tmp_path / "out", rows, blocks, roles={"tokens": "tokens"})
+        ds, pad = shardctl.open(tmp_path / "out"), {"tokens": 0}
+        for batches in (
+            Loader(ds.loader(2, pad=pad)),
+            Loader(shardctl.mix([ds, ds], [1, 1]).loader(2, pad=pad)),
+            IterableDataset(ds, 2, pad=pad),
+        ):
+            tokens = next(iter(batches))["tokens"]
+            assert tokens.dtype == torch.int64
+            assert tokens.tolist() == [[1, 65535]] * 2
+        assert next(iter(Loader(ds.loader(2))))["tokens"][0].dtype == np.int64
+        asked = next(iter(Loader(ds.loader(2, pad=pad, dtype={"tokens": "uint16"}))))
+        assert asked["tokens"].dtype == torch.uint16
+        assert set(next(iter(Loader(ds.loader(2, columns=["key"]))))) == {"key"}
+
+    def test_wrong_arguments_are_refused_when_it_is_made(self, root, torch):
+        from shardctl import torch as adapter
+
+        ds = shardctl.open(root)
+        for make, answer in (
+            (lambda: adapter.Loader(ds), r"takes no Dataset; write .*Loader\(ds.loader\(256\)\)"),
+            (lambda: adapter.Loader(ds, batch_size=8), r"Loader\(ds.loader\(batch_size=…\)\)"),
+            (lambda: adapter.Loader(ds.loader(8), pin_memory=True), 'device="cuda"'),
+            (lambda: adapter.IterableDataset(ds.loader(8)), "takes no Loader; write"),
+        ):
+            with pytest.raises(UsageError, match=answer):
+                make()
+        with pytest.raises(AttributeError, match=r"shardctl\.torch\.Loader"):
+            adapter.DataLoader  # noqa: B018
+        with pytest.raises(TypeError, match="stands for the DataLoader of PyTorch"):
+            next(iter(torch.utils.data.DataLoader(ds.loader(8))))
+
     @pytest.mark.thorough
     def test_an_iteration_that_is_open_when_python_ends_says_nothing(self, root):
         code = (

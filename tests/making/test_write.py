@@ -124,7 +124,8 @@ UNFIT: dict[str, Any] = {
     r"n has values of several types, 1 \(int\) in sample 0 .* 1;": [{"n": 1}, {"n": "x"}],
     "sample 1: the field n is .*, which no column holds": [{"n": 1}, {"n": 1j}],
     r"sample 2,000 \(000002000\): the field n is 1.5 \(float\)": [*FIRST, {"n": 1.5}],
-    "has a field m, which the first samples lack; give a schema": [*FIRST, {"m": 1}],
+    "has a field m, which is not in the first samples; give a schema": [*FIRST, {"m": 1}],
+    "sample 1 .* lacks the field m, which is in the first samples": [{"n": 1, "m": 1}, {"n": 1}],
     r"sample 0: its key is 5 \(int\)": [{"key": 5}],
     "its key .* must be a string of UTF-8": [{"key": "a\ud800", "x": 1}],
     "make it a list": [{"n": {1, 2}}],
@@ -145,7 +146,7 @@ MISUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "the samples have no label": (FIRST, {"classes": ["dog"]}),
     "is for images": (FIRST, {"store": "png"}),
     "compression 'rar' is not known": (FIRST, {"compression": "rar"}),
-    "0 samples per shard": (FIRST, {"samples_per_shard": 0}),
+    "samples_per_shard must be a whole number from 1 on": (FIRST, {"samples_per_shard": 0}),
     "a shard size of 5": (FIRST, {"shard_size": 5}),
     "split name '../up'": ({"../up": FIRST}, {}),
 }

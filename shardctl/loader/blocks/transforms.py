@@ -185,9 +185,11 @@ def _check_normalization(name: str, normalization: Normalization, column: Column
     except (TypeError, ValueError):
         fits = False
     if not fits:
+        example = ", such as ([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]) of ImageNet"
         raise UsageError(
             f"normalize: {name} takes (mean, std), each one finite number or one for each of "
-            f"{channels} channels, std not 0, not {normalization!r}"
+            f"{channels} channels, std not 0{example if channels == 3 else ''}; it is "
+            f"{normalization!r}"
         )
     if (
         column.picture is not None

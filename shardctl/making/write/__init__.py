@@ -123,8 +123,8 @@ def write(
 ) -> WriteResult:
     """Write samples from Python as a dataset, with the same files and the same commit as `convert`.
 
-    `samples` yields dicts of field name to value, in the order of the dataset. They are taken one
-    at a time. A dict of split names gives such an iterable for each split. Datasets of PyTorch,
+    `samples` yields dicts of field name to value, in the order of the dataset. All have the same
+    fields; None is no value. They are taken one at a time. A dict of split names gives such an iterable for each split. Datasets of PyTorch,
     TensorFlow and Hugging Face work too. Tensors and pictures become arrays, and names of classes
     are taken over. If samples are tuples, `fields` names their values. With `parts`, `samples` is a
     function that yields the samples of one of them, such as a file: `write("out", read,

@@ -365,13 +365,17 @@ class Fields:
                 f"sample {number:,}: its key is {describe(key)}; it must be a string of UTF-8"
             )
         who = f"sample {number:,} ({printable(key)})"
+        where = "the first samples" if self.given.schema is None else "the schema"
         if odd := [name for name in sample if name not in self._names]:
-            known = (
-                "the schema does not have"
-                if self.given.schema is not None
-                else "the first samples lack; give a schema"
+            hint = "; give a schema" if self.given.schema is None else ""
+            raise InputError(
+                f"{who} has a field {printable(odd[0])}, which is not in {where}{hint}"
             )
-            raise InputError(f"{who} has a field {printable(odd[0])}, which {known}")
+        if lacked := self._names.difference(sample, ("key",)):
+            raise InputError(
+                f"{who} lacks the field {printable(min(lacked))}, which is in {where}; give None "
+                "where there is no value"
+            )
         others = list(self.layout.columns)[1:]
         return key, *(self._value(field, sample, key, who) for field in others)
 

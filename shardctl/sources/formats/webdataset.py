@@ -488,7 +488,9 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     if not field or field == KEY:
         return refused("no-field", f"its member {shown} has no ending, which would name a field")
     if field in _ARCHIVES:
-        return refused("archive", f"its member {shown} is an archive; unpack this tar first (tar xf)")
+        return refused(
+            "archive", f"its member {shown} is an archive; unpack this tar first (tar xf)"
+        )
     return None
 
 
