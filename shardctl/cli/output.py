@@ -126,8 +126,11 @@ _ADVICE = re.compile(
 
 
 def complain(message: str, entry: str = "") -> None:
-    """Print on stderr why the command cannot do its work; at a terminal, what to do is on a line of
-    its own, and the entry of `shardctl help` that says more."""
+    """Print on stderr why the command cannot do its work.
+
+    At a terminal, what to do is on a line of its own, and so is the entry of `shardctl help` that
+    says more.
+    """
     parts = _parted(message) if sys.stderr.isatty() else [message]
     if entry:
         parts.append(f"`shardctl help {entry}` says more")

@@ -72,8 +72,10 @@ def sections() -> Iterator[Section]:
 
 def section_called(named: str) -> Section | None:
     """Return the section that is meant by resize, recipes#resize, docs/recipes.md#resize or the
-    words of its heading: of that page, of a page in the folder of its name, or of any page. None
-    where several have that heading, or none has."""
+    words of its heading. None where several pages have that heading, or none has.
+
+    The page that is named comes first, then those in the folder of its name, then the others.
+    """
     stem, _, anchor = named.rpartition("#")
     page = stem.rpartition("/")[2].removesuffix(".md")
     wanted = (anchor or named).strip().lower().rstrip("?").replace(" ", "-")

@@ -1,5 +1,5 @@
-"""What is installed: functions of the user, by their names; the folder docs/; and the line that
-installs an optional package, as it is right for how this copy of shardctl was installed.
+"""What is installed: functions of the user, by their names, and the folder docs/. Which command
+installs an optional package depends on what installed this copy of shardctl.
 
 An extra can be asked for by the name of shardctl only where pip finds shardctl by its name: on an
 index. A copy from a wheel file, a folder or a repository has a record of where it came from

@@ -128,7 +128,7 @@ WRONG = r"""
 2 | convert in out --random-erasing 0.3 | use --step random_erasing
 2 | inspect ready --overwrite | there is no option --overwrite here; it is an option of
 2 | convert in out --split train=0.9，val=0.1 | 'train=0.9,val=0.1'
-2 | convert in oss://bucket/x | write s3:// and set AWS_ENDPOINT_URL
+2 | convert in oss://bucket/x | write s3://, as `shardctl help stores`
 2 | convert | SRC... DST is missing; for instance: shardctl convert photos out
 2 | verify | DST|SHARD is missing; for instance: shardctl verify out
 2 | inspect | is missing; for instance: shardctl inspect out

@@ -69,7 +69,7 @@ SETTINGS = (
     "shard_size",
     "samples_per_shard",
 )
-"""Options beside the recipe that say what is in a dataset, but for the names of the classes."""
+"""Options beside the recipe that say what is in a dataset, except `classes`."""
 
 SMALL_SHARD = 1 << 20
 """Bytes of a shard below which the size may be meant as a number of samples."""

@@ -36,9 +36,9 @@ def parts_of(url: str) -> tuple[str, str, str]:
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
         raise UsageError(
-            f"{printable(url)}: is not the URL of an object store ({schemes}); for others that "
-            "speak S3 (MinIO) write s3:// and set AWS_ENDPOINT_URL, and for OSS, COS and OBS "
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST=true too; download or copy all else to a folder"
+            f"{printable(url)}: is not the URL of an object store ({schemes}); for stores that "
+            "speak S3 (OSS, COS, OBS, MinIO) write s3://, as `shardctl help stores` says; download "
+            "or copy all else to a folder"
         )
     bucket, _, prefix = match[2].partition("/")
     if not bucket:

@@ -409,7 +409,7 @@ _OF_NO_OPTION = ("classes", "drawn_by")
 
 def options_of(settings: Json) -> Json:
     """Return the options of `convert` that gave these settings of a manifest, by their names in
-    Python, but for `classes`; those that have their defaults are left out."""
+    Python. Left out are `classes`, and those that have their defaults."""
     return {
         _OPTIONS.get(name, name): value
         for name, value in settings.items()
