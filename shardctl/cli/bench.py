@@ -132,7 +132,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
         return 0
     keep_pandas_out_of_arrow()
     if dataset is None:
-        raise UsageError("DST is missing; for instance: shardctl bench out --consumer-rate 2500")
+        raise UsageError("it needs DST; for instance: shardctl bench out --consumer-rate 2500")
     watch, metrics = given.pop("watch"), given.pop("metrics")
     if watch:
         return _watch(dataset, output, metrics, **given)

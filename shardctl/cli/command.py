@@ -177,7 +177,7 @@ class Command(_WithExamples):
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text((self.help or "").strip().split("\n\n")[0].replace("\n", " "))
+            formatter.write_text(" ".join((self.help or "").strip().split("\n\n")[0].split()))
         _write_examples(formatter, self.examples[:SHORT_EXAMPLES])
         shown = self._shown(ctx)
         headings = [*self.headings, ""]

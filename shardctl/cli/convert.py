@@ -32,7 +32,7 @@ def _sources_and_destination(
     """Take the last path as the destination: with a single path, click would report that the source
     is missing."""
     if len(value) == 1:
-        message = f"DST is missing: where is the dataset to be written? For instance: shardctl convert {value[0]} out"
+        message = f"it needs DST, where the dataset is to be written; for instance: shardctl convert {value[0]} out"
         raise click.UsageError(printable(message), context)
     return value[:-1], value[-1]
 

@@ -106,7 +106,7 @@ def _topic(named: str) -> str | None:
     if " " in named:
         return None
     stem = named.partition("#")[0].rpartition("/")[2].removesuffix(".md")
-    return stem if stem in pages() else None
+    return next((name for name in pages() if name.lower() == stem.lower()), None)
 
 
 def _message(named: str) -> Entry | None:

@@ -32,7 +32,7 @@ def sentence(error: ClickException, group: Group, arguments: Sequence[str]) -> s
     said = error.format_message().rstrip(".")
     match error:
         case MissingParameter(param=Parameter() as parameter):
-            return f"{_missing(parameter, context)} is missing{_example(context)}"
+            return f"it needs {_missing(parameter, context)}{_example(context)}"
         case BadParameter():
             name = option_name(error.param)
             message = re.sub(r"valid integer( range)?$", "whole number", error.message.rstrip("."))
@@ -71,7 +71,8 @@ def of_keyboard(arguments: Sequence[str]) -> str:
 def _missing(parameter: Parameter, context: Context) -> str:
     if isinstance(parameter, Option):
         return f"{option_name(parameter)} ({_values(parameter, context)})"
-    return parameter.make_metavar(context)
+    # click gives the last path to what stands last
+    return " ".join(context.command.collect_usage_pieces(context)[1:])
 
 
 def _values(parameter: Parameter, context: Context) -> str:

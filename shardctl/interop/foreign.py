@@ -66,7 +66,8 @@ def refuse_text(path: Path) -> None:
     if ending in PLAIN_TEXTS and is_file(path) and not (path.parent / MANIFEST).exists():
         shown = printable(path)
         raise UsageError(
-            f"{shown}: is text ({ending}) and no shard; `shardctl convert` names bad records"
+            f"{shown}: is text ({ending}) and no shard; `shardctl convert {shown} out` makes a "
+            "dataset of it"
         )
 
 

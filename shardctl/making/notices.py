@@ -53,7 +53,7 @@ _SENTENCES = {
     "no-row-of-an-input": "{what}; write the paths of the inputs from the source on, as {inputs}",
     # refusal: a labels file does not name all inputs
     "no-row-for": "{files}: no row for {count:,} of {inputs} ({names}); add rows, or use "
-    "--lenient-labels to leave them empty",
+    "--lenient-labels to leave them empty; --labels folder or none leaves the file out",
     # --- splits ---
     # a labels file has a column split, and --split decides otherwise
     "column-split-kept": "{files}: the column split stays a column; --split {rule} decides the "

@@ -226,7 +226,7 @@ def test_help_and_completion(check):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["convert", "in"], "DST is missing: where is the dataset to be written?"),
+        (["convert", "in"], "it needs DST, where the dataset is to be written"),
         (["convert", "in", "out", "--workers", "many"], "neither auto nor a whole number"),
         (["polish"], "there is no command 'polish'"),
     ],

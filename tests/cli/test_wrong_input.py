@@ -101,7 +101,7 @@ WRONG = r"""
 3 | convert in out --labels absent.csv | absent.csv: cannot be read
 3 | convert in out --labels folder | no input is in a folder that could be its class
 3 | convert in out --split folder | some inputs are in no folder that could name their split
-2 | convert in | DST is missing: where is the dataset to be written? For instance: shardctl convert in out
+2 | convert in | it needs DST, where the dataset is to be written; for instance: shardctl convert in out
 2 | convert in out --colour | there is no option --colour; `shardctl convert --help` lists all
 3 | verify absent | absent: no such dataset
 3 | verify full | full: not a dataset (it has no manifest.json)
@@ -129,10 +129,10 @@ WRONG = r"""
 2 | inspect ready --overwrite | there is no option --overwrite here; it is an option of
 2 | convert in out --split train=0.9，val=0.1 | 'train=0.9,val=0.1'
 2 | convert in oss://bucket/x | write s3://, as `shardctl help stores`
-2 | convert | SRC... DST is missing; for instance: shardctl convert photos out
-2 | verify | DST|SHARD is missing; for instance: shardctl verify out
-2 | inspect | is missing; for instance: shardctl inspect out
-2 | tokenizer train text | SRC... is missing; for instance: shardctl tokenizer train
+2 | convert | it needs SRC... DST; for instance: shardctl convert photos out
+2 | verify | it needs DST|SHARD; for instance: shardctl verify out
+2 | inspect | it needs DST|SHARD; for instance: shardctl inspect out
+2 | tokenizer train text | it needs SRC... OUT.json; for instance: shardctl tokenizer train
 2 | export ready out | --to (one of parquet, webdataset,
 2 | convert in out --store | --store needs a value: HOW
 2 | convert in out --kind | --kind needs a value: one of auto, image,

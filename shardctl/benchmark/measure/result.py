@@ -32,7 +32,7 @@ _ALMOST_NONE = 0.01
 
 
 _CURES = {
-    "decode": "convert with --store raw, which needs no decoding; ",
+    "decode": "convert with the same steps and --store raw, which needs no decoding; ",
     "decompress": "convert with --compression none; ",
 }
 """What to do where the loader's threads do most of the time one thing."""
@@ -99,8 +99,8 @@ class ConsumerResult:
             return []
         cure = _CURES.get(max(self.time, key=self.time.__getitem__, default=""), "")
         return [
-            f"hint: {cure}`shardctl advise SRC --consumer-rate {self.consumer_rate:.9g}` finds the "
-            "smallest way to store the data that is fast enough; `shardctl help slow-training`"
+            f"hint: {cure}`shardctl advise SRC --consumer-rate {self.consumer_rate:.9g}` and the steps "
+            "find the smallest way to store the data that is fast enough; `shardctl help slow-training`"
         ]
 
     def _repr_html_(self) -> str:

@@ -81,8 +81,8 @@ def read_annotations(
     twice."""
     for source in sources:
         if source.path and not is_stored(source.path) and not exists(source.path):
-            shown, near = printable(source.path), near_path(Path(source.path))
-            raise InputError(f"{shown}: no such file or folder{near}")
+            near = near_path(Path(source.path)) or "; write the path from the current folder on"
+            raise InputError(f"{printable(source.path)}: no such file or folder{near}")
     found: list[Annotations] = []
     for name in FORMATS:
         of_format = [source for source in sources if source.format == name]
