@@ -81,19 +81,23 @@ class _WithExamples(click.Command):
         self.examples: list[Example] = [(line, comment) for line, _, comment in parts]
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Read the arguments. An unknown option is answered, and one that is given twice refused."""
+        """Read the arguments. An unknown option is answered, and one that is given twice named."""
         ctx.meta[_TYPED] = given = list(args)
         try:
-            _, _, order = self.make_parser(ctx).parse_args(list(args))
-            for each in self.params:
-                many = each.multiple or each.nargs == -1 or getattr(each, "is_flag", False)
-                if order.count(each) > 1 and not many:
-                    raise click.UsageError(
-                        f"{option_name(each)} is given twice; leave one out", ctx
-                    )
+            self._warn_of_repeated(ctx, args)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(self.answer(ctx, error.option_name, given), ctx) from None
+
+    def _warn_of_repeated(self, ctx: Context, args: list[str]) -> None:
+        if ctx.resilient_parsing:  # the Tab key
+            return
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        for each in dict.fromkeys(order):
+            once = isinstance(each, click.Option) and not (each.multiple or each.is_flag)
+            if once and order.count(each) > 1:
+                name = option_name(each)
+                click.echo(f"warning: {name} is given twice; the last one counts", err=True)
 
     def answer(self, ctx: Context, option: str, given: Sequence[str]) -> str:
         """Return the sentence about an option that there is not, as click calls it, among the

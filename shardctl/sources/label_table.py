@@ -40,6 +40,9 @@ from shardctl.system.text import counted, printable, some
 
 FILE_COLUMN = "file_name"
 
+FILE_COLUMNS = (FILE_COLUMN, *"filename file path image image_path".split())
+"""Of several columns that may have the file names, the first of these has them."""
+
 OTHER_FILES = ("file_name", "file_names")
 """How Hugging Face calls columns that name other files of a sample, such as depth_file_name."""
 
@@ -122,12 +125,18 @@ def repeated(hashes: Hashes, names_of: Callable[[Numbers], list[str]]) -> tuple[
     return count, few
 
 
-def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Reading) -> LabelTable:
+def load(
+    found: Sequence[tuple[str, str]],
+    drop: Collection[str],
+    reading: Reading,
+    like: Collection[str] = LIKE_LABELS,
+) -> LabelTable:
     """Read labels files, each given with the folder (relative to its source) in which its file
     names start.
 
     `drop` names columns that are left out; `reading` has the delimiter of CSV files, words for a
-    missing value, and which columns have the labels and the file names. Raises InputError: not
+    missing value, and which columns have the labels and the file names. `like` has the names, in
+    small letters, of which a column may have the labels where none is named. Raises InputError: not
     UTF-8, cannot be read, no rows, no column of file names or several. UsageError if there is no
     column to drop.
     """
@@ -153,7 +162,9 @@ def load(found: Sequence[tuple[str, str]], drop: Collection[str], reading: Readi
     # one file of several that has it is enough
     _refuse_absent("--drop-columns", drop, names, shown)
     columns, file_names = _read(opened, schema, {*drop, *own}, sets, key)
-    label, held = _label_column(columns.schema, wanted, any(exports), shown), columns.column_names
+    names_of_labels = {LABEL_COLUMN} if any(exports) else like  # those of an export are known
+    label = _label_column(columns.schema, wanted, names_of_labels, shown)
+    held = columns.column_names
     columns, classes, said = _encode_label(columns, label, shown, has_cells)
     if label is None and LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
@@ -328,13 +339,15 @@ def _refused(place: str, fault: Rejection) -> InputError:
 def _file_column(schema: pa.Schema, key: str | None, shown: str) -> str:
     """Return the column of file names: `key`, or else the one that is called so. Raises InputError:
     there is none, or several, it holds no names, others are called as ours are."""
-    if wide := [name for name in schema.names if name.strip() != name]:
+    known = {*PATH_NAMES, *LIKE_LABELS, SPLIT_COLUMN, key}
+    if wide := [name for name in schema.names if name.strip() != name and name.strip() in known]:
         raise InputError(
             f"{shown}: the column {wide[0]!r} has a blank beside its name; remove such blanks"
         )
     like = [name for name in schema.names if name.lower() in PATH_NAMES]
     several, mark = f"{shown}: several columns may name the files", separator_in(schema.names)
-    column = None if mark else key or the_one(like, FILE_COLUMN, several, "--key-field")
+    usual = next(filter(schema.names.__contains__, FILE_COLUMNS), FILE_COLUMN)
+    column = None if mark else key or the_one(like, usual, several, "--key-field")
     if column is None:
         held = ", ".join(map(printable, schema.names))
         how = f"use --delimiter {mark}" if mark else f"use --key-field, or call one {FILE_COLUMN}"
@@ -364,11 +377,12 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
     return pa.concat_arrays(chunks)
 
 
-def _label_column(schema: pa.Schema, wanted: str, exported: bool, shown: str) -> str | None:
-    """Return the column of labels: `wanted`, or else the one that is called so, but for one of an
-    export, whose names are known. Raises InputError if there is none, and if there are several."""
+def _label_column(
+    schema: pa.Schema, wanted: str, names: Collection[str], shown: str
+) -> str | None:
+    """Return the column of labels: `wanted`, or else the one that has one of these names; None
+    without one. Raises InputError if there are several, UsageError if `wanted` is not there."""
     if wanted == LABEL_COLUMN:
-        names = {LABEL_COLUMN} if exported else LIKE_LABELS
         like = [
             f.name
             for f in schema

@@ -42,8 +42,9 @@ DONE_FOLDER = "done"
 def typed_command() -> dict[str, Any]:
     """Return what a record says as `typed` of the command line that began a job: its words, and the
     folder where it was typed. Nothing if that is not shardctl's."""
-    program = Path(sys.argv[0])
-    if "shardctl" not in (program.name, program.parent.name):
+    program = Path(*sys.argv[:1])
+    as_module = (program.parent.name, program.name) == ("shardctl", "__main__.py")
+    if program.name != "shardctl" and not as_module:
         return {}
     return {"words": sys.argv[1:], "folder": str(Path.cwd())}
 

@@ -43,10 +43,8 @@ def convert(
     """
     refuse_while_importing("convert")
     instance("listener", listener, Listener)
-    request = ConvertRequest.of(src, dst, recipe, options)
+    request = ConvertRequest.of(src, dst, recipe, options).following
     with progress_of(progress, listener) as shown, open_target(request.destination) as target:
-        if request.follows_alone:
-            request = request.as_made(target)
         told = listener or ConversionProgress(shown, stays=True).listener()
         if request.options.part is not None:
             from shardctl.making.convert.parts import run_part  # which most conversions never need

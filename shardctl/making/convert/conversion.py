@@ -13,8 +13,8 @@ from typing import Any
 
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_folder import dataset_of
-from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, STAGING, UPDATE, Json
+from shardctl.format.manifest import Manifest, is_written
+from shardctl.format.names import FILES, FOLDER, STAGING, UPDATE, Json
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
 from shardctl.making.commit.target import Target, WriteLease
@@ -52,24 +52,10 @@ from shardctl.sources.walked import Walked, walk_sources
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.stores import refuse_half_url
-from shardctl.system.text import format_bytes, printable
+from shardctl.system.text import format_bytes, printable, some
 from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_files.reading import options_of
-
-SETTINGS = (
-    "labels",
-    "lenient_labels",
-    "drop_columns",
-    "boxes_outside",
-    "annotation_frame",
-    "yolo_task",
-    "split",
-    "shuffle",
-    "shard_size",
-    "samples_per_shard",
-)
-"""Options beside the recipe that say what is in a dataset, except `classes`."""
+from shardctl.transforms.recipe_files.reading import OPTIONS, options_of
 
 SMALL_SHARD = 1 << 20
 """Bytes of a shard below which the size may be meant as a number of samples."""
@@ -79,7 +65,8 @@ SMALL_SHARD = 1 << 20
 class ConvertRequest:
     """The arguments of a conversion, checked: nothing of the sources is read, and they need not be
     there. `recipe` is as it was given: it may leave to the sources what they hold. `files` is the
-    folder of the files that the recipe of a dataset names.
+    folder of the files that the recipe of a dataset names. `alone` says that a dataset is brought
+    up to date with its own recipe and settings.
 
     The dataset goes to `destination`, a URL or an absolute path.
     """
@@ -90,6 +77,7 @@ class ConvertRequest:
     options: Options
     split: SplitRule
     files: Path | None = None
+    alone: bool = False
 
     @classmethod
     def of(
@@ -127,24 +115,41 @@ class ConvertRequest:
         return cls(tuple(roots), destination, given, chosen, split)
 
     @property
-    def follows_alone(self) -> bool:
-        """Whether it brings a dataset up to date, and says nothing of what is to be in it."""
+    def following(self) -> ConvertRequest:
+        """The same, `alone` if it brings a dataset up to date and says nothing of what is to be in
+        it."""
         options, nothing = self.options, Options()
-        return (options.update or options.append) and not (
-            self.recipe
-            or any(getattr(options, name) != getattr(nothing, name) for name in SETTINGS)
+        says = self.recipe or any(
+            getattr(options, name) != getattr(nothing, name) for name in OPTIONS.values()
         )
+        return replace(self, alone=(options.update or options.append) and not says)
 
     def as_made(self, target: Target) -> ConvertRequest:
         """Return the request with the recipe and the settings of the dataset at a target, if there
-        is one."""
-        if (manifest := target.manifest()) is None:
+        is one that was converted. Raises DatasetError if its labels are named from another
+        folder."""
+        manifest = target.manifest()
+        if manifest is None or is_written(manifest.settings):
             return self
+        settings, shown = manifest.settings, target.folder.shown()
+        options = replace(self.options, **options_of(settings))
+        if "classes" in settings and options.classes is None:
+            options = replace(options, classes=str(self.destination))
+        made = replace(self, recipe=manifest.recipe, options=options)
+        if (paths := made.relative_labels) and settings.get(FOLDER) != str(Path.cwd()):
+            folder = printable(str(settings.get(FOLDER) or "where it was made"))
+            raise DatasetError(
+                notice("labels-from-elsewhere", dataset=shown, paths=some(paths), folder=folder)
+            )
         target.fetch_files(manifest.own_files)
         files = dataset_of(manifest, target.folder).path(FILES).parent
-        options = replace(self.options, **options_of(manifest.settings))
-        split = SplitRule.parse(options.split)
-        return replace(self, recipe=manifest.recipe, options=options, split=split, files=files)
+        return replace(made, split=SplitRule.parse(options.split), files=files)
+
+    @property
+    def relative_labels(self) -> list[str]:
+        """The relative paths of labels files and annotations."""
+        paths = [*self.labels.files, *(each.path for each in self.labels.annotations)]
+        return [path for path in paths if path and not is_url(path) and not Path(path).is_absolute()]
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""
@@ -183,7 +188,8 @@ class ConvertRequest:
             "shard_size": self.options.shard_size,
             "samples_per_shard": self.options.samples_per_shard,
         }
-        return {**self.rules(recipe).record(), **sizes}
+        folder = {FOLDER: str(Path.cwd())} if self.relative_labels else {}
+        return {**self.rules(recipe).record(), **sizes, **folder}
 
 
 @dataclass
@@ -310,6 +316,9 @@ def list_inputs(conversion: Conversion, scratch: Path) -> Inputs:
     walked = walk_sources(request.roots, scratch / WALKED, conversion.listener.listing)
     recipe, notices = _complete_recipe(conversion, walked)
     rules, reading = request.rules(recipe), recipe.record_reading
+    if (options.update or options.append) and manifest and "label" not in dict(manifest.schema):
+        # a column such as `class` is one of its fields, and stays so
+        rules = replace(rules, labels=replace(rules.labels, like=frozenset({"label"})))
     listing = list_files(walked, KINDS[recipe.kind], reading, rules.labels, scratch)
     listing.notices[:0] = notices
     sources = [root.recorded for root in request.roots]

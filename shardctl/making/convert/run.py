@@ -63,8 +63,11 @@ def with_inputs(
     """List the inputs, decide, and return the result where nothing is to be built, else what `act`
     makes of them: no other process writes meanwhile. All begins again where another process has
     replaced the dataset."""
+    asked = conversion.request
     while True:
         try:
+            if asked.alone:
+                conversion = replace(conversion, request=asked.as_made(conversion.target))
             with scratch_folder() as scratch:
                 inputs = list_inputs(conversion, scratch)
                 if conversion.options.explain:

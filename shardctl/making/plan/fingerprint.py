@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.names import Json
+from shardctl.format.names import FOLDER, Json
 from shardctl.format.shard import SHARD_VERSION
 from shardctl.images.codecs import backend
 from shardctl.making.plan.listing import Listing
@@ -37,7 +37,7 @@ def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     return {
         "recipe": _digest(recipe.to_json()),
-        "settings": _digest(settings),
+        "settings": _digest({name: settings[name] for name in settings if name != FOLDER}),
         "code": _digest({"custom": custom, "format_version": SHARD_VERSION}),
         VERSIONS: ", ".join(_versions(recipe)),
     }

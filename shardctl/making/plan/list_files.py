@@ -383,7 +383,7 @@ def _read_labels_files(listing: Listing, rule: LabelRule, reading: Reading) -> N
     try:
         # of records, these are fields
         of_files = reading if listing.whole else replace(reading, label=LABEL_COLUMN, key=None)
-        side = label_table.load(listing.side_files, rule.drop, of_files)
+        side = label_table.load(listing.side_files, rule.drop, of_files, rule.like)
     except InputError as error:
         hint = hint_of_format(rule.files[0]) if rule.files else ""
         if hint:

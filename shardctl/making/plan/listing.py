@@ -32,7 +32,7 @@ from shardctl.sources.annotations.unused import Unused
 from shardctl.sources.export_description import from_root
 from shardctl.sources.files import SourceRoot, local_copy
 from shardctl.sources.kinds import SampleKind
-from shardctl.sources.label_table import LabelTable
+from shardctl.sources.label_table import LIKE_LABELS, LabelTable
 from shardctl.sources.sidecars import declared_splits
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import FoundFile, have_changed, states_of, suffix_of
@@ -49,7 +49,8 @@ class LabelRule:
     `mode` is `auto`, `none`, `folder`, or `file`; then `files` has the labels files. With
     `lenient`, the files and the inputs may differ. `drop` names columns of the files that are left
     out. `annotation_rule` says how `annotations` are read. `classes` has the names of all classes
-    in the order of their numbers, if the user pins them.
+    in the order of their numbers, if the user pins them. A column of labels files has the labels
+    if its name is one of `like`.
     """
 
     mode: str
@@ -59,6 +60,7 @@ class LabelRule:
     annotations: tuple[Source, ...] = ()
     annotation_rule: AnnotationRule = field(default_factory=AnnotationRule)
     classes: tuple[str, ...] | None = None
+    like: frozenset[str] = LIKE_LABELS
 
     @classmethod
     def parse(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -272,6 +273,7 @@ class Fields:
         )
         names.pop("key", None)
         self._names = frozenset((*names, "key"))
+        self._lacked: set[str] = set()
         self._narrow = frozenset(f.name for f in given.schema or () if holds_narrow_floats(f.type))
         self._store: ImageEncoding | None = None
         self._shape: tuple[int, int, int] | None = None
@@ -371,10 +373,12 @@ class Fields:
             raise InputError(
                 f"{who} has a field {printable(odd[0])}, which is not in {where}{hint}"
             )
-        if lacked := self._names.difference(sample, ("key",)):
-            raise InputError(
-                f"{who} lacks the field {printable(min(lacked))}, which is in {where}; give None "
-                "where there is no value"
+        for name in self._names.difference(sample, self._lacked, ("key",)):
+            self._lacked.add(name)
+            warnings.warn(
+                f"{who} lacks the field {printable(name)}, which is in {where}: there, and in "
+                "others that lack it, it is None",
+                stacklevel=2,
             )
         others = list(self.layout.columns)[1:]
         return key, *(self._value(field, sample, key, who) for field in others)

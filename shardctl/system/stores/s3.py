@@ -55,7 +55,8 @@ def _address(bucket: str) -> dict[str, Any]:
     obstore would take the same host for every bucket."""
     scheme, found, host = os.environ.get("AWS_ENDPOINT_URL", "").partition("://")
     by_host = switched_on("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
-    return {"endpoint": f"{scheme}://{bucket}.{host}"} if found and by_host else {}
+    begins = host.startswith(f"{bucket}.")  # as obstore itself wants it
+    return {"endpoint": f"{scheme}://{bucket}.{host}"} if found and by_host and not begins else {}
 
 
 def _credentials(url: str) -> Any:

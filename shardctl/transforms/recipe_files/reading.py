@@ -400,20 +400,27 @@ def show_recipe(root: Path) -> Json:
     }
 
 
-_OPTIONS = {"boxes": "boxes_outside", "task": "yolo_task"}
-"""Options of `convert` that settings of a manifest call otherwise."""
-
-_OF_NO_OPTION = ("classes", "drawn_by")
-"""Settings of a manifest that no option has as they are."""
+OPTIONS = {
+    "boxes": "boxes_outside",
+    "task": "yolo_task",
+    **{
+        name: name
+        for name in "labels lenient_labels drop_columns annotation_frame split shuffle shard_size "
+        "samples_per_shard".split()
+    },
+}
+"""Options of `convert` beside the recipe that say what is in a dataset, by the settings of a
+manifest that have their values. `classes` is another: a manifest has its digest."""
 
 
 def options_of(settings: Json) -> Json:
     """Return the options of `convert` that gave these settings of a manifest, by their names in
     Python. Left out are `classes`, and those that have their defaults."""
+    given = {option: settings.get(name) for name, option in OPTIONS.items()}
     return {
-        _OPTIONS.get(name, name): value
-        for name, value in settings.items()
-        if value not in (None, "auto", False) and name not in _OF_NO_OPTION
+        option: value
+        for option, value in given.items()
+        if value is not None and value is not False and value != "auto"
     }
 
 
