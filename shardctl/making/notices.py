@@ -178,9 +178,6 @@ _SENTENCES = {
     "duplicates": "{dropped:,} of {count} are duplicates of others, and {what} ({rule})",
     # texts that cannot be read, where texts are compared
     "not-compared": "{records} could not be compared with others (deduplicate): {why}",
-    # refusal: --drop-columns without a labels file
-    "nothing-to-drop-from": "--drop-columns {names}: there is no labels file; --fields names the "
-    "fields of records to keep",
     # refusal: annotations, or a column objects, beside records
     "about-files": "{what} is about files that are images each, and the inputs are {inputs}",
     # refusal: folders, a labels file or annotations give a column of the same name
@@ -213,12 +210,6 @@ _SENTENCES = {
     "{others}",
     # refusal: --mask-fields names a field of numbers
     "mask-of-type": "--mask-fields: {name} is of type {type}; masks are images",
-    # refusal: --boxes-outside, and no boxes
-    "no-boxes": "--boxes-outside {rule} is about boxes, and the inputs have none (`shardctl help "
-    "annotations`)",
-    # refusal: --annotation-frame, and no annotations
-    "no-objects-or-masks": "--annotation-frame {frame} is about objects and masks, and the inputs "
-    "have none; --mask-fields names fields that are masks (`shardctl help annotations`)",
     # refusal: an option names a field that is not there
     "no-such-field": "the records have no field {name}; they have {names}",
     # refusal: an option names a field within a struct
@@ -266,9 +257,6 @@ _SENTENCES = {
     # refusal: --unmoved names objects of annotations
     "objects-unmoved": "--unmoved {name}: it is objects by role (`shardctl help annotations`), "
     "which {step} moves; leave out the step, or this of --unmoved",
-    # refusal: an option for columns, and files that are one record each
-    "for-columns": "--{option} is about columns, and the inputs are {kind} files without a table; "
-    "leave it out",
     # refusal: a record does not fit the types that were found in all records
     "types-differ": "{why}; if it has changed since, run again; else give all files one type",
     # refusal: --classes, and objects or masks whose classes it did not pin

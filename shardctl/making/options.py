@@ -47,6 +47,7 @@ from shardctl.transforms.recipe_options import (
     STEP_OPTIONS,
     STORAGE,
     TARGET,
+    Subject,
 )
 from shardctl.transforms.settings import NAMES
 
@@ -184,6 +185,7 @@ class Options:
         "keep",
         "Boxes that reach outside of their image: keep them, clip them, or drop their objects.",
         shows_default=True,
+        about=(Subject.BOXES,),
         heading=LABELS,
     )
     annotation_frame: str = option(
@@ -192,6 +194,7 @@ class Options:
         "Which image the annotations fit: stored, as the file has it; upright, after the turn "
         "that EXIF asks for; auto, by the image size in the annotations.",
         shows_default=True,
+        about=(Subject.BOXES, Subject.MASKS),
         heading=LABELS,
     )
     yolo_task: str | None = option(
@@ -215,12 +218,14 @@ class Options:
         False,
         "Accept a labels file that does not match the inputs: skip rows without a file, and "
         "leave missing values empty.",
+        about=(Subject.LABELS_FILES,),
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
         NAMES,
         (),
         "Columns of the labels files to leave out; fields of the inputs stay.",
+        about=(Subject.LABELS_FILES,),
         metavar="A,B,…",
         heading=LABELS,
     )

@@ -4,7 +4,7 @@ recipe_files/."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.files import read_named
-from shardctl.system.options import declared_in, setting
+from shardctl.system.options import declared_in, setting, without_effect
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import (
     BatchTransform,
@@ -35,7 +35,7 @@ from shardctl.transforms.base import (
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.image_steps import SampleRngs
-from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
+from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys, Subject
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
 
@@ -484,17 +484,15 @@ class Recipe(RecipeKeys):
             for problem in self._misfits_of_step(place):
                 yield SettingError(problem, "transform", place)
 
+    def without_effect(self, there: Collection[Subject]) -> list[SettingError]:
+        """Return which keys are about nothing that the inputs have (`there`)."""
+        found = without_effect(self, there)
+        return [SettingError(f"{key} {problem}", key) for key, problem in found]
+
     def _misfits_of_kind(self) -> Iterator[SettingError]:
-        """Yield what is about another kind of inputs."""
+        """Yield what the kind of the inputs does not allow."""
         images, mode = self.kind in (UNDECIDED, "image"), self.duplicates.mode
         these = f"and these inputs are {'images' if images else self.kind}"
-        if not images:
-            for key in (
-                "store",
-                *sorted(self.given().keys() & {"mask_fields", "gray16", "frames"}),
-            ):
-                if getattr(self, key) is not None:
-                    yield SettingError(f"{key} is for images, {these}", key)
         if mode != "keep" and self.kind == "image" and self.record_reading.has_image_records:
             yield SettingError(
                 f"duplicates {self.duplicates} compares image files, and these are records; "
@@ -527,7 +525,9 @@ class Recipe(RecipeKeys):
             yield SettingError(f"{named} {problem}", "image_field")
 
     def _misfits_of_store(self) -> Iterator[SettingError]:
-        name, problem = self.store.name if self.store else "", ""
+        if self.store is None or self.kind not in (UNDECIDED, "image"):
+            return  # of other kinds, `without_effect` says it
+        name, problem = self.store.name, ""
         if name == "source" and (self.changes or self.gray16):
             what = self.changes[0].name if self.changes else "gray16"
             problem = f"keeps the original bytes, without {what}; use store jpeg:90 or raw"

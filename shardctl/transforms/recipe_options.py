@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -53,6 +54,31 @@ HEADINGS = (
     OUTPUT := "What is printed",
 )
 """The headings of the options of a conversion in `--help`, in order."""
+
+
+class Subject(Enum):
+    """What options may be `about`: something that not all inputs have."""
+
+    IMAGES = "images"
+    OBJECTS = "objects in images"
+    BOXES = "boxes"
+    MASKS = "masks"
+    BESIDE = "fields beside images"
+    FIELDS = "fields of records"
+    LABELS_FILES = "labels files"
+    CSV = "CSV files"
+    PLAIN_TEXT = "text files such as .txt"
+    TEXT = "files of text"
+
+
+_OF_IMAGES = {*Subject} - {Subject.FIELDS, Subject.LABELS_FILES, Subject.CSV, Subject.TEXT}
+
+LACKED = {
+    "image": {Subject.PLAIN_TEXT},
+    "text": _OF_IMAGES - {Subject.PLAIN_TEXT},
+    "table": _OF_IMAGES,
+}
+"""What no inputs of a kind have."""
 
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
@@ -144,6 +170,7 @@ class RecipeKeys(Settings):
         metavar="HOW",
         heading=STORAGE,
         brief="raw (pixels), jpeg:90, png, webp:80 or source",
+        about=(Subject.IMAGES,),
     )
     compression: Compression = setting(
         OrWord(
@@ -176,13 +203,19 @@ class RecipeKeys(Settings):
         heading=STEPS,
     )
     max_pixels: int = setting(
-        Whole(1, 2**40), MAX_PIXELS, "Reject images with more pixels.", metavar="N", heading=IMAGES
+        Whole(1, 2**40),
+        MAX_PIXELS,
+        "Reject images with more pixels.",
+        metavar="N",
+        heading=IMAGES,
+        about=(Subject.IMAGES,),
     )
     truncated: str = setting(
         Word("reject", "keep"),
         "reject",
         "Truncated images: reject them, or keep what can be read and make the rest grey.",
         heading=IMAGES,
+        about=(Subject.IMAGES,),
     )
     gray16: GrayRange | None = setting(
         Parsed("shardctl.images.codecs.deep_gray:GrayRange.parse", "^(range|[^:]+:[^:]+)$"),
@@ -192,6 +225,7 @@ class RecipeKeys(Settings):
         metavar="range|LOW:HIGH",
         heading=IMAGES,
         omit_default=True,
+        about=(Subject.IMAGES,),
     )
     frames: str = setting(
         Word("first", "all"),
@@ -199,6 +233,7 @@ class RecipeKeys(Settings):
         "Of animations and pages: the first, or all as samples.",
         heading=IMAGES,
         omit_default=True,
+        about=(Subject.IMAGES,),
     )
     duplicates: DuplicateRule = setting(
         Parsed(
@@ -222,6 +257,7 @@ class RecipeKeys(Settings):
         "file",
         "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
         heading=READING,
+        about=(Subject.PLAIN_TEXT,),
     )
     encoding: str = setting(
         Parsed("shardctl.sources.formats.encodings:known_encoding"),
@@ -230,6 +266,7 @@ class RecipeKeys(Settings):
         "file.",
         metavar="NAME",
         heading=READING,
+        about=(Subject.TEXT,),
     )
     columns: tuple[str, ...] = setting(
         NAMES,
@@ -237,6 +274,7 @@ class RecipeKeys(Settings):
         "Names of the columns of CSV files without a header.",
         metavar="A,B,…",
         heading=READING,
+        about=(Subject.CSV,),
     )
     delimiter: str | None = setting(
         Checked(_delimiter, {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}),
@@ -245,6 +283,7 @@ class RecipeKeys(Settings):
         "files a tab.",
         metavar="C|tab",
         heading=READING,
+        about=(Subject.CSV, Subject.LABELS_FILES),
     )
     null_values: tuple[str, ...] = setting(
         NAMES,
@@ -254,6 +293,7 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=READING,
         omit_default=True,
+        about=(Subject.CSV, Subject.LABELS_FILES),
     )
     text_field: str | None = setting(
         Text(),
@@ -262,6 +302,7 @@ class RecipeKeys(Settings):
         metavar="FIELD",
         heading=FIELDS,
         brief="the field that has the text",
+        about=(Subject.FIELDS,),
     )
     label_field: str | None = setting(
         Text(),
@@ -269,6 +310,7 @@ class RecipeKeys(Settings):
         "Field of the records or labels file with the label, renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
+        about=(Subject.FIELDS, Subject.LABELS_FILES),
     )
     key_field: str | None = setting(
         Text(),
@@ -278,6 +320,7 @@ class RecipeKeys(Settings):
         metavar="FIELD",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.FIELDS, Subject.LABELS_FILES),
     )
     image_field: str | None = setting(
         Text(),
@@ -307,6 +350,7 @@ class RecipeKeys(Settings):
         metavar="NEW=OLD,…",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.FIELDS,),
     )
     schema: str | None = setting(
         Parsed(
@@ -319,6 +363,7 @@ class RecipeKeys(Settings):
         "int64, float64 or bool. Others are left out. Default: all fields, with the types found.",
         metavar="TYPES",
         heading=FIELDS,
+        about=(Subject.FIELDS,),
     )
     keep_objects: float | str = setting(
         KeptShare(),
@@ -328,6 +373,7 @@ class RecipeKeys(Settings):
         metavar="SHARE|center",
         heading=LABELS,
         omit_default=True,
+        about=(Subject.OBJECTS,),
     )
     unmoved: tuple[str, ...] = setting(
         NAMES,
@@ -337,6 +383,7 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.IMAGES,),
     )
     mask_fields: tuple[str, ...] = setting(
         NAMES,
@@ -347,6 +394,7 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.BESIDE,),
     )
 
 

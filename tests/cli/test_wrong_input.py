@@ -18,6 +18,8 @@ from dataset_files import shard_in, tables_in
 
 import shardctl
 from shardctl.errors import InputError, UsageError
+from shardctl.making.options import convert_options
+from shardctl.transforms.recipe_options import FIELDS, IMAGES, LABELS, READING, SHORTCUTS
 
 IN, OUT = "in", "out"
 
@@ -94,7 +96,7 @@ WRONG = r"""
 2 | convert in out --transform nowhere:f | cannot import nowhere
 2 | convert in out --transform json | not of the form module:function
 2 | convert in out --kind text --crop 9 | crop is for images
-2 | convert in out --kind text --store png | store is for images
+2 | convert lines.jsonl out --store png | --store is about images, and the inputs have none
 3 | convert in out --recipe absent.toml | absent.toml: no such recipe file
 2 | convert in out --recipe bad.toml | bad.toml:1: not a TOML file: Invalid value
 2 | convert in out --recipe odd.toml | odd.toml:1: recipe key 'colour' is not known; `shardctl recipe schema`
@@ -139,7 +141,6 @@ WRONG = r"""
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much for `shardctl inspect DST|SHARD`; write a path with spaces in quotes
 2 | prune ready dunes/dunes-0001.jpg | a key behind --key
-2 | convert --resize=64 in out --resize 128 | --resize is given twice; leave one out
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
 3 | convert absent full | full: holds something else (thesis.doc); as the destination it must be new
 3 | finish full | full: there are no parts to finish
@@ -148,7 +149,15 @@ WRONG = r"""
 3 | convert in out --labels coco=bad.json | annotations are coco:FILE
 3 | convert in out --labels coco:absent.json | absent.json: no such file or folder
 3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
-2 | convert in out --text-field body | --text-field is about columns, and the inputs are image files without a table
+2 | convert in out --columns a,b | --columns is about CSV files, and the inputs have none; leave it out
+2 | convert in out --delimiter tab | is about CSV files or labels files
+2 | convert in out --encoding gbk | is about files of text
+2 | convert in out --record line | is about text files such as .txt
+2 | convert in out --lenient-labels | is about labels files
+2 | convert in out --keep-objects 0.5 | is about objects in images
+2 | convert lines.jsonl out --max-pixels 100 | is about images
+2 | convert lines.jsonl out --record line | is about text files such as .txt
+2 | convert in out --text-field body | --text-field is about fields of records, and the inputs have none; leave it out
 3 | convert in out --format mds | holds no mds
 2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
 3 | convert other.jsonl out --text-field text | the records have no field text; they have body, y
@@ -328,6 +337,8 @@ IN_PYTHON: list[tuple[Callable[[], Any], str]] = [
     (lambda: shardctl.convert(IN, OUT, transforms=len), "takes 'module:function'"),  # type: ignore[arg-type]
     (lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t"}), "give tokenizer to convert"),
     (lambda: shardctl.export(READY, OUT, "mds", columns="key"), "columns takes a list of names"),
+    (lambda: shardctl.convert(IN, OUT, columns=["image"]), "^columns is about CSV files"),
+    (lambda: shardctl.convert(IN, OUT, recipe={"columns": "a,b"}), "^columns is about CSV"),
     (lambda: shardctl.export(READY, OUT, "wds"), "'wds' is not known; did you mean mds?"),
     (
         lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"),
@@ -348,6 +359,15 @@ OTHER_ERRORS = {
 def test_python_says_the_same(here, call, sentence):
     with pytest.raises(OTHER_ERRORS.get(sentence, UsageError), match=sentence):
         call()
+
+
+def test_each_option_of_reading_says_what_it_is_about():
+    """So none is without effect in silence; these say themselves what does not fit them."""
+    own = {"kind", "format", "image_field", "labels", "yolo_task", "classes"}
+    headings = (READING, FIELDS, IMAGES, LABELS)
+    for name, option in convert_options().items():
+        if option.heading in headings and name not in {*own, *SHORTCUTS}:
+            assert option.about, name
 
 
 def test_colors_are_for_terminals_unless_a_variable_says_otherwise(cli, here, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +49,7 @@ from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image_steps import refuse_immovable
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_options import Subject
 
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
@@ -130,33 +131,33 @@ def with_rule(
     fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule
 ) -> pa.Schema | None:
     """Return the columns of records, those of masks and objects marked with what a person says of
-    their frame and boxes.
-
-    Raises UsageError where that is said and there are no such annotations, in the records or beside
-    the images.
-    """
-    if rule.boxes == "keep" and rule.frame == "auto":
+    their frame and boxes."""
+    if fields is None or not marked_columns(fields, MAIN):
         return fields
-    has_image = fields is not None and bool(marked_columns(fields, MAIN))
-    objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
+    objects = objects_of_records(fields, recipe)
     of_objects = [] if objects is None or objects in _with_roles(listing) else [objects]
-    masks = list(marked_masks(fields)) if has_image else []
-    roles = [role for each in listing.annotations for role in each.roles.values()]
-    has_objects = bool(of_objects) or any(isinstance(role, Objects) for role in roles)
-    if rule.boxes != "keep" and not has_objects:
-        raise UsageError(notice("no-boxes", rule=rule.boxes))
-    has_masks = bool(masks) or any(isinstance(role, Mask) for role in roles)
-    if rule.frame != "auto" and not has_objects and not has_masks:
-        raise UsageError(notice("no-objects-or-masks", frame=rule.frame))
-    if fields is None:
-        return None
     if rule.boxes != "keep":
         fields = with_said(fields, BOXES, dict.fromkeys(of_objects, rule.boxes))
-    return (
-        fields
-        if rule.frame == "auto"
-        else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
-    )
+    if rule.frame != "auto":
+        named = [*marked_masks(fields), *of_objects]
+        fields = with_said(fields, FRAME, dict.fromkeys(named, rule.frame))
+    return fields
+
+
+def found_in_images(
+    fields: pa.Schema | None, recipe: Recipe, listing: Listing
+) -> Iterator[Subject]:
+    """Yield what the inputs have in their images, or beside them: in records, or in annotations."""
+    kinds = {type(role) for each in listing.annotations for role in each.roles.values()}
+    yield from [Subject.OBJECTS, Subject.BOXES] if Objects in kinds else []
+    yield from [Subject.MASKS] if Mask in kinds else []
+    if fields is not None and marked_columns(fields, MAIN):
+        yield Subject.BESIDE
+        yield from [Subject.MASKS] if marked_masks(fields) else []
+        if (objects := objects_of_records(fields, recipe)) is not None:
+            yield Subject.OBJECTS
+            # what an export says of boxes holds
+            yield from [] if objects in _with_roles(listing) else [Subject.BOXES]
 
 
 def _no_such_field(name: str, fields: pa.Schema) -> InputError:

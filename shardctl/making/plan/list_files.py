@@ -334,8 +334,6 @@ def read_labels(listing: Listing, rule: LabelRule, reading: Reading, scratch: Pa
     begun, said_before = time.time(), len(listing.notices)
     if listing.side_files:
         _read_labels_files(listing, rule, reading)
-    elif rule.drop:
-        raise UsageError(notice("nothing-to-drop-from", names=",".join(rule.drop)))
     if rule.annotations:
         _annotate(listing, rule, scratch)
     told = (each.splits for each in listing.annotations if each.splits is not None)

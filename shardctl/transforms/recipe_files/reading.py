@@ -24,6 +24,7 @@ from shardctl.system.text import printable, quoted
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import KEYS, Recipe
 from shardctl.transforms.recipe_files.ready import recipe_file
+from shardctl.transforms.recipe_options import LACKED, Subject
 from shardctl.transforms.settings import Json, SettingError, each_of, first_line
 from shardctl.transforms.table import definitions
 
@@ -309,6 +310,8 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     if isinstance(file, Problem):
         return Check(file.file, (file,), None)
     recipe, errors = Recipe.examined(file.recipe)
+    if recipe is not None:
+        errors += recipe.without_effect({*Subject} - LACKED.get(recipe.kind, set()))
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transform):
             try:
