@@ -351,6 +351,9 @@ class _Reader:
             found = self._value(arguments[0], depth + 1)[0]
             return _TESTS[name](found, self._constant(part, part)), pa.bool_()
         if name not in ("len", "lower") or len(arguments) != 1 or node.keywords:
+            if isinstance(node.func, ast.Attribute):
+                inside = ", ".join(map(ast.unparse, [node.func.value, *arguments]))
+                raise self._refused(f"write functions as in {node.func.attr}({inside})")
             raise self._refused(
                 f"{ast.unparse(node.func)}() is not one of len, lower, {', '.join(_TESTS)}"
             )

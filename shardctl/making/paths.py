@@ -36,8 +36,11 @@ def check_sources(
     roots = [source if isinstance(source, SourceRoot) else SourceRoot.of(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
-    for root in roots:
+    places = [root.text if root.is_stored else os.path.realpath(root.text) for root in roots]
+    for place, root in enumerate(roots):
         shown = printable(root.text)
+        if places[place] in places[:place]:
+            raise UsageError(f"{shown}: the source is given twice; leave one out")
         try:
             if root.is_stored:
                 if not is_on_store(root.text):

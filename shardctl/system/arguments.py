@@ -105,7 +105,8 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     """Return several names. Raises UsageError for a bare string and for anything that is not
     strings."""
     if isinstance(value, str):
-        raise UsageError(f"{name} takes a list of names; write {name}=[{value!r}]")
+        several = value.replace(",", " ").split() or [value]
+        raise UsageError(f"{name} takes a list of names; write {name}={several!r}")
     if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
         raise UsageError(f"{name} takes a list of names; it is {value!r}")
     return tuple(value)

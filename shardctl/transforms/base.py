@@ -172,8 +172,9 @@ class Transform(Settings, ABC):
         0.23.3"."""
         return ()
 
-    def notices(self) -> tuple[str, ...]:
-        """Return what a person should know before it works: sentences without a full stop."""
+    def notices(self, before: Sequence[Transform]) -> tuple[str, ...]:
+        """Return what a person should know before it works, after the steps `before`: sentences
+        without a full stop."""
         return ()
 
     def code_digest(self) -> str | None:

@@ -139,6 +139,8 @@ class Recipe(RecipeKeys):
         what = f"{cls.what} {key!r} is not known"
         if key in TRANSFORMS:
             return f'{what}; it is a step: write [[transform]] and below it name = "{key}"'
+        if key in ("steps", "transforms"):
+            return f"{what}; write [[transform]] for each step"
         if key in STEP_OPTIONS:
             return f"{what}; give --{key.replace('_', '-')} to convert"
         return unknown(cls.what, key, declared_in(cls), "shardctl recipe schema")

@@ -51,6 +51,8 @@ FILES = {
     "other.jsonl": '{"body": "a", "y": 1}\n',
     "odd.toml": "colour = 1",
     "near.toml": "stor = 1",
+    "plural.toml": "[[transforms]]\nname = 'hflip'",
+    "empty.tar": "\0" * 10240,
     "step.toml": "resize = 256",
     "steps.toml": """
 transform = [{name = "resize", size = 9}, {name = "crop", size = 8}, {name = "crop", size = 7},
@@ -71,6 +73,9 @@ LINES, READY = "lines.jsonl", "ready"
 WRONG = r"""
 3 | convert absent out | absent: no such file or folder
 3 | convert in,text out | write several sources with spaces between them
+2 | convert in in out | in: the source is given twice; leave one out
+2 | convert file:///in out | file:///in: leave out file://
+3 | convert full\\thesis.doc out | did you mean full/thesis.doc?
 3 | convert - out | stdin is not read
 3 | convert empty out | empty: holds no files
 3 | convert text out | text: no image and no text and no table among its 1 file (1 .xml)
@@ -103,6 +108,8 @@ WRONG = r"""
 3 | convert in out --labels absent.csv | absent.csv: cannot be read
 3 | convert in out --labels folder | no input is in a folder that could be its class
 3 | convert in out --split folder | some inputs are in no folder that could name their split
+3 | tokenizer train lines.jsonl nope t.json | nope: no such file or folder; the last argument, t.json, is taken
+3 | preview empty.tar | empty.tar: has no records
 2 | convert in | it needs DST, where the dataset is to be written; for instance: shardctl convert in out
 2 | convert in out --colour | there is no option --colour; `shardctl convert --help` lists all
 3 | verify absent | absent: no such dataset
@@ -141,6 +148,7 @@ WRONG = r"""
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much for `shardctl inspect DST|SHARD`; write a path with spaces in quotes
 2 | prune ready dunes/dunes-0001.jpg | a key behind --key
+2 | convert --resize=64 in out --resize 128 | --resize is given twice; leave one out
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
 3 | convert absent full | full: holds something else (thesis.doc); as the destination it must be new
 3 | finish full | full: there are no parts to finish
@@ -204,6 +212,7 @@ WRONG = r"""
 2 | inspect ready --where 'label = 3' | ; one is: label == 3
 2 | inspect ready --where 'lable == 3' | no column 'lable'; did you mean label?
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
+2 | inspect ready --where 'label.startswith("du")' | write functions as in startswith(label, 'du')
 2 | inspect ready --shard 99 | ready: no shard '99'; it has
 2 | inspect ready --images x.jpg | the sheet is a PNG image; give a name that ends in .png
 2 | inspect ready --html x.png | the page is HTML; give a name that ends in .html
@@ -215,6 +224,7 @@ WRONG = r"""
 2 | convert in out --step 'resize sise=224' | setting 'sise' is not known; did you mean size?
 2 | convert in out --transform mine.py:f | write mine:f, without .py
 2 | convert in out --recipe quotes.toml | not a TOML file
+2 | convert in out --recipe plural.toml | recipe key 'transforms' is not known; write [[transform]]
 2 | convert in out --recipe near.toml | did you mean store? `shardctl recipe schema` lists all
 2 | convert in out --recipe step.toml | it is a step: write [[transform]]
 3 | convert in out --recipe quote.toml | quote.toml: no such recipe file; did you mean quotes.toml?
@@ -339,6 +349,9 @@ IN_PYTHON: list[tuple[Callable[[], Any], str]] = [
     (lambda: shardctl.export(READY, OUT, "mds", columns="key"), "columns takes a list of names"),
     (lambda: shardctl.convert(IN, OUT, columns=["image"]), "^columns is about CSV files"),
     (lambda: shardctl.convert(IN, OUT, recipe={"columns": "a,b"}), "^columns is about CSV"),
+    (lambda: shardctl.open(READY).loader(8, columns="image,key"), r"\['image', 'key'\]"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, [{1: 2}]), "names of fields are strings; one is 1"),
+    (lambda: shardctl.write(OUT, [{"x": [1]}, {"x": [[1]]}]), "list<item: int64> in sample 0 and"),
     (lambda: shardctl.export(READY, OUT, "wds"), "'wds' is not known; did you mean mds?"),
     (
         lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"),
@@ -351,6 +364,8 @@ OTHER_ERRORS = {
     "ds.take.* takes a list": TypeError,
     "did you mean verify": AttributeError,
     "sample 0 is an empty dict; give it fields": InputError,
+    "names of fields are strings; one is 1": InputError,
+    "list<item: int64> in sample 0 and": InputError,
 }
 """What is no UsageError."""
 

@@ -499,7 +499,8 @@ def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
             f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
         )
         listing.note("encodings", found=", ".join(shown))
-    listing.notices += [said for step in recipe.transform for said in step.notices()]
+    for place, step in enumerate(recipe.transform):
+        listing.notices += step.notices(recipe.transform[:place])
     return Draft(listing, labelling, fields, planner, probe, compared)
 
 

@@ -427,6 +427,8 @@ def settle_kind(
     ):
         return recipe, notices
     types = _first_types(walked, reading, engine)
+    if types is not None and not types.fields and len(walked) == 1:
+        raise InputError(why_nothing(walked.roots, "table", Counter()))
     if is_open and recipe["kind"] == "table" and field is None:
         chosen = draft.image_source
         column = chosen or (None if types is None else without_doubt(types.found()))
