@@ -34,6 +34,9 @@ _SENTENCES = {
     "tables-alone": "{sources}: no {kind}{among}; --kind table converts tables",
     # refusal: no file is an input, and most are archives
     "archives-alone": "{sources}: no {kind}{among}; unpack archives first, then convert the folder",
+    # refusal: no file is an input, and most are sheets, or objects of a program
+    "objects-alone": "{sources}: no {kind}{among}; save them as CSV or Parquet, or read them in Python "
+    "and use shardctl.write",
     # refusal: one of several sources has no inputs
     "idle-source": "{why}. Leave this source out",
     # refusal: --format names another format than the files have
@@ -193,7 +196,7 @@ _SENTENCES = {
     "beside-class-folders": "{inputs} beside {count:,} class folders ({names}) would have no "
     "label. Move these files, or use --labels folder, which gives them none, or --labels none",
     # refusal: the file of --classes cannot be read
-    "classes-unread": "--classes {file}: cannot be read ({why})",
+    "classes-unread": "--classes {file}: cannot be read ({why}); give a file with one name a line",
     # refusal: the file of --classes has an empty line, or a class twice
     "no-list-of-classes": "--classes {file}: it takes a text file with each class on one line, or "
     "a dataset with classes",
@@ -221,6 +224,8 @@ _SENTENCES = {
     # refusal: the sources are exports, with other roles of a column
     "exports-differ": "the sources are exports that differ in {name} (shardctl.json); convert each "
     "into its own dataset",
+    # refusal: an option names a field, and the only one may be several
+    "fields-in-one": "the records have no field {name}; they have {names}; add --delimiter {mark}",
     # refusal: --fields a=b, and there is a field a
     "same-name-twice": "two fields of the records would be called {name}; rename one",
     # refusal: --group names a field that has 3 and 3.0

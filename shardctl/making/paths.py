@@ -51,7 +51,7 @@ def check_sources(
                 refuse_half_url(root.text)
                 why = near_path(path)
                 if dst and len(roots) > 1:
-                    why = f"; the last argument, {printable(dst)}, is taken as the destination"
+                    why = f"; the last argument, {printable(dst)}, is taken as the destination, and an option has one value"
                 if root.text == "-":
                     why = "; stdin is not read: save it to a file"
                 if any(map(os.path.exists, root.text.split(",")[:-1])):

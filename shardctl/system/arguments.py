@@ -118,6 +118,6 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise UsageError(
-            f"{name} takes a dict by column names, as in {name}={{'label': …}}; it is {value!r}"
+            f"{name} takes a dict by column names, as in {name}={{'image': …}}; it is {value!r}"
         )
     return dict(value)

@@ -51,6 +51,12 @@ FILES = {
     "other.jsonl": '{"body": "a", "y": 1}\n',
     "odd.toml": "colour = 1",
     "near.toml": "stor = 1",
+    "below.toml": "[[transform]]\nname = 'hflip'\nstore = 'raw'",
+    "empty.txt": "",
+    "semicolons.csv": "text;label\na;b\n",
+    "sheet.xlsx": "x",
+    "pointer.jpg": "version https://git-lfs.github.com/spec/v1\n",
+    "python.jsonl": "{'text': 'a'}\n",
     "plural.toml": "[[transforms]]\nname = 'hflip'",
     "empty.tar": "\0" * 10240,
     "step.toml": "resize = 256",
@@ -213,6 +219,8 @@ WRONG = r"""
 2 | inspect ready --where 'lable == 3' | no column 'lable'; did you mean label?
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
 2 | inspect ready --where 'label.startswith("du")' | write functions as in startswith(label, 'du')
+2 | inspect ready --where 'label like "d%"' | for like write startswith(column, "text")
+2 | inspect ready --where 'label == null' | for null write None
 2 | inspect ready --shard 99 | ready: no shard '99'; it has
 2 | inspect ready --images x.jpg | the sheet is a PNG image; give a name that ends in .png
 2 | inspect ready --html x.png | the page is HTML; give a name that ends in .html
@@ -225,6 +233,7 @@ WRONG = r"""
 2 | convert in out --transform mine.py:f | write mine:f, without .py
 2 | convert in out --recipe quotes.toml | not a TOML file
 2 | convert in out --recipe plural.toml | recipe key 'transforms' is not known; write [[transform]]
+2 | convert in out --recipe below.toml | setting 'store' is one of the recipe; write it above the first [[transform]]
 2 | convert in out --recipe near.toml | did you mean store? `shardctl recipe schema` lists all
 2 | convert in out --recipe step.toml | it is a step: write [[transform]]
 3 | convert in out --recipe quote.toml | quote.toml: no such recipe file; did you mean quotes.toml?
@@ -240,6 +249,7 @@ WRONG = r"""
 3 | inspect redy --head 1 | redy: no such dataset; did you mean ready?
 3 | inspect redy --shard 0 | redy: no such dataset; did you mean ready?
 3 | cache ls absent | absent: no such folder
+3 | prune ready --keys empty.txt | empty.txt: has no keys
 3 | prune ready --keys absent.txt | absent.txt: no such file of keys
 3 | inspect ready --key nope | ready: no key 'nope'
 3 | prune ready --key nope | ready: no sample has the key nope
@@ -252,6 +262,10 @@ WRONG = r"""
 3 | tokenizer show no/such/file.json | tokenizer no/such/file.json: it cannot be read
 3 | tokenizer show x.log | a tokenizer is a tokenizer.json or a folder with one
 3 | tokenizer train absent t.json | absent: no such file or folder
+3 | convert semicolons.csv out --text-field text | add --delimiter ';'
+3 | convert sheet.xlsx out | save them as CSV or Parquet
+1 | convert pointer.jpg out --kind image | a pointer of Git LFS, not an image; get it with git lfs pull.
+1 | convert python.jsonl out | a dict of Python is written with json.dumps
 3 | convert lines.jsonl out --text-field txt | the records have no field txt; they have text, n
 2 | convert lines.jsonl out --chat-template chatml | --chat-template needs a tokenizer
 2 | convrt in out | there is no command 'convrt'; did you mean convert?

@@ -44,7 +44,7 @@ from shardctl.sources.image_columns import (
     without_masks,
 )
 from shardctl.sources.label_table import said_of_names
-from shardctl.sources.types import WRITTEN, Types, without_nulls
+from shardctl.sources.types import WRITTEN, Types, separator_in, without_nulls
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image_steps import refuse_immovable
@@ -164,8 +164,10 @@ def _no_such_field(name: str, fields: pa.Schema) -> InputError:
     """Return the error for a field that was named, and that records have not."""
     outer = name.partition(".")[0]
     which = "field-in-a-struct" if outer in fields.names else "no-such-field"
-    held = ", ".join(map(printable, fields.names))
-    return InputError(notice(which, name=printable(name), names=held, outer=printable(outer)))
+    if mark := separator_in(fields.names):
+        which = "fields-in-one"
+    values = {"name": printable(name), "outer": printable(outer), "mark": mark}
+    return InputError(notice(which, names=", ".join(map(printable, fields.names)), **values))
 
 
 def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:

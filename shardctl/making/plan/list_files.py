@@ -451,6 +451,8 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         which = "tables-alone"
     elif suffix in (".zip", ".rar", ".7z"):
         which = "archives-alone"
+    elif suffix in (".xlsx", ".xls", ".pkl", ".pickle", ".pt", ".mat", ".rds"):
+        which = "objects-alone"
     return notice(which, sources=shown, kind=kind, among=among)
 
 
