@@ -17,6 +17,7 @@ from shardctl.errors import UsageError
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.loader.options import METRICS
 from shardctl.making.shards import engines
+from shardctl.sources.format_table import Subject
 from shardctl.system.arguments import contradiction
 from shardctl.system.options import (
     AutoOrNumber,
@@ -47,7 +48,6 @@ from shardctl.transforms.recipe_options import (
     STEP_OPTIONS,
     STORAGE,
     TARGET,
-    Subject,
 )
 from shardctl.transforms.settings import NAMES
 

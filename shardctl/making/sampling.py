@@ -22,6 +22,7 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.inputs import ByteRange, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
+from shardctl.sources.format_table import Subject
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
@@ -33,7 +34,7 @@ from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_options import RECIPE_OPTIONS, Subject
+from shardctl.transforms.recipe_options import RECIPE_OPTIONS
 
 PLACE = "__place__"
 """The field of records that says where they come from: their key in a dataset that is made of

@@ -4,7 +4,7 @@ recipe_files/."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from shardctl.sources.formats import CHOSEN, GIVEN, JSON, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.splits import GroupRule
 from shardctl.system.files import read_named
-from shardctl.system.options import declared_in, setting, without_effect
+from shardctl.system.options import declared_in, setting
 from shardctl.system.text import printable, unknown
 from shardctl.transforms.base import (
     BatchTransform,
@@ -35,7 +35,7 @@ from shardctl.transforms.base import (
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS
 from shardctl.transforms.image_steps import SampleRngs
-from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys, Subject
+from shardctl.transforms.recipe_options import STEP_OPTIONS, UNDECIDED, RecipeKeys
 from shardctl.transforms.settings import Json, SettingError, each_of, raise_any
 from shardctl.transforms.table import OWN, STEPS, TOKEN_STEPS, TRANSFORMS
 
@@ -485,11 +485,6 @@ class Recipe(RecipeKeys):
         for place in range(len(self.transform)):
             for problem in self._misfits_of_step(place):
                 yield SettingError(problem, "transform", place)
-
-    def without_effect(self, there: Collection[Subject]) -> list[SettingError]:
-        """Return which keys are about nothing that the inputs have (`there`)."""
-        found = without_effect(self, there)
-        return [SettingError(f"{key} {problem}", key) for key, problem in found]
 
     def _misfits_of_kind(self) -> Iterator[SettingError]:
         """Yield what the kind of the inputs does not allow."""

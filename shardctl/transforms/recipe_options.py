@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
-from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
+from shardctl.sources.format_table import FORMAT_NAMES, RECORDS, Subject
 from shardctl.system.options import (
     FilePath,
     Flag,
@@ -29,7 +28,7 @@ from shardctl.system.options import (
     setting,
 )
 from shardctl.transforms.duplicates.rule import DISTANCE, KEEP_ALL, SIMILARITY
-from shardctl.transforms.settings import NAMES, PROBABILITY, Checked, OrWord, Settings, Sides
+from shardctl.transforms.settings import NAMES, Checked, KeptShare, OrWord, Settings, Sides
 
 if TYPE_CHECKING:
     from shardctl.format.shard import Compression
@@ -54,31 +53,6 @@ HEADINGS = (
     OUTPUT := "What is printed",
 )
 """The headings of the options of a conversion in `--help`, in order."""
-
-
-class Subject(Enum):
-    """What options may be `about`: something that not all inputs have."""
-
-    IMAGES = "images"
-    OBJECTS = "objects in images"
-    BOXES = "boxes"
-    MASKS = "masks"
-    BESIDE = "fields beside images"
-    FIELDS = "fields of records"
-    LABELS_FILES = "labels files"
-    CSV = "CSV files"
-    PLAIN_TEXT = "text files such as .txt"
-    TEXT = "files of text"
-
-
-_OF_IMAGES = {*Subject} - {Subject.FIELDS, Subject.LABELS_FILES, Subject.CSV, Subject.TEXT}
-
-LACKED = {
-    "image": {Subject.PLAIN_TEXT},
-    "text": _OF_IMAGES - {Subject.PLAIN_TEXT},
-    "table": _OF_IMAGES,
-}
-"""What no inputs of a kind have."""
 
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
@@ -119,30 +93,6 @@ def _delimiter(value: Any) -> str:
     if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
         raise ValueError("must be one character, such as ; or |, or tab")
     return text
-
-
-class KeptShare(ValueType):
-    """A share of an area from 0 to 1, or `center`."""
-
-    python = "float | str"
-
-    def of_text(self, given: str) -> float | str:
-        """Return a number where the text is one."""
-        try:
-            return float(given)
-        except ValueError:
-            return given
-
-    def read(self, value: Any) -> float | str:
-        """Return the number, or the word."""
-        try:
-            return str(value) if value == CENTRE else PROBABILITY.read(value)
-        except ValueError:
-            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of both."""
-        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.objects import OBJECTS, has_objects
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
+from shardctl.sources.format_table import Subject
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import (
@@ -49,7 +50,6 @@ from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image_steps import refuse_immovable
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_options import Subject
 
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:

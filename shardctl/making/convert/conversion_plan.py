@@ -69,7 +69,7 @@ from shardctl.making.plan.plan import (
 )
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.job import DatasetJob, Job, Probe
-from shardctl.sources.format_table import PLAIN_TEXTS, TEXT_SUFFIXES
+from shardctl.sources.format_table import PLAIN_TEXTS, TEXT_SUFFIXES, Subject
 from shardctl.sources.formats import CHOSEN, DETECT, is_json, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
@@ -82,7 +82,6 @@ from shardctl.system.folders import LocalFolder
 from shardctl.system.options import without_effect
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.recipe import Recipe
-from shardctl.transforms.recipe_options import Subject
 
 if TYPE_CHECKING:
     from shardctl.making.convert.duplicates import Compared
