@@ -22,8 +22,8 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.objects import OBJECTS, has_objects
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
-from shardctl.sources.format_table import Subject
-from shardctl.sources.formats import CHOSEN
+from shardctl.sources.format_table import PLAIN_TEXTS, TEXT_SUFFIXES, Subject
+from shardctl.sources.formats import CHOSEN, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import (
     AUTO,
@@ -44,7 +44,7 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.label_table import said_of_names
+from shardctl.sources.label_table import DELIMITED_SUFFIXES, said_of_names
 from shardctl.sources.types import WRITTEN, Types, separator_in, without_nulls
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
@@ -144,10 +144,19 @@ def with_rule(
     return fields
 
 
-def found_in_images(
-    fields: pa.Schema | None, recipe: Recipe, listing: Listing
+def found_in(
+    fields: pa.Schema | None, recipe: Recipe, listing: Listing, endings: Collection[str]
 ) -> Iterator[Subject]:
-    """Yield what the inputs have in their images, or beside them: in records, or in annotations."""
+    """Yield what the inputs have that options may be about. `endings` are those of files of many
+    records."""
+    yield from [Subject.IMAGES] if recipe.kind == "image" else []
+    yield from [Subject.LABELS_FILES] if listing.side_files else []
+    yield from [] if listing.whole else [Subject.FIELDS]
+    of_texts = [".txt"] if listing.whole and recipe.kind == "text" else []
+    plain = {*map(without_compression, endings), *of_texts}
+    yield from [] if plain.isdisjoint(PLAIN_TEXTS) else [Subject.TEXT]
+    yield from [] if plain.isdisjoint(TEXT_SUFFIXES) else [Subject.PLAIN_TEXT]
+    yield from [] if plain.isdisjoint(DELIMITED_SUFFIXES) else [Subject.CSV]
     kinds = {type(role) for each in listing.annotations for role in each.roles.values()}
     yield from [Subject.OBJECTS, Subject.BOXES] if Objects in kinds else []
     yield from [Subject.MASKS] if Mask in kinds else []

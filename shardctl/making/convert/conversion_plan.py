@@ -22,7 +22,7 @@ from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.convert.columns import (
     chosen_columns,
     compare_schema,
-    found_in_images,
+    found_in,
     layout_before_functions,
     names_left_out,
     refuse_groups,
@@ -69,12 +69,11 @@ from shardctl.making.plan.plan import (
 )
 from shardctl.making.plan.splits import Splitting, look_inside, split_files
 from shardctl.making.shards.job import DatasetJob, Job, Probe
-from shardctl.sources.format_table import PLAIN_TEXTS, TEXT_SUFFIXES, Subject
-from shardctl.sources.formats import CHOSEN, DETECT, is_json, without_compression
+from shardctl.sources.formats import CHOSEN, DETECT, is_json
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import FRAME, marked_masks, with_said
 from shardctl.sources.jsonl import null_label_notice
-from shardctl.sources.label_table import DELIMITED_SUFFIXES, SPLIT_COLUMN
+from shardctl.sources.label_table import SPLIT_COLUMN
 from shardctl.sources.types import UNNAMED, Types, separator_in
 from shardctl.sources.walked import why_unread
 from shardctl.system.files import copy_file
@@ -442,7 +441,14 @@ def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = _columns(types, labelling, listing, inputs)
-    _refuse_without_effect(inputs, fields, discovery, units)
+    options = inputs.conversion.options
+    if inputs.manifest is None or not (options.update or options.append):
+        # what an update repeats had no effect on the dataset either
+        endings = set() if listing.whole else discovery.endings(units)
+        there = {*found_in(fields, recipe, listing, endings)}
+        for given in (recipe, options):
+            for name, problem in without_effect(given, there):
+                raise UsageError(f"--{name.replace('_', '-')} {problem}")
     trial = _trial(inputs, fields, labelling.by_field)
     if apart := trial.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
@@ -521,32 +527,6 @@ def _types_of(inputs: Inputs, discovery: Discovery, units: Units, all_types: boo
     if held:  # else nothing could be read
         refuse_partitions(listing, inputs.rules.labels.mode, held)
     return types
-
-
-def _refuse_without_effect(
-    inputs: Inputs, fields: pa.Schema | None, discovery: Discovery, units: Units
-) -> None:
-    """Raise UsageError for an option that is about nothing that the inputs have. What an update
-    repeats had no effect on the dataset either: that stays as it is."""
-    recipe, listing, options = inputs.recipe, inputs.listing, inputs.conversion.options
-    if (options.update or options.append) and inputs.manifest is not None:
-        return
-    there = {*found_in_images(fields, recipe, listing)}
-    there |= {Subject.IMAGES} if recipe.kind == "image" else set()
-    there |= {Subject.LABELS_FILES} if listing.side_files else set()
-    endings = {".txt"} if recipe.kind == "text" else set()
-    if not listing.whole:
-        there |= {Subject.FIELDS}
-        endings = {*map(without_compression, discovery.endings(units))}
-    subjects = (
-        (PLAIN_TEXTS, Subject.TEXT),
-        (TEXT_SUFFIXES, Subject.PLAIN_TEXT),
-        (DELIMITED_SUFFIXES, Subject.CSV),
-    )
-    there |= {subject for suffixes, subject in subjects if not endings.isdisjoint(suffixes)}
-    for each in (recipe, options):
-        for name, problem in without_effect(each, there):
-            raise UsageError(f"--{name.replace('_', '-')} {problem}")
 
 
 def _columns(
