@@ -80,7 +80,10 @@ def prune(
 def _read_keys(path: Path) -> list[str]:
     """Return the keys in a file, one in a line. Raises InputError."""
     try:
-        return [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
+        keys = [line for line in read_named(path).decode("utf-8-sig").splitlines() if line]
+        if not keys:
+            raise InputError(f"{printable(path)}: has no keys; write one a line")
+        return keys
     except FileNotFoundError:
         raise InputError(
             f"{printable(path)}: no such file of keys{near_path(path)}; --key KEY names one"

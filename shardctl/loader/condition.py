@@ -62,6 +62,17 @@ _NUMBER = re.compile(r"-?\d{1,18}(\.\d+)?")
 
 _KINDS: dict[type | None, str] = {float: "a number", str: "text", bool: "True or False"}
 
+_IN_PYTHON = {
+    "&&": "and",
+    "||": "or",
+    "!": "not",
+    "null": "None",
+    "true": "True",
+    "false": "False",
+    "like": 'startswith(column, "text") or contains(column, "text")',
+}
+"""How what other languages have is written here."""
+
 _SHOWN = 200
 """Most characters of a condition that a message repeats."""
 
@@ -95,6 +106,8 @@ def parse_condition(
         reason = "it is nested too deep" if deep else said
         if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
+        if (other := re.search(r"&&|\|\||!(?!=)|\blike\b", text, re.IGNORECASE)) is not None:
+            reason = f"for {other[0]} write {_IN_PYTHON[other[0].lower()]}"
         raise UsageError(
             f"{option} {quoted(text)} is not a condition ({reason}); one is: label == 3 and "
             "width > 500"
@@ -215,7 +228,7 @@ class _Reader:
         self._count(depth)
         if isinstance(sign, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
-                raise self._refused("`is` goes with None only")
+                raise self._refused("`is` goes with None only; compare with ==")
             there = pc.is_null(self._value(left, depth)[0])
             return there if isinstance(sign, ast.Is) else ~there
         if isinstance(sign, ast.In | ast.NotIn):
@@ -331,6 +344,8 @@ class _Reader:
         if name in names:
             self.columns.append(name)
             return (name,), self._schema.field(name).type
+        if name.lower() in _IN_PYTHON:
+            raise self._refused(f"for {name} write {_IN_PYTHON[name.lower()]}")
         parts = [f"{column.name}.{name}" for column in self._schema if _has_part(column.type, name)]
         if parts:
             raise UsageError(
@@ -351,6 +366,9 @@ class _Reader:
             found = self._value(arguments[0], depth + 1)[0]
             return _TESTS[name](found, self._constant(part, part)), pa.bool_()
         if name not in ("len", "lower") or len(arguments) != 1 or node.keywords:
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("len", "lower", *_TESTS):
+                inside = ", ".join(map(ast.unparse, [node.func.value, *arguments]))
+                raise self._refused(f"write functions as in {node.func.attr}({inside})")
             raise self._refused(
                 f"{ast.unparse(node.func)}() is not one of len, lower, {', '.join(_TESTS)}"
             )

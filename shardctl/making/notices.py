@@ -37,6 +37,9 @@ _SENTENCES = {
     "tables-alone": "{sources}: no {kind}{among}; --kind table converts tables",
     # refusal: no file is an input, and most are archives
     "archives-alone": "{sources}: no {kind}{among}; unpack archives first, then convert the folder",
+    # refusal: no file is an input, and most are sheets, or objects of a program
+    "objects-alone": "{sources}: no {kind}{among}; save them as CSV or Parquet, or read them in Python "
+    "and use shardctl.write",
     # refusal: one of several sources has no inputs
     "idle-source": "{why}. Leave this source out",
     # refusal: --format names another format than the files have
@@ -181,9 +184,6 @@ _SENTENCES = {
     "duplicates": "{dropped:,} of {count} are duplicates of others, and {what} ({rule})",
     # texts that cannot be read, where texts are compared
     "not-compared": "{records} could not be compared with others (deduplicate): {why}",
-    # refusal: --drop-columns without a labels file
-    "nothing-to-drop-from": "--drop-columns {names}: there is no labels file; --fields names the "
-    "fields of records to keep",
     # refusal: annotations, or a column objects, beside records
     "about-files": "{what} is about files that are images each, and the inputs are {inputs}",
     # refusal: folders, a labels file or annotations give a column of the same name
@@ -199,7 +199,7 @@ _SENTENCES = {
     "beside-class-folders": "{inputs} beside {count:,} class folders ({names}) would have no "
     "label. Move these files, or use --labels folder, which gives them none, or --labels none",
     # refusal: the file of --classes cannot be read
-    "classes-unread": "--classes {file}: cannot be read ({why})",
+    "classes-unread": "--classes {file}: cannot be read ({why}); give a file with one name a line",
     # refusal: the file of --classes has an empty line, or a class twice
     "no-list-of-classes": "--classes {file}: it takes a text file with each class on one line, or "
     "a dataset with classes",
@@ -216,12 +216,6 @@ _SENTENCES = {
     "{others}",
     # refusal: --mask-fields names a field of numbers
     "mask-of-type": "--mask-fields: {name} is of type {type}; masks are images",
-    # refusal: --boxes-outside, and no boxes
-    "no-boxes": "--boxes-outside {rule} is about boxes, and the inputs have none (`shardctl help "
-    "annotations`)",
-    # refusal: --annotation-frame, and no annotations
-    "no-objects-or-masks": "--annotation-frame {frame} is about objects and masks, and the inputs "
-    "have none; --mask-fields names fields that are masks (`shardctl help annotations`)",
     # refusal: an option names a field that is not there
     "no-such-field": "the records have no field {name}; they have {names}",
     # refusal: an option names a field within a struct
@@ -233,6 +227,8 @@ _SENTENCES = {
     # refusal: the sources are exports, with other roles of a column
     "exports-differ": "the sources are exports that differ in {name} (shardctl.json); convert each "
     "into its own dataset",
+    # refusal: an option names a field, and the only one may be several
+    "fields-in-one": "the records have no field {name}; they have {names}; add --delimiter {mark}",
     # refusal: --fields a=b, and there is a field a
     "same-name-twice": "two fields of the records would be called {name}; rename one",
     # refusal: --group names a field that has 3 and 3.0
@@ -269,9 +265,6 @@ _SENTENCES = {
     # refusal: --unmoved names objects of annotations
     "objects-unmoved": "--unmoved {name}: it is objects by role (`shardctl help annotations`), "
     "which {step} moves; leave out the step, or this of --unmoved",
-    # refusal: an option for columns, and files that are one record each
-    "for-columns": "--{option} is about columns, and the inputs are {kind} files without a table; "
-    "leave it out",
     # refusal: a record does not fit the types that were found in all records
     "types-differ": "{why}; if it has changed since, run again; else give all files one type",
     # refusal: --classes, and objects or masks whose classes it did not pin

@@ -17,6 +17,7 @@ from shardctl.errors import UsageError
 from shardctl.images.defaults import BOXES, FRAMES, TASKS
 from shardctl.loader.options import METRICS
 from shardctl.making.shards import engines
+from shardctl.sources.format_table import Subject
 from shardctl.system.arguments import contradiction
 from shardctl.system.options import (
     AutoOrNumber,
@@ -184,6 +185,7 @@ class Options:
         "keep",
         "Boxes that reach outside of their image: keep them, clip them, or drop their objects.",
         shows_default=True,
+        about=(Subject.BOXES,),
         heading=LABELS,
     )
     annotation_frame: str = option(
@@ -192,6 +194,7 @@ class Options:
         "Which image the annotations fit: stored, as the file has it; upright, after the turn "
         "that EXIF asks for; auto, by the image size in the annotations.",
         shows_default=True,
+        about=(Subject.BOXES, Subject.MASKS),
         heading=LABELS,
     )
     yolo_task: str | None = option(
@@ -215,12 +218,14 @@ class Options:
         False,
         "Accept a labels file that does not match the inputs: skip rows without a file, and "
         "leave missing values empty.",
+        about=(Subject.LABELS_FILES,),
         heading=LABELS,
     )
     drop_columns: str | Sequence[str] = option(
         NAMES,
         (),
         "Columns of the labels files to leave out; fields of the inputs stay.",
+        about=(Subject.LABELS_FILES,),
         metavar="A,B,…",
         heading=LABELS,
     )

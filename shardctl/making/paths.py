@@ -36,8 +36,11 @@ def check_sources(
     roots = [source if isinstance(source, SourceRoot) else SourceRoot.of(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
-    for root in roots:
+    places = [root.text if root.is_stored else os.path.realpath(root.text) for root in roots]
+    for place, root in enumerate(roots):
         shown = printable(root.text)
+        if places[place] in places[:place]:
+            raise UsageError(f"{shown}: the source is given twice; leave one out")
         try:
             if root.is_stored:
                 if not is_on_store(root.text):
@@ -48,7 +51,7 @@ def check_sources(
                 refuse_half_url(root.text)
                 why = near_path(path)
                 if dst and len(roots) > 1:
-                    why = f"; the last argument, {printable(dst)}, is taken as the destination"
+                    why = f"; the last argument, {printable(dst)}, is taken as the destination, and an option has one value"
                 if root.text == "-":
                     why = "; stdin is not read: save it to a file"
                 if any(map(os.path.exists, root.text.split(",")[:-1])):

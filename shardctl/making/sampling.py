@@ -22,6 +22,7 @@ from shardctl.making.plan.listing import LabelRule, Listing
 from shardctl.making.shards.engines.local import Engine, local_engine
 from shardctl.making.shards.inputs import ByteRange, PrePlanTask, read_some
 from shardctl.sources.files import SourceRoot, fetch_all, local_copy, resolved
+from shardctl.sources.format_table import Subject
 from shardctl.sources.formats import Numbers, Reading
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
@@ -33,6 +34,7 @@ from shardctl.system.processes.pool import Limits
 from shardctl.system.scratch import scratch_folder
 from shardctl.system.text import printable
 from shardctl.transforms.recipe import Recipe
+from shardctl.transforms.recipe_options import RECIPE_OPTIONS
 
 PLACE = "__place__"
 """The field of records that says where they come from: their key in a dataset that is made of
@@ -41,8 +43,18 @@ them."""
 UNITS = 16
 """The largest number of units that records are taken from, where those have enough."""
 
-OF_TEXT = ("record", "encoding", "columns", "schema")
-"""Keys of a recipe that say how text is read, which an Arrow file does not need."""
+
+def _about(*subjects: Subject) -> frozenset[str]:
+    """Return the keys of a recipe that may be about one of these."""
+    keys = RECIPE_OPTIONS.items()
+    return frozenset(name for name, key in keys if not {*key.about}.isdisjoint(subjects))
+
+
+OF_FILES = _about(Subject.CSV, Subject.PLAIN_TEXT, Subject.TEXT) | {"schema", "frames"}
+"""Keys of a recipe that say how files are read, which an Arrow file does not need."""
+
+BESIDE_FILES = _about(Subject.LABELS_FILES, Subject.OBJECTS)
+"""Keys of a recipe about what is read beside files that are one record each; here it is not."""
 
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
@@ -79,7 +91,7 @@ def take_inputs(
         count, faults = _take_records(
             listing, Recipe.from_json(recipe), most, workers, folder / "records.arrow", placed
         )
-        kept = {name: recipe[name] for name in recipe if name not in (*OF_TEXT, "frames")}
+        kept = {name: recipe[name] for name in recipe if name not in OF_FILES}
         by_place = {"key_field": PLACE} if placed else {}
         given = {**by_place, **kept, "kind": recipe["kind"] if in_records else "table"}
         return count, given, faults
@@ -95,7 +107,7 @@ def take_inputs(
                 copy_file(Path(local_copy(file)), place)  # what was fetched is not there for long
             else:
                 place.symlink_to(file)
-    return len(listing), recipe, ()
+    return len(listing), {name: recipe[name] for name in recipe if name not in BESIDE_FILES}, ()
 
 
 def settled(recipe: Json, roots: Sequence[SourceRoot], workers: int | str) -> Json:

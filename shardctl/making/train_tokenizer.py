@@ -29,6 +29,7 @@ from shardctl.format.names import MANIFEST, Json
 from shardctl.loader.dataset import Dataset, open_dataset
 from shardctl.making.convert import Listener, convert
 from shardctl.making.convert.listener import ConversionProgress
+from shardctl.making.paths import check_sources
 from shardctl.sources.files import SourceRoot
 from shardctl.system.arguments import instance, whole_number
 from shardctl.system.files import naming_the_path, write_atomically
@@ -125,7 +126,7 @@ def train_tokenizer(
     )
     with scratch_folder() as scratch, progress_of(progress, listener) as bar:
         listener = listener or ConversionProgress(bar).listener()
-        datasets, rejected = _datasets(src, recipe, scratch, workers, listener)
+        datasets, rejected = _datasets(src, str(target), recipe, scratch, workers, listener)
         texts = _Texts(datasets, most, bar)
         if kind == "words" and target.suffix == ".txt":
             words, _ = count_words(texts, vocab_size, special)
@@ -160,6 +161,7 @@ def train_tokenizer(
 
 def _datasets(
     src: str | Path | Sequence[str | Path],
+    out: str,
     recipe: Json | str | Path | None,
     scratch: Path,
     workers: int | str,
@@ -168,6 +170,7 @@ def _datasets(
     """Return the datasets with the texts, and the number of records that were rejected. Sources
     become one in `scratch`."""
     roots = [SourceRoot.of(each) for each in ([src] if isinstance(src, str | Path) else src)]
+    check_sources(roots, out)
     found = [
         root.text for root in roots if not root.is_stored and Path(root.text, MANIFEST).exists()
     ]

@@ -407,3 +407,18 @@ def format_of(ending: str, record: str = "") -> InputFormat:
         if ending in row.endings and row.record in ("", record):
             return row
     raise KeyError(ending)
+
+
+class Subject(Enum):
+    """What options may be `about`: something that not all inputs of a conversion have."""
+
+    IMAGES = "images"
+    OBJECTS = "objects in images"
+    BOXES = "boxes"
+    MASKS = "masks"
+    BESIDE = "fields beside images"
+    FIELDS = "fields of records"
+    LABELS_FILES = "labels files"
+    CSV = "CSV files"
+    PLAIN_TEXT = "text files such as .txt"
+    TEXT = "files of text"

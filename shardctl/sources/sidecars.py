@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TypeVar
@@ -21,12 +21,12 @@ from shardctl.sources.export_description import (
     loose_names,
     may_be_of_export,
 )
-from shardctl.sources.files import exists, version_of
+from shardctl.sources.files import SourceRoot, exists, version_of
 from shardctl.sources.format_table import INPUT_FORMATS, Sidecar
 from shardctl.sources.formats import import_attribute
 from shardctl.sources.formats.beside import FAULTS_OF_JSON, is_beside, json_in
 from shardctl.sources.walk import FolderFiles, FoundFile, LeftOut
-from shardctl.system.locations import folders_above, join, parent_of, path_below
+from shardctl.system.locations import folders_above, join, normal, parent_of, path_below
 from shardctl.system.text import counted, printable
 
 _Found = TypeVar("_Found")
@@ -108,7 +108,10 @@ def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
 
 
 def inputs_among(
-    folders: Iterable[FolderFiles], notice: Callable[[str], None], beside: list[FoundFile]
+    folders: Iterable[FolderFiles],
+    roots: Sequence[SourceRoot],
+    notice: Callable[[str], None],
+    beside: list[FoundFile],
 ) -> Iterator[FolderFiles]:
     """Yield the files that may be inputs, and leave out those that describe or repeat others.
 
@@ -116,6 +119,7 @@ def inputs_among(
     tokens of Megatron. Raises InputError where such a file lists others that are not there: they
     would be missing silently.
     """
+    named = {normal(root.text) for root in roots if not root.is_folder}
     series, left_out, tables, lost = Counter[_Series](), dict[str, LeftOut](), 0, list[str]()
 
     def is_input(file: FoundFile) -> bool:
@@ -137,9 +141,14 @@ def inputs_among(
         if why := next(filter(None, rules), None):
             left_out.setdefault(why, LeftOut()).add(file.path)
             return False
-        if name.endswith(_FAILURES) and is_beside(file, f"{name.removesuffix(_FAILURES)}.tar"):
-            tables += 1
-            return False
+        if name.endswith(_FAILURES):
+            tar = f"{name.removesuffix(_FAILURES)}.tar"
+            # a table that a person names is left out only if they name its tar too
+            if is_beside(file, tar) and (
+                roots[file.root].is_folder or join(parent_of(file.opened), tar) in named
+            ):
+                tables += 1
+                return False
         return True
 
     for files in folders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,7 +40,7 @@ from shardctl.sources.values import (
     kinds_of_values,
     ordered,
 )
-from shardctl.system.text import composed, first_repeated, printable
+from shardctl.system.text import composed, first_repeated, printable, some
 
 WRITTEN = b"shardctl.written"
 """In the metadata of a field with numbers of CSV files: how many decimal places all of them have,
@@ -268,6 +269,9 @@ class Types:
                 yield (
                     f"the {what} {printable(name)} has values of no one type: strings, and others as JSON text"
                 )
+        header = [name for name in self.fields if self._is_of_cells(name)]
+        if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in header):
+            yield f"row 1 is taken as the header ({some(header)}); if it is data, use --columns A,B"
         for name, kinds in self.fields.items():
             if kinds.written is None or name in left_out:
                 continue

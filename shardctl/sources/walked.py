@@ -156,7 +156,7 @@ def walk_sources(roots: Sequence[SourceRoot], path: Path, found: Callable[[int],
 
     def batches() -> Iterator[pa.RecordBatch]:
         folders_of_files = filter(
-            attrgetter("names"), inputs_among(counted(), notices.append, beside)
+            attrgetter("names"), inputs_among(counted(), roots, notices.append, beside)
         )
         for some in together(folders_of_files, lambda files: len(files.names), LOOKED_AT):
             number, paths, numbers, faults = list[int](), list[str](), list[int](), list[Fault]()

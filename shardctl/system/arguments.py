@@ -105,7 +105,8 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     """Return several names. Raises UsageError for a bare string and for anything that is not
     strings."""
     if isinstance(value, str):
-        raise UsageError(f"{name} takes a list of names; write {name}=[{value!r}]")
+        several = value.replace(",", " ").split() or [value]
+        raise UsageError(f"{name} takes a list of names; write {name}={several!r}")
     if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
         raise UsageError(f"{name} takes a list of names; it is {value!r}")
     return tuple(value)
@@ -117,6 +118,6 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise UsageError(
-            f"{name} takes a dict by column names, as in {name}={{'label': …}}; it is {value!r}"
+            f"{name} takes a dict by column names, as in {name}={{'image': …}}; it is {value!r}"
         )
     return dict(value)

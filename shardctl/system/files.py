@@ -228,6 +228,9 @@ def near_path(path: Path) -> str:
     """Return the end of a message about a path that does not exist: "; did you mean photos?", or ""
     without a similar name."""
     with contextlib.suppress(OSError, ValueError):
+        slashed = Path(str(path).replace("\\", "/"))  # as on Windows
+        if slashed.exists():
+            return f"; did you mean {printable(slashed)}?"
         names = (entry.name for entry in islice(os.scandir(path.parent), _MOST_NAMES))
         stems = [
             name.removesuffix(path.suffix)

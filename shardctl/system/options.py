@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -344,6 +345,8 @@ class Option(NamedTuple):
     - `limit` raises UsageError for a value of the right type that is impossible.
     - `omit_default` is for what recipes did not have from the start: a recipe has it only where it
       is not the default, and so recipes of older datasets stay the same.
+    - `about` is what the inputs of a conversion must have, one of these, for the option to have an
+      effect; empty: it has one on all inputs.
     """
 
     type: ValueType
@@ -357,6 +360,7 @@ class Option(NamedTuple):
     limit: Check | None = None
     otherwise: Any = None
     omit_default: bool = False
+    about: tuple[Enum, ...] = ()
 
     def spelled(self, name: str) -> str:
         """Return how the option `name` is written on the command line."""
@@ -440,6 +444,16 @@ def check_options(options: Any) -> None:
     object of a dataclass."""
     for name, declared in declared_in(type(options)).items():
         declared.check(name, getattr(options, name))
+
+
+def without_effect(options: Any, there: Collection[Enum]) -> Iterator[tuple[str, str]]:
+    """Yield the options that are about nothing that is `there`, each with a sentence about it.
+    `options` is an object of a dataclass."""
+    for name, declared in declared_in(type(options)).items():
+        is_given = getattr(options, name) not in (declared.default, [])
+        if is_given and declared.about and not {*declared.about}.intersection(there):
+            what = " or ".join(subject.value for subject in declared.about)
+            yield name, f"is about {what}, and the inputs have none; leave it out"
 
 
 def taken_arguments(

@@ -21,6 +21,7 @@ from shardctl.images.codecs.measures import SHARPNESS_SIDE
 from shardctl.images.geometry import Look, Size
 from shardctl.system.options import declared_in
 from shardctl.transforms.picture import Picture
+from shardctl.transforms.recipe_options import RECIPE_OPTIONS
 from shardctl.transforms.settings import SettingError, Settings, shown_beside
 
 
@@ -128,6 +129,15 @@ EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
 class Transform(Settings, ABC):
     """A step of a recipe: a frozen dataclass whose fields are the step's settings (settings.py)."""
 
+    @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """Say that there is no such setting. In TOML, a key below a step is the step's."""
+        if key in RECIPE_OPTIONS:
+            return (
+                f"{cls.what} {key!r} is one of the recipe; write it above the first [[transform]]"
+            )
+        return super().unknown_key(key)
+
     compares_texts: ClassVar[bool] = False
     """Whether it needs to know which texts are duplicates of others."""
 
@@ -172,8 +182,9 @@ class Transform(Settings, ABC):
         0.23.3"."""
         return ()
 
-    def notices(self) -> tuple[str, ...]:
-        """Return what a person should know before it works: sentences without a full stop."""
+    def notices(self, before: Sequence[Transform]) -> tuple[str, ...]:
+        """Return what a person should know before it works, after the steps `before`: sentences
+        without a full stop."""
         return ()
 
     def code_digest(self) -> str | None:

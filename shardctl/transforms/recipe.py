@@ -139,6 +139,8 @@ class Recipe(RecipeKeys):
         what = f"{cls.what} {key!r} is not known"
         if key in TRANSFORMS:
             return f'{what}; it is a step: write [[transform]] and below it name = "{key}"'
+        if key in ("steps", "transforms"):
+            return f"{what}; write [[transform]] for each step"
         if key in STEP_OPTIONS:
             return f"{what}; give --{key.replace('_', '-')} to convert"
         return unknown(cls.what, key, declared_in(cls), "shardctl recipe schema")
@@ -485,16 +487,9 @@ class Recipe(RecipeKeys):
                 yield SettingError(problem, "transform", place)
 
     def _misfits_of_kind(self) -> Iterator[SettingError]:
-        """Yield what is about another kind of inputs."""
+        """Yield what the kind of the inputs does not allow."""
         images, mode = self.kind in (UNDECIDED, "image"), self.duplicates.mode
         these = f"and these inputs are {'images' if images else self.kind}"
-        if not images:
-            for key in (
-                "store",
-                *sorted(self.given().keys() & {"mask_fields", "gray16", "frames"}),
-            ):
-                if getattr(self, key) is not None:
-                    yield SettingError(f"{key} is for images, {these}", key)
         if mode != "keep" and self.kind == "image" and self.record_reading.has_image_records:
             yield SettingError(
                 f"duplicates {self.duplicates} compares image files, and these are records; "
@@ -527,7 +522,9 @@ class Recipe(RecipeKeys):
             yield SettingError(f"{named} {problem}", "image_field")
 
     def _misfits_of_store(self) -> Iterator[SettingError]:
-        name, problem = self.store.name if self.store else "", ""
+        if self.store is None or self.kind not in (UNDECIDED, "image"):
+            return  # of other kinds, `without_effect` says it
+        name, problem = self.store.name, ""
         if name == "source" and (self.changes or self.gray16):
             what = self.changes[0].name if self.changes else "gray16"
             problem = f"keeps the original bytes, without {what}; use store jpeg:90 or raw"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from shardctl.images.defaults import CENTRE, KEPT_SHARE, MAX_PIXELS
-from shardctl.sources.format_table import FORMAT_NAMES, RECORDS
+from shardctl.images.defaults import KEPT_SHARE, MAX_PIXELS
+from shardctl.sources.format_table import FORMAT_NAMES, RECORDS, Subject
 from shardctl.system.options import (
     FilePath,
     Flag,
@@ -28,7 +28,7 @@ from shardctl.system.options import (
     setting,
 )
 from shardctl.transforms.duplicates.rule import DISTANCE, KEEP_ALL, SIMILARITY
-from shardctl.transforms.settings import NAMES, PROBABILITY, Checked, OrWord, Settings, Sides
+from shardctl.transforms.settings import NAMES, Checked, KeptShare, OrWord, Settings, Sides
 
 if TYPE_CHECKING:
     from shardctl.format.shard import Compression
@@ -95,30 +95,6 @@ def _delimiter(value: Any) -> str:
     return text
 
 
-class KeptShare(ValueType):
-    """A share of an area from 0 to 1, or `center`."""
-
-    python = "float | str"
-
-    def of_text(self, given: str) -> float | str:
-        """Return a number where the text is one."""
-        try:
-            return float(given)
-        except ValueError:
-            return given
-
-    def read(self, value: Any) -> float | str:
-        """Return the number, or the word."""
-        try:
-            return str(value) if value == CENTRE else PROBABILITY.read(value)
-        except ValueError:
-            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
-
-    def schema(self) -> dict[str, Any]:
-        """Return the schema of both."""
-        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
-
-
 @dataclass(frozen=True)
 class RecipeKeys(Settings):
     """The keys of a recipe that have an option. What each does: `Recipe` (recipe.py)."""
@@ -144,6 +120,7 @@ class RecipeKeys(Settings):
         metavar="HOW",
         heading=STORAGE,
         brief="raw (pixels), jpeg:90, png, webp:80 or source",
+        about=(Subject.IMAGES,),
     )
     compression: Compression = setting(
         OrWord(
@@ -176,13 +153,19 @@ class RecipeKeys(Settings):
         heading=STEPS,
     )
     max_pixels: int = setting(
-        Whole(1, 2**40), MAX_PIXELS, "Reject images with more pixels.", metavar="N", heading=IMAGES
+        Whole(1, 2**40),
+        MAX_PIXELS,
+        "Reject images with more pixels.",
+        metavar="N",
+        heading=IMAGES,
+        about=(Subject.IMAGES,),
     )
     truncated: str = setting(
         Word("reject", "keep"),
         "reject",
         "Truncated images: reject them, or keep what can be read and make the rest grey.",
         heading=IMAGES,
+        about=(Subject.IMAGES,),
     )
     gray16: GrayRange | None = setting(
         Parsed("shardctl.images.codecs.deep_gray:GrayRange.parse", "^(range|[^:]+:[^:]+)$"),
@@ -192,6 +175,7 @@ class RecipeKeys(Settings):
         metavar="range|LOW:HIGH",
         heading=IMAGES,
         omit_default=True,
+        about=(Subject.IMAGES,),
     )
     frames: str = setting(
         Word("first", "all"),
@@ -199,6 +183,7 @@ class RecipeKeys(Settings):
         "Of animations and pages: the first, or all as samples.",
         heading=IMAGES,
         omit_default=True,
+        about=(Subject.IMAGES,),
     )
     duplicates: DuplicateRule = setting(
         Parsed(
@@ -222,6 +207,7 @@ class RecipeKeys(Settings):
         "file",
         "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
         heading=READING,
+        about=(Subject.PLAIN_TEXT,),
     )
     encoding: str = setting(
         Parsed("shardctl.sources.formats.encodings:known_encoding"),
@@ -230,6 +216,7 @@ class RecipeKeys(Settings):
         "file.",
         metavar="NAME",
         heading=READING,
+        about=(Subject.TEXT,),
     )
     columns: tuple[str, ...] = setting(
         NAMES,
@@ -237,6 +224,7 @@ class RecipeKeys(Settings):
         "Names of the columns of CSV files without a header.",
         metavar="A,B,…",
         heading=READING,
+        about=(Subject.CSV,),
     )
     delimiter: str | None = setting(
         Checked(_delimiter, {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}),
@@ -245,6 +233,7 @@ class RecipeKeys(Settings):
         "files a tab.",
         metavar="C|tab",
         heading=READING,
+        about=(Subject.CSV, Subject.LABELS_FILES),
     )
     null_values: tuple[str, ...] = setting(
         NAMES,
@@ -254,6 +243,7 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=READING,
         omit_default=True,
+        about=(Subject.CSV, Subject.LABELS_FILES),
     )
     text_field: str | None = setting(
         Text(),
@@ -262,6 +252,7 @@ class RecipeKeys(Settings):
         metavar="FIELD",
         heading=FIELDS,
         brief="the field that has the text",
+        about=(Subject.FIELDS,),
     )
     label_field: str | None = setting(
         Text(),
@@ -269,6 +260,7 @@ class RecipeKeys(Settings):
         "Field of the records or labels file with the label, renamed to label.",
         metavar="FIELD",
         heading=FIELDS,
+        about=(Subject.FIELDS, Subject.LABELS_FILES),
     )
     key_field: str | None = setting(
         Text(),
@@ -278,6 +270,7 @@ class RecipeKeys(Settings):
         metavar="FIELD",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.FIELDS, Subject.LABELS_FILES),
     )
     image_field: str | None = setting(
         Text(),
@@ -307,6 +300,7 @@ class RecipeKeys(Settings):
         metavar="NEW=OLD,…",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.FIELDS,),
     )
     schema: str | None = setting(
         Parsed(
@@ -319,6 +313,7 @@ class RecipeKeys(Settings):
         "int64, float64 or bool. Others are left out. Default: all fields, with the types found.",
         metavar="TYPES",
         heading=FIELDS,
+        about=(Subject.FIELDS,),
     )
     keep_objects: float | str = setting(
         KeptShare(),
@@ -328,6 +323,7 @@ class RecipeKeys(Settings):
         metavar="SHARE|center",
         heading=LABELS,
         omit_default=True,
+        about=(Subject.OBJECTS,),
     )
     unmoved: tuple[str, ...] = setting(
         NAMES,
@@ -337,6 +333,7 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.IMAGES,),
     )
     mask_fields: tuple[str, ...] = setting(
         NAMES,
@@ -347,6 +344,7 @@ class RecipeKeys(Settings):
         metavar="A,B,…",
         heading=FIELDS,
         omit_default=True,
+        about=(Subject.BESIDE,),
     )
 
 

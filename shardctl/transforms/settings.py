@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from shardctl.errors import UsageError
+from shardctl.images.defaults import CENTRE
 from shardctl.system.options import Number, ValueType, Whole, declared_in, number_of
 from shardctl.system.text import unknown
 
@@ -275,6 +276,31 @@ TABLE = Checked(_table, {"type": "object"}, json.loads)
 keys."""
 
 PROBABILITY = Number(0.0, 1.0)
+
+
+class KeptShare(ValueType):
+    """A share of an area from 0 to 1, or `center`."""
+
+    python = "float | str"
+
+    def of_text(self, given: str) -> float | str:
+        """Return a number where the text is one."""
+        try:
+            return float(given)
+        except ValueError:
+            return given
+
+    def read(self, value: Any) -> float | str:
+        """Return the number, or the word."""
+        try:
+            return str(value) if value == CENTRE else PROBABILITY.read(value)
+        except ValueError:
+            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of both."""
+        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
+
 
 C = TypeVar("C", bound="Settings")
 

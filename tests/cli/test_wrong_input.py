@@ -18,6 +18,8 @@ from dataset_files import shard_in, tables_in
 
 import shardctl
 from shardctl.errors import InputError, UsageError
+from shardctl.making.options import convert_options
+from shardctl.transforms.recipe_options import FIELDS, IMAGES, LABELS, READING, SHORTCUTS
 
 IN, OUT = "in", "out"
 
@@ -49,6 +51,14 @@ FILES = {
     "other.jsonl": '{"body": "a", "y": 1}\n',
     "odd.toml": "colour = 1",
     "near.toml": "stor = 1",
+    "below.toml": "[[transform]]\nname = 'hflip'\nstore = 'raw'",
+    "empty.txt": "",
+    "semicolons.csv": "text;label\na;b\n",
+    "sheet.xlsx": "x",
+    "pointer.jpg": "version https://git-lfs.github.com/spec/v1\n",
+    "python.jsonl": "{'text': 'a'}\n",
+    "plural.toml": "[[transforms]]\nname = 'hflip'",
+    "empty.tar": "\0" * 10240,
     "step.toml": "resize = 256",
     "steps.toml": """
 transform = [{name = "resize", size = 9}, {name = "crop", size = 8}, {name = "crop", size = 7},
@@ -69,6 +79,9 @@ LINES, READY = "lines.jsonl", "ready"
 WRONG = r"""
 3 | convert absent out | absent: no such file or folder
 3 | convert in,text out | write several sources with spaces between them
+2 | convert in in out | in: the source is given twice; leave one out
+2 | convert file:///in out | file:///in: leave out file://
+3 | convert full\\thesis.doc out | did you mean full/thesis.doc?
 3 | convert - out | stdin is not read
 3 | convert empty out | empty: holds no files
 3 | convert text out | text: no image and no text and no table among its 1 file (1 .xml)
@@ -94,13 +107,15 @@ WRONG = r"""
 2 | convert in out --transform nowhere:f | cannot import nowhere
 2 | convert in out --transform json | not of the form module:function
 2 | convert in out --kind text --crop 9 | crop is for images
-2 | convert in out --kind text --store png | store is for images
+2 | convert lines.jsonl out --store png | --store is about images, and the inputs have none
 3 | convert in out --recipe absent.toml | absent.toml: no such recipe file
 2 | convert in out --recipe bad.toml | bad.toml:1: not a TOML file: Invalid value
 2 | convert in out --recipe odd.toml | odd.toml:1: recipe key 'colour' is not known; `shardctl recipe schema`
 3 | convert in out --labels absent.csv | absent.csv: cannot be read
 3 | convert in out --labels folder | no input is in a folder that could be its class
 3 | convert in out --split folder | some inputs are in no folder that could name their split
+3 | tokenizer train lines.jsonl nope t.json | nope: no such file or folder; the last argument, t.json, is taken
+3 | preview empty.tar | empty.tar: has no records
 2 | convert in | it needs DST, where the dataset is to be written; for instance: shardctl convert in out
 2 | convert in out --colour | there is no option --colour; `shardctl convert --help` lists all
 3 | verify absent | absent: no such dataset
@@ -148,7 +163,15 @@ WRONG = r"""
 3 | convert in out --labels coco=bad.json | annotations are coco:FILE
 3 | convert in out --labels coco:absent.json | absent.json: no such file or folder
 3 | convert in out --labels coco:text | text: cannot be read (Is a directory)
-2 | convert in out --text-field body | --text-field is about columns, and the inputs are image files without a table
+2 | convert in out --columns a,b | --columns is about CSV files, and the inputs have none; leave it out
+2 | convert in out --delimiter tab | is about CSV files or labels files
+2 | convert in out --encoding gbk | is about files of text
+2 | convert in out --record line | is about text files such as .txt
+2 | convert in out --lenient-labels | is about labels files
+2 | convert in out --keep-objects 0.5 | is about objects in images
+2 | convert lines.jsonl out --max-pixels 100 | is about images
+2 | convert lines.jsonl out --record line | is about text files such as .txt
+2 | convert in out --text-field body | --text-field is about fields of records, and the inputs have none; leave it out
 3 | convert in out --format mds | holds no mds
 2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
 3 | convert other.jsonl out --text-field text | the records have no field text; they have body, y
@@ -195,6 +218,9 @@ WRONG = r"""
 2 | inspect ready --where 'label = 3' | ; one is: label == 3
 2 | inspect ready --where 'lable == 3' | no column 'lable'; did you mean label?
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
+2 | inspect ready --where 'label.startswith("du")' | write functions as in startswith(label, 'du')
+2 | inspect ready --where 'label like "d%"' | for like write startswith(column, "text")
+2 | inspect ready --where 'label == null' | for null write None
 2 | inspect ready --shard 99 | ready: no shard '99'; it has
 2 | inspect ready --images x.jpg | the sheet is a PNG image; give a name that ends in .png
 2 | inspect ready --html x.png | the page is HTML; give a name that ends in .html
@@ -206,6 +232,8 @@ WRONG = r"""
 2 | convert in out --step 'resize sise=224' | setting 'sise' is not known; did you mean size?
 2 | convert in out --transform mine.py:f | write mine:f, without .py
 2 | convert in out --recipe quotes.toml | not a TOML file
+2 | convert in out --recipe plural.toml | recipe key 'transforms' is not known; write [[transform]]
+2 | convert in out --recipe below.toml | setting 'store' is one of the recipe; write it above the first [[transform]]
 2 | convert in out --recipe near.toml | did you mean store? `shardctl recipe schema` lists all
 2 | convert in out --recipe step.toml | it is a step: write [[transform]]
 3 | convert in out --recipe quote.toml | quote.toml: no such recipe file; did you mean quotes.toml?
@@ -221,6 +249,7 @@ WRONG = r"""
 3 | inspect redy --head 1 | redy: no such dataset; did you mean ready?
 3 | inspect redy --shard 0 | redy: no such dataset; did you mean ready?
 3 | cache ls absent | absent: no such folder
+3 | prune ready --keys empty.txt | empty.txt: has no keys
 3 | prune ready --keys absent.txt | absent.txt: no such file of keys
 3 | inspect ready --key nope | ready: no key 'nope'
 3 | prune ready --key nope | ready: no sample has the key nope
@@ -233,6 +262,10 @@ WRONG = r"""
 3 | tokenizer show no/such/file.json | tokenizer no/such/file.json: it cannot be read
 3 | tokenizer show x.log | a tokenizer is a tokenizer.json or a folder with one
 3 | tokenizer train absent t.json | absent: no such file or folder
+3 | convert semicolons.csv out --text-field text | add --delimiter ';'
+3 | convert sheet.xlsx out | save them as CSV or Parquet
+1 | convert pointer.jpg out --kind image | a pointer of Git LFS, not an image; get it with git lfs pull.
+1 | convert python.jsonl out | a dict of Python is written with json.dumps
 3 | convert lines.jsonl out --text-field txt | the records have no field txt; they have text, n
 2 | convert lines.jsonl out --chat-template chatml | --chat-template needs a tokenizer
 2 | convrt in out | there is no command 'convrt'; did you mean convert?
@@ -328,6 +361,11 @@ IN_PYTHON: list[tuple[Callable[[], Any], str]] = [
     (lambda: shardctl.convert(IN, OUT, transforms=len), "takes 'module:function'"),  # type: ignore[arg-type]
     (lambda: shardctl.convert(IN, OUT, recipe={"tokenizer": "t"}), "give tokenizer to convert"),
     (lambda: shardctl.export(READY, OUT, "mds", columns="key"), "columns takes a list of names"),
+    (lambda: shardctl.convert(IN, OUT, columns=["image"]), "^columns is about CSV files"),
+    (lambda: shardctl.convert(IN, OUT, recipe={"columns": "a,b"}), "^columns is about CSV"),
+    (lambda: shardctl.open(READY).loader(8, columns="image,key"), r"\['image', 'key'\]"),  # type: ignore[arg-type]
+    (lambda: shardctl.write(OUT, [{1: 2}]), "names of fields are strings; one is 1"),
+    (lambda: shardctl.write(OUT, [{"x": [1]}, {"x": [[1]]}]), "list<item: int64> in sample 0 and"),
     (lambda: shardctl.export(READY, OUT, "wds"), "'wds' is not known; did you mean mds?"),
     (
         lambda: shardctl.export(READY, OUT, "parquet", compresion="zstd"),
@@ -340,6 +378,8 @@ OTHER_ERRORS = {
     "ds.take.* takes a list": TypeError,
     "did you mean verify": AttributeError,
     "sample 0 is an empty dict; give it fields": InputError,
+    "names of fields are strings; one is 1": InputError,
+    "list<item: int64> in sample 0 and": InputError,
 }
 """What is no UsageError."""
 
@@ -348,6 +388,15 @@ OTHER_ERRORS = {
 def test_python_says_the_same(here, call, sentence):
     with pytest.raises(OTHER_ERRORS.get(sentence, UsageError), match=sentence):
         call()
+
+
+def test_each_option_of_reading_says_what_it_is_about():
+    """So none is without effect in silence; these say themselves what does not fit them."""
+    own = {"kind", "format", "image_field", "labels", "yolo_task", "classes"}
+    headings = (READING, FIELDS, IMAGES, LABELS)
+    for name, option in convert_options().items():
+        if option.heading in headings and name not in {*own, *SHORTCUTS}:
+            assert option.about, name
 
 
 def test_colors_are_for_terminals_unless_a_variable_says_otherwise(cli, here, monkeypatch):

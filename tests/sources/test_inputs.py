@@ -326,7 +326,7 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "would be called label"),
     ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "have no field b; they have a"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "b:int64"], 3, "none of the fields of the schema (b)"),
-    ("a.txt", b"x\n", ["--text-field", "b"], 2, "the inputs are text files without a table"),
+    ("a.txt", b"x\n", ["--text-field", "b"], 2, "is about fields of records"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "nowhere"], 2, "neither name:type,… nor a"),
     ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),
     ("a.csv", b"1,2\n", ["--columns", "a,a"], 2, "columns must be different names"),
@@ -523,7 +523,9 @@ def test_a_file_in_utf_16_is_one_reject_that_says_the_option(name, encoding, tmp
     source.mkdir()
     (source / name).write_text(data, encoding=encoding)
     (source / f"b{name[1:]}").write_text(data)
-    options: dict[str, Any] = {"kind": "text" if name == "a.txt" else "table", "record": "line"}
+    options: dict[str, Any] = (
+        {"kind": "text", "record": "line"} if name == "a.txt" else {"kind": "table"}
+    )
     convert(source, out, recipe=options)
     (reject,) = rejects_of(out)
     assert reject.message.endswith(f"it is in {encoding.upper()}; use --encoding {encoding}")

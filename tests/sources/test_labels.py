@@ -231,7 +231,10 @@ def test_a_column_that_is_named_is_the_label_or_refused(tmp_path, out):
         ),
         ({"label_field": "fine"}, "has a column label, too; leave that out"),
         ({"key_field": "name"}, "name.: .* has no such column; it has filename, label, fine"),
-        ({"key_field": "filename", "labels": "none"}, "key_field is about columns"),
+        (
+            {"key_field": "filename", "labels": "none"},
+            "key_field is about fields of records or labels files",
+        ),
     ):
         labels = {"labels": options.pop("labels", "auto")}
         with pytest.raises(UsageError, match=said):
@@ -436,7 +439,7 @@ def test_columns_can_be_left_out(tmp_path, out):
     with pytest.raises(UsageError, match=r"no such column; it has filename, label, key, note"):
         convert(source, tmp_path / "other", drop_columns=["key", "nothing"])
     (source / "labels.csv").unlink()
-    with pytest.raises(UsageError, match="there is no labels file"):
+    with pytest.raises(UsageError, match="drop_columns is about labels files"):
         convert(source, tmp_path / "other", drop_columns=["note"])
 
 
@@ -444,7 +447,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(UsageError, match="there is no labels file"):
+    with pytest.raises(UsageError, match="drop_columns is about labels files"):
         convert(source, out, drop_columns="text")
     (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
     with pytest.raises(InputError, match=r"text; rename it, .* drop_columns="):

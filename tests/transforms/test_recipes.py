@@ -111,7 +111,7 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path):
     ("text", "line", "key", "sentence"),
     [
         ('kind = "text"\n\n[[transform]]\nname = "hflip"\n', 3, "transform[0]", "is for images"),
-        ('kind = "text"\nstore = "png"\n', 2, "store", "is for images"),
+        ('kind = "text"\nstore = "png"\n', 2, "store", "is about images"),
         ("variants = 2\n", 1, "variants", "no step is random"),
         ('\nstore = "raw"\n', 2, "store", "store raw needs"),
         ('store = "source"\n[[transform]]\nname = "hflip"\n', 1, "store", "without hflip"),

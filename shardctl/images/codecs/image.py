@@ -671,12 +671,24 @@ def _not_built(name: str) -> Rejection:
     return Rejection("decode", "format-not-built", message)
 
 
+_SAVED_INSTEAD = (
+    (b"version https://git-lfs", "a pointer of Git LFS, not an image; get it with git lfs pull"),
+    (b"<!doctype html", "a web page, not an image; download it again"),
+    (b"<html", "a web page, not an image; download it again"),
+)
+"""What files that are called images begin with, in lower case, and what they are."""
+
+
 def _not_opened(data: bytes) -> Rejection:
     name = guess_format(data)
     if name is not None and lacks_library(name):
         return _not_built(name)
     if name is None:
-        error, why = "not-an-image", "not an image of a format that shardctl opens"
+        begins = (
+            saved for start, saved in _SAVED_INSTEAD if data[:64].lstrip().lower().startswith(start)
+        )
+        why = next(begins, "not an image of a format that shardctl opens")
+        error = "not-an-image"
     elif name in FORMATS:
         error = "damaged"
         why = f"it begins like {name}, but is damaged or of a variant that cannot be read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,8 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.objects import OBJECTS, has_objects
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
-from shardctl.sources.formats import CHOSEN
+from shardctl.sources.format_table import PLAIN_TEXTS, TEXT_SUFFIXES, Subject
+from shardctl.sources.formats import CHOSEN, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import (
     AUTO,
@@ -43,8 +44,8 @@ from shardctl.sources.image_columns import (
     with_said,
     without_masks,
 )
-from shardctl.sources.label_table import said_of_names
-from shardctl.sources.types import WRITTEN, Types, without_nulls
+from shardctl.sources.label_table import DELIMITED_SUFFIXES, said_of_names
+from shardctl.sources.types import WRITTEN, Types, separator_in, without_nulls
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.image_steps import refuse_immovable
@@ -130,41 +131,52 @@ def with_rule(
     fields: pa.Schema | None, recipe: Recipe, listing: Listing, rule: AnnotationRule
 ) -> pa.Schema | None:
     """Return the columns of records, those of masks and objects marked with what a person says of
-    their frame and boxes.
-
-    Raises UsageError where that is said and there are no such annotations, in the records or beside
-    the images.
-    """
-    if rule.boxes == "keep" and rule.frame == "auto":
+    their frame and boxes."""
+    if fields is None or not marked_columns(fields, MAIN):
         return fields
-    has_image = fields is not None and bool(marked_columns(fields, MAIN))
-    objects = objects_of_records(fields, recipe) if fields is not None and has_image else None
+    objects = objects_of_records(fields, recipe)
     of_objects = [] if objects is None or objects in _with_roles(listing) else [objects]
-    masks = list(marked_masks(fields)) if has_image else []
-    roles = [role for each in listing.annotations for role in each.roles.values()]
-    has_objects = bool(of_objects) or any(isinstance(role, Objects) for role in roles)
-    if rule.boxes != "keep" and not has_objects:
-        raise UsageError(notice("no-boxes", rule=rule.boxes))
-    has_masks = bool(masks) or any(isinstance(role, Mask) for role in roles)
-    if rule.frame != "auto" and not has_objects and not has_masks:
-        raise UsageError(notice("no-objects-or-masks", frame=rule.frame))
-    if fields is None:
-        return None
     if rule.boxes != "keep":
         fields = with_said(fields, BOXES, dict.fromkeys(of_objects, rule.boxes))
-    return (
-        fields
-        if rule.frame == "auto"
-        else with_said(fields, FRAME, dict.fromkeys([*masks, *of_objects], rule.frame))
-    )
+    if rule.frame != "auto":
+        named = [*marked_masks(fields), *of_objects]
+        fields = with_said(fields, FRAME, dict.fromkeys(named, rule.frame))
+    return fields
+
+
+def found_in(
+    fields: pa.Schema | None, recipe: Recipe, listing: Listing, endings: Collection[str]
+) -> Iterator[Subject]:
+    """Yield what the inputs have that options may be about. `endings` are those of files of many
+    records."""
+    yield from [Subject.IMAGES] if recipe.kind == "image" else []
+    yield from [Subject.LABELS_FILES] if listing.side_files else []
+    yield from [] if listing.whole else [Subject.FIELDS]
+    of_texts = [".txt"] if listing.whole and recipe.kind == "text" else []
+    plain = {*map(without_compression, endings), *of_texts}
+    yield from [] if plain.isdisjoint(PLAIN_TEXTS) else [Subject.TEXT]
+    yield from [] if plain.isdisjoint(TEXT_SUFFIXES) else [Subject.PLAIN_TEXT]
+    yield from [] if plain.isdisjoint(DELIMITED_SUFFIXES) else [Subject.CSV]
+    kinds = {type(role) for each in listing.annotations for role in each.roles.values()}
+    yield from [Subject.OBJECTS, Subject.BOXES] if Objects in kinds else []
+    yield from [Subject.MASKS] if Mask in kinds else []
+    if fields is not None and marked_columns(fields, MAIN):
+        yield Subject.BESIDE
+        yield from [Subject.MASKS] if marked_masks(fields) else []
+        if (objects := objects_of_records(fields, recipe)) is not None:
+            yield Subject.OBJECTS
+            # what an export says of boxes holds
+            yield from [] if objects in _with_roles(listing) else [Subject.BOXES]
 
 
 def _no_such_field(name: str, fields: pa.Schema) -> InputError:
     """Return the error for a field that was named, and that records have not."""
     outer = name.partition(".")[0]
     which = "field-in-a-struct" if outer in fields.names else "no-such-field"
-    held = ", ".join(map(printable, fields.names))
-    return InputError(notice(which, name=printable(name), names=held, outer=printable(outer)))
+    if mark := separator_in(fields.names):
+        which = "fields-in-one"
+    values = {"name": printable(name), "outer": printable(outer), "mark": mark}
+    return InputError(notice(which, names=", ".join(map(printable, fields.names)), **values))
 
 
 def chosen_columns(types: Types, recipe: Recipe) -> pa.Schema:

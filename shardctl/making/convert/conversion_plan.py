@@ -22,6 +22,7 @@ from shardctl.format.tables import UNIT_FIELDS, open_table
 from shardctl.making.convert.columns import (
     chosen_columns,
     compare_schema,
+    found_in,
     layout_before_functions,
     names_left_out,
     refuse_groups,
@@ -77,6 +78,7 @@ from shardctl.sources.types import UNNAMED, Types, separator_in
 from shardctl.sources.walked import why_unread
 from shardctl.system.files import copy_file
 from shardctl.system.folders import LocalFolder
+from shardctl.system.options import without_effect
 from shardctl.system.text import counted, printable, some
 from shardctl.transforms.recipe import Recipe
 
@@ -439,6 +441,14 @@ def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
     look_inside(listing, rules.split, splitting)
     labelling = label_files(listing, rules, splitting, recipe, types)
     fields = _columns(types, labelling, listing, inputs)
+    options = inputs.conversion.options
+    if inputs.manifest is None or not (options.update or options.append):
+        # what an update repeats had no effect on the dataset either
+        endings = set() if listing.whole else discovery.endings(units)
+        there = {*found_in(fields, recipe, listing, endings)}
+        for given in (recipe, options):
+            for name, problem in without_effect(given, there):
+                raise UsageError(f"--{name.replace('_', '-')} {problem}")
     trial = _trial(inputs, fields, labelling.by_field)
     if apart := trial.set_apart:
         names, others = some(list(apart)), some(list(apart.values()))
@@ -494,22 +504,16 @@ def draft_anew(inputs: Inputs, all_types: bool) -> Draft:
             f"{name} ({counted(count, 'file')}, {printable(of)})" for name, (count, of) in found
         )
         listing.note("encodings", found=", ".join(shown))
-    listing.notices += [said for step in recipe.transform for said in step.notices()]
+    for place, step in enumerate(recipe.transform):
+        listing.notices += step.notices(recipe.transform[:place])
     return Draft(listing, labelling, fields, planner, probe, compared)
 
 
 def _types_of(inputs: Inputs, discovery: Discovery, units: Units, all_types: bool) -> Types | None:
     """Return the types of the fields of records; None for files of one record, and where they are
-    given. Raises InputError, and UsageError for options that are for records where there are
-    none."""
+    given. Raises InputError."""
     recipe, listing = inputs.recipe, discovery.listing
     if listing.whole:
-        # each file is one record without fields
-        of_fields = ["text_field", "fields", "schema", "mask_fields"]
-        of_fields += [] if listing.side_files else ["label_field", "key_field"]
-        if given := next((name for name in of_fields if getattr(recipe, name)), None):
-            option = given.replace("_", "-")
-            raise UsageError(notice("for-columns", option=option, kind=recipe.kind))
         return None
     types = None
     if recipe.typed_fields is not None:

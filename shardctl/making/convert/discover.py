@@ -225,7 +225,7 @@ class Discovery:
         """
         numbers = units.readable()
         if not all_of_them and all(
-            self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)
+            self._format(suffix).types_can_be_sampled for suffix in self.endings(units)
         ):
             count = min(TYPED_UNITS, max(FEWEST_TYPED, len(numbers) // TYPED_SHARE))
             spread = numbers[evenly_spaced(len(numbers), count)].tolist()
@@ -240,7 +240,7 @@ class Discovery:
                 return types
         return self.types_of(units, numbers)
 
-    def _suffixes(self, units: Units) -> set[str]:
+    def endings(self, units: Units) -> set[str]:
         """Return the endings of the names of the files that have units."""
         wanted = np.zeros(len(self.listing), bool)
         wanted[units.file] = True
@@ -427,6 +427,8 @@ def settle_kind(
     ):
         return recipe, notices
     types = _first_types(walked, reading, engine)
+    if types is not None and not types.fields and len(walked) == 1:
+        raise InputError(why_nothing(walked.roots, "table", Counter()))
     if is_open and recipe["kind"] == "table" and field is None:
         chosen = draft.image_source
         column = chosen or (None if types is None else without_doubt(types.found()))

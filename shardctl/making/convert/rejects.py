@@ -122,11 +122,12 @@ def refuse_failing(probe: Probe, listing: Listing) -> None:
     example = dict(zip(probe.reasons, probe.examples, strict=True))[reason]
     most = "" if failed[reason] == count else f" Most frequent ({failed[reason]:,}): {reason}."
     encoding = _advice_on_encoding(example, listing)
+    rest = " To convert the rest: --max-rejects 100%" if count < probe.records else ""
     why = example.message.partition(";")[0] if encoding else example.message
     raise TooManyRejectsError(
         f"{count:,} of the {counted(probe.records, 'input')} that were tried cannot be "
         f"converted, and nothing was written.{most} For instance {printable(example.key)}: "
-        f"{printable(why)}.{encoding} To convert the rest: --max-rejects 100%"
+        f"{printable(why)}.{encoding}{rest}"
     )
 
 

@@ -334,8 +334,6 @@ def read_labels(listing: Listing, rule: LabelRule, reading: Reading, scratch: Pa
     begun, said_before = time.time(), len(listing.notices)
     if listing.side_files:
         _read_labels_files(listing, rule, reading)
-    elif rule.drop:
-        raise UsageError(notice("nothing-to-drop-from", names=",".join(rule.drop)))
     if rule.annotations:
         _annotate(listing, rule, scratch)
     told = (each.splits for each in listing.annotations if each.splits is not None)
@@ -453,6 +451,8 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
         which = "tables-alone"
     elif suffix in (".zip", ".rar", ".7z"):
         which = "archives-alone"
+    elif suffix in (".xlsx", ".xls", ".pkl", ".pickle", ".pt", ".mat", ".rds"):
+        which = "objects-alone"
     return notice(which, sources=shown, kind=kind, among=among)
 
 

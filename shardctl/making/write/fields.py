@@ -444,10 +444,14 @@ class Fields:
 
 
 def _refuse_no_sample(sample: Any, number: int) -> None:
-    if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
+    if not isinstance(sample, dict):
         raise InputError(
-            f"sample {number:,} is {describe(sample)}, not a dict such as {{'label': 1}}"
+            f"sample {number:,} is {describe(sample)}, not a dict such as {{'label': 1}}; give a "
+            "list with a dict for each sample"
         )
+    for name in sample:
+        if not isinstance(name, str):
+            raise InputError(f"sample {number:,}: names of fields are strings; one is {name!r}")
     if not sample:
         raise InputError(f"sample {number:,} is an empty dict; give it fields")
 
@@ -487,7 +491,8 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
                 "which no column holds without a schema"
             )
         if value is not None:
-            here = f"{describe(values[number])} in sample {number:,}"
+            of = f" of type {own}" if isinstance(value, list | dict) else ""
+            here = f"{describe(values[number])}{of} in sample {number:,}"
             kinds.setdefault(f"{type(values[number])} {own}", here)
     which = " and ".join(list(kinds.values())[:2])
     raise InputError(

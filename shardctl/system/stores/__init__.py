@@ -32,6 +32,8 @@ def parts_of(url: str) -> tuple[str, str, str]:
     end. Raises UsageError."""
     # of s3://, where a caller has taken the / at the end away
     url = f"{url}//" if url.endswith(":") else url
+    if url.startswith("file://"):
+        raise UsageError(f"{printable(url)}: leave out file://")
     match = URL.fullmatch(url)
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:

@@ -11,7 +11,15 @@ import numpy as np
 from shardctl.format.arrays import Floats
 from shardctl.images.geometry import BLACK, Colour, Look, Pad, Size, Values, cover, fit
 from shardctl.system.options import Whole, Word, setting
-from shardctl.transforms.base import ImageTransform, Range, Rng, ViewTransform, drawn, whole
+from shardctl.transforms.base import (
+    ImageTransform,
+    Range,
+    Rng,
+    Transform,
+    ViewTransform,
+    drawn,
+    whole,
+)
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import COLOUR, PROBABILITY, Sides, Span
 
@@ -122,6 +130,16 @@ class Crop(_ToSize, ViewTransform, step="crop"):
     covers it."""
 
     size: Size = _SIZE
+
+    def notices(self, before: Sequence[Transform]) -> tuple[str, ...]:
+        """Say that it enlarges what a resize makes smaller."""
+        last = before[-1] if before else None
+        if not isinstance(last, Resize) or last.side == "long":
+            return ()
+        side = last.size if isinstance(last.size, int) else min(last.size)
+        if side >= min(self.size):
+            return ()
+        return (f"crop enlarges each image again: resize makes its short side {side} pixels",)
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Cut out the centre."""

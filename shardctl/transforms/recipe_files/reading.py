@@ -18,8 +18,10 @@ from typing import Any
 from shardctl.errors import DatasetError, InputError, InstallError, UsageError
 from shardctl.format.manifest import Manifest
 from shardctl.images.geometry import Size
+from shardctl.sources.format_table import Subject
 from shardctl.system.files import near_path, read_named
 from shardctl.system.folders import LocalFolder
+from shardctl.system.options import without_effect
 from shardctl.system.text import printable, quoted
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import KEYS, Recipe
@@ -299,6 +301,16 @@ class Check:
         return tuple(sorted(EVERYTHING.intersection(*moved)))
 
 
+_OF_IMAGES = {*Subject} - {Subject.FIELDS, Subject.LABELS_FILES, Subject.CSV, Subject.TEXT}
+
+_LACKED = {
+    "image": {Subject.PLAIN_TEXT},
+    "text": _OF_IMAGES - {Subject.PLAIN_TEXT},
+    "table": _OF_IMAGES,
+}
+"""What no inputs of a kind have."""
+
+
 def check_recipe(path: Path, imports: bool = False) -> Check:
     """Find everything that is wrong with a recipe file. `imports` says whether to import the
     functions that it names.
@@ -309,6 +321,10 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     if isinstance(file, Problem):
         return Check(file.file, (file,), None)
     recipe, errors = Recipe.examined(file.recipe)
+    if recipe is not None:
+        there = {*Subject} - _LACKED.get(recipe.kind, set())
+        for key, problem in without_effect(recipe, there):
+            errors.append(SettingError(f"{key} {problem}", key))
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transform):
             try:

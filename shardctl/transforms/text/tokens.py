@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
@@ -22,7 +22,7 @@ from shardctl.format.token_columns import LOSS_MASK, TOKENS
 from shardctl.system.files import read_named
 from shardctl.system.options import Flag, Text, Word, setting
 from shardctl.system.text import format_bytes, printable
-from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow
+from shardctl.transforms.base import BatchTransform, Counts, Records, RejectRow, Transform
 from shardctl.transforms.settings import SettingError
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
 from shardctl.transforms.tokenizers.base import (
@@ -244,7 +244,7 @@ class Tokenize(TokenStep, step="tokenize"):
         made = replace(records, batch=batch.add_column(place, pa.field(TOKENS, lists.type), lists))
         return (made.kept(kept),)
 
-    def notices(self) -> tuple[str, ...]:
+    def notices(self, before: Sequence[Transform]) -> tuple[str, ...]:
         """Say that the tokenizer loses something, with an example."""
         text = None if self.exact else not_given_back(self.opened)
         if text is None:

@@ -35,7 +35,8 @@ from shardctl.sources.walk import walk
 
 def found_in(folder: Path) -> list[str]:
     """Return the names of the inputs in a folder."""
-    found = inputs_among(walk([SourceRoot(str(folder))], print), print, [])
+    roots = [SourceRoot(str(folder))]
+    found = inputs_among(walk(roots, print), roots, print, [])
     return [path for files in found for path in files.paths]
 
 
