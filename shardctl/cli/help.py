@@ -178,7 +178,13 @@ def _search(words: str, output: Output) -> None:
         "near": near,
         "messages": [entry.name for entry in messages],
         "pages": [
-            {"topic": each.page, "section": each.name, "heading": each.heading} for each in found
+            {
+                "topic": each.page,
+                "times": each.whole.lower().count(words.lower()),
+                "section": each.name,
+                "heading": each.heading,
+            }
+            for each in found
         ],
     }
     output.show(record, lines.getvalue().splitlines())

@@ -377,9 +377,7 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
     return pa.concat_arrays(chunks)
 
 
-def _label_column(
-    schema: pa.Schema, wanted: str, names: Collection[str], shown: str
-) -> str | None:
+def _label_column(schema: pa.Schema, wanted: str, names: Collection[str], shown: str) -> str | None:
     """Return the column of labels: `wanted`, or else the one that has one of these names; None
     without one. Raises InputError if there are several, UsageError if `wanted` is not there."""
     if wanted == LABEL_COLUMN:

@@ -120,7 +120,7 @@ def test_pages_are_named_with_what_shows_them(cli):
     for name in re.findall(r"^  shardctl help (\S+)", found.out, re.MULTILINE):
         assert cli("help", name).code == 0
     named = cli("help", "EXIF", "--json").json["pages"]
-    assert {"topic", "section", "heading"} == set(named[0])
+    assert {"topic", "times", "section", "heading"} == set(named[0])
     assert ".zh" not in found.out
     assert "shardctl help faq.zh" in cli("help", "分片").out
 

@@ -108,7 +108,7 @@ def test_lines_in_another_encoding_stop_the_conversion(cli, tmp_path, out, optio
     for said in (
         "40 of the 40 inputs that were tried cannot be converted, and nothing was written",
         "For instance in.txt#1: not UTF-8 at byte 0 of the line. The file looks like GBK (Chinese)",
-        f"--encoding gb18030. A line reads then: '{CHINESE}0'. To convert",
+        f"--encoding gb18030. A line reads then: '{CHINESE}0'.",
     ):
         assert said in ran.err
     assert not list(out.glob("*"))

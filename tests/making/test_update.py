@@ -28,6 +28,7 @@ from followed_sources import (
     write,
     write_lines,
 )
+from image_files import images
 from in_this_process import command_line, repair
 from PIL import Image
 from samples_of import samples_of
@@ -924,3 +925,54 @@ def test_what_a_power_failure_tore_of_an_update_is_made_again(tear, source, tmp_
     assert (number, keys_of(kept)) == (1, keys)
     expect_whole(kept)
     expect_no_other_shards(out)
+
+
+def follow(source: Path, out: Path, **options: Any) -> Any:
+    """Bring a dataset up to date with nothing said but that."""
+    return shardctl.convert(source, out, update=True, workers=0, progress=False, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": 0},
+        {"classes": "classes.txt"},
+        {"samples_per_shard": 4, "split": "a=0.5,b=0.5"},
+        {"labels": "none", "resize": 8},
+    ],
+)
+def test_an_update_alone_takes_every_setting_of_the_dataset(tmp_path, out, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    source = images(tmp_path / "in", "a/1.png", "b/2.png", "a/3.png")
+    Path("classes.txt").write_text("c\nb\na\n")
+    write(source / "a" / "bad.png", b"no image")
+    made = convert(source, out, max_rejects="100%", **options)
+    assert follow(source, out, max_rejects="100%").fingerprint == made.fingerprint
+    images(source, "b/4.png")
+    assert follow(source, out, max_rejects="100%").changes.added == 1
+
+
+def test_labels_files_are_taken_from_the_folder_where_the_dataset_was_made(
+    tmp_path, out, monkeypatch
+):
+    source, other = images(tmp_path / "in", "1.png", "2.png"), tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "labels.csv").write_text("file_name,label\n1.png,a\n2.png,b\n")
+    (other / "labels.csv").write_text("file_name,label\n1.png,b\n2.png,a\n")
+    monkeypatch.chdir(tmp_path)
+    convert(source, out, labels="labels.csv")
+    monkeypatch.chdir(other)
+    with pytest.raises(DatasetError, match=f"as seen from the folder {tmp_path}; run this there"):
+        follow(source, out)
+    monkeypatch.chdir(tmp_path)
+    assert follow(source, out).status == "up-to-date"
+
+
+def test_a_column_of_a_followed_dataset_does_not_become_its_labels(tmp_path, out):
+    source = images(tmp_path / "in", "1.png", "2.png")
+    table = source / "labels.csv"
+    table.write_text("file_name,kind\n1.png,a\n2.png,b\n")
+    convert(source, out)
+    table.write_text("file_name,kind,class\n1.png,a,x\n2.png,b,y\n")
+    follow(source, out)
+    assert sorted(shardctl.open(out).schema.names) == ["class", "image", "key", "kind"]

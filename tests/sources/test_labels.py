@@ -511,7 +511,7 @@ def test_a_labels_file_that_changes_or_goes_between_its_two_readings_is_refused(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,path\n0.png,a\n", "may name the files: file, path; say which with key_field"),
+        ("img,photo\n0.png,a\n", "may name the files: img, photo; say which with key_field"),
         ("path,Class,category\n0.png,a,b\n", "the labels: Class, category; say which with label_f"),
         (
             "filename,label\n0.png,a\n1.png,b\nghost.png,c\n",

@@ -13,8 +13,9 @@ from typing import Any
 
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_folder import dataset_of
-from shardctl.format.manifest import Manifest, is_written
+from shardctl.format.manifest import Manifest
 from shardctl.format.names import FILES, FOLDER, STAGING, UPDATE, Json
+from shardctl.format.tables import is_written
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
 from shardctl.making.commit.target import Target, WriteLease
@@ -137,9 +138,14 @@ class ConvertRequest:
             options = replace(options, classes=str(self.destination))
         made = replace(self, recipe=manifest.recipe, options=options)
         if (paths := made.relative_labels) and settings.get(FOLDER) != str(Path.cwd()):
-            folder = printable(str(settings.get(FOLDER) or "where it was made"))
+            there = settings.get(FOLDER)
+            where = (
+                f"the folder {printable(str(there))}; run this there"
+                if there
+                else "the folder where it was made; give all options again"
+            )
             raise DatasetError(
-                notice("labels-from-elsewhere", dataset=shown, paths=some(paths), folder=folder)
+                notice("labels-from-elsewhere", dataset=shown, paths=some(paths), where=where)
             )
         target.fetch_files(manifest.own_files)
         files = dataset_of(manifest, target.folder).path(FILES).parent
@@ -149,7 +155,9 @@ class ConvertRequest:
     def relative_labels(self) -> list[str]:
         """The relative paths of labels files and annotations."""
         paths = [*self.labels.files, *(each.path for each in self.labels.annotations)]
-        return [path for path in paths if path and not is_url(path) and not Path(path).is_absolute()]
+        return [
+            path for path in paths if path and not is_url(path) and not Path(path).is_absolute()
+        ]
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""

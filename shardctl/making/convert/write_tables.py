@@ -15,7 +15,7 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, MANIFEST, PLANNED, REJECTS, Json
+from shardctl.format.names import FILES, FOLDER, MANIFEST, PLANNED, REJECTS, Json
 from shardctl.format.tables import (
     UNIT_FIELDS,
     Making,
@@ -121,7 +121,9 @@ def write_generation(
         return found
 
     new, states = new_generation(target, job.id), marked(job.files, job.beside, job.label_states)
-    facts = join_markers(of_dataset, new, settings, done, lines, None, True, states, pruned)
+    # the tables have the same bytes wherever the command ran
+    kept = {name: settings[name] for name in settings if name != FOLDER}
+    facts = join_markers(of_dataset, new, kept, done, lines, None, True, states, pruned)
     made = new_manifest(
         of_dataset.layout,
         of_dataset.recipe.to_json(),
