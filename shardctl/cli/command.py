@@ -83,6 +83,9 @@ class _WithExamples(click.Command):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Read the arguments. An unknown option is answered, and one that is given twice named."""
         ctx.meta[_TYPED] = given = list(args)
+        for each in given:
+            if each.startswith(("—", "–")):  # editors make them of two signs  # noqa: RUF001
+                raise click.UsageError(f"there is no option {printable(each)}", ctx)
         try:
             self._warn_of_repeated(ctx, args)
             return super().parse_args(ctx, args)

@@ -35,8 +35,10 @@ def sentence(error: ClickException, group: Group, arguments: Sequence[str]) -> s
             return f"it needs {_missing(parameter, context)}{_example(context)}"
         case BadParameter():
             name = option_name(error.param)
-            message = re.sub(r"valid integer( range)?$", "whole number", error.message.rstrip("."))
-            message = re.sub(r"valid float( range)?$", "number", message)
+            message = re.sub(
+                r"valid integer( range)?$", "whole number, such as 8", error.message.rstrip(".")
+            )
+            message = re.sub(r"valid float( range)?$", "number, such as 0.5", message)
             return f"{name}: {message}" if name else message
         case BadOptionUsage() if "does not take a value" in error.message:
             return f"{error.option_name} takes no value; write it alone"
@@ -57,7 +59,7 @@ def sentence(error: ClickException, group: Group, arguments: Sequence[str]) -> s
     return said
 
 
-_SIGNS = str.maketrans("“”‘’，：；＝（）　", "\"\"''" + ",:;=() ")  # noqa: RUF001  # they are meant
+_SIGNS = dict(zip(map(ord, "“”‘’，：；＝（）　—–"), [*"\"\"'',:;=() ", "--", "--"], strict=True))  # noqa: RUF001  # they are meant
 """Signs of other keyboards, and those that shardctl reads."""
 
 

@@ -138,7 +138,8 @@ class Recipe(RecipeKeys):
         """Say that there is no such key. What is a step is no key of its own."""
         what = f"{cls.what} {key!r} is not known"
         if key in TRANSFORMS:
-            return f'{what}; it is a step: write [[transform]] and below it name = "{key}"'
+            of = " of text" if ".text." in TRANSFORMS[key].__module__ else ""
+            return f'{what}; it is a step{of}: write [[transform]] and below it name = "{key}"'
         if key in ("steps", "transforms"):
             return f"{what}; write [[transform]] for each step"
         if key in STEP_OPTIONS:

@@ -138,6 +138,7 @@ WRONG = r"""
 2 | polish | there is no command 'polish'
 2 | split in | see `shardctl convert --split
 2 | convert in out --num-workers 3 | use --workers N
+2 | convert in out —resize 9 | with the signs of ASCII: '--resize'
 2 | bench ready --batch 3 | use --batch-size N
 2 | convert --input in out | the first paths are the sources
 2 | convert in out --random-erasing 0.3 | use --step random_erasing
@@ -154,7 +155,6 @@ WRONG = r"""
 3 | convert lines.jsonl out --redact email ip | out: no such file or folder; the last argument, ip, is
 2 | inspect ready val | 'val' is too much for `shardctl inspect DST|SHARD`; write a path with spaces in quotes
 2 | prune ready dunes/dunes-0001.jpg | a key behind --key
-2 | convert --resize=64 in out --resize 128 | --resize is given twice; leave one out
 3 | convert 'in/*.jpg' out | shardctl expands no patterns: give a folder
 3 | convert absent full | full: holds something else (thesis.doc); as the destination it must be new
 3 | finish full | full: there are no parts to finish
@@ -411,6 +411,12 @@ def test_colors_are_for_terminals_unless_a_variable_says_otherwise(cli, here, mo
     assert "\x1b" not in cli("verify", READY, "--json").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in cli("verify", READY).out
+
+
+def test_an_option_that_is_given_twice_is_named_and_the_last_one_counts(cli, here):
+    ran = cli("convert", "--resize=9", IN, OUT, "--resize", "0", "-q", "-q")
+    assert ran.err.splitlines()[0] == "warning: --resize is given twice; the last one counts"
+    assert "it is '0'" in ran.err
 
 
 def test_a_path_is_printed_as_it_was_typed(cli, here):

@@ -246,7 +246,7 @@ def _toml_problem(shown: str, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     elif found:
         line = text.rstrip("\n").count("\n") + 1
-    hint = "" if shown.endswith(".toml") else "; `shardctl recipe show @imagenet` prints one"
+    hint = '; a line is as in store = "raw", and `shardctl recipe show @imagenet` prints a file'
     return Problem(shown, line, column, "", printable(f"not a TOML file: {message}{hint}"))
 
 
