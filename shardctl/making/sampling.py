@@ -50,7 +50,7 @@ def _about(*subjects: Subject) -> frozenset[str]:
     return frozenset(name for name, key in keys if not {*key.about}.isdisjoint(subjects))
 
 
-OF_FILES = _about(Subject.CSV, Subject.PLAIN_TEXT, Subject.TEXT) | {"schema", "frames"}
+OF_FILES = _about(Subject.CSV, Subject.TEXT) | {"schema", "frames"}
 """Keys of a recipe that say how files are read, which an Arrow file does not need."""
 
 BESIDE_FILES = _about(Subject.LABELS_FILES, Subject.OBJECTS)

@@ -420,5 +420,4 @@ class Subject(Enum):
     FIELDS = "fields of records"
     LABELS_FILES = "labels files"
     CSV = "CSV files"
-    PLAIN_TEXT = "text files such as .txt"
     TEXT = "files of text"

@@ -129,8 +129,6 @@ def parse_value(line: bytes) -> Any:
         why = str(error)
         if isinstance(error, json.JSONDecodeError):
             why = f"{error.msg}, at character {error.pos + 1} of the line"
-            if "double quotes" in why:
-                why += "; a dict of Python is written with json.dumps"
         raise Rejection("decode", "not-json", f"not a line of JSON ({why})") from None
     except RecursionError:
         raise _too_deep() from None

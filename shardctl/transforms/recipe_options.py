@@ -207,7 +207,7 @@ class RecipeKeys(Settings):
         "file",
         "One sample of a text file (.txt, .md): the whole file, a line or a paragraph.",
         heading=READING,
-        about=(Subject.PLAIN_TEXT,),
+        about=(Subject.TEXT,),
     )
     encoding: str = setting(
         Parsed("shardctl.sources.formats.encodings:known_encoding"),

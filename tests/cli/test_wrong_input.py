@@ -56,7 +56,6 @@ FILES = {
     "semicolons.csv": "text;label\na;b\n",
     "sheet.xlsx": "x",
     "pointer.jpg": "version https://git-lfs.github.com/spec/v1\n",
-    "python.jsonl": "{'text': 'a'}\n",
     "plural.toml": "[[transforms]]\nname = 'hflip'",
     "empty.tar": "\0" * 10240,
     "step.toml": "resize = 256",
@@ -166,11 +165,10 @@ WRONG = r"""
 2 | convert in out --columns a,b | --columns is about CSV files, and the inputs have none; leave it out
 2 | convert in out --delimiter tab | is about CSV files or labels files
 2 | convert in out --encoding gbk | is about files of text
-2 | convert in out --record line | is about text files such as .txt
+2 | convert in out --record line | is about files of text
 2 | convert in out --lenient-labels | is about labels files
 2 | convert in out --keep-objects 0.5 | is about objects in images
 2 | convert lines.jsonl out --max-pixels 100 | is about images
-2 | convert lines.jsonl out --record line | is about text files such as .txt
 2 | convert in out --text-field body | --text-field is about fields of records, and the inputs have none; leave it out
 3 | convert in out --format mds | holds no mds
 2 | convert lines.jsonl out --columns text | and lines.jsonl is none; --fields A,B keeps some fields
@@ -265,7 +263,6 @@ WRONG = r"""
 3 | convert semicolons.csv out --text-field text | add --delimiter ';'
 3 | convert sheet.xlsx out | save them as CSV or Parquet
 1 | convert pointer.jpg out --kind image | a pointer of Git LFS, not an image; get it with git lfs pull.
-1 | convert python.jsonl out | a dict of Python is written with json.dumps
 3 | convert lines.jsonl out --text-field txt | the records have no field txt; they have text, n
 2 | convert lines.jsonl out --chat-template chatml | --chat-template needs a tokenizer
 2 | convrt in out | there is no command 'convrt'; did you mean convert?

@@ -22,7 +22,7 @@ from shardctl.sources.annotations import AnnotationRule
 from shardctl.sources.annotations.objects import OBJECTS, has_objects
 from shardctl.sources.boxes import is_named_mask
 from shardctl.sources.export_description import Description, described, name_in_records
-from shardctl.sources.format_table import PLAIN_TEXTS, TEXT_SUFFIXES, Subject
+from shardctl.sources.format_table import PLAIN_TEXTS, Subject
 from shardctl.sources.formats import CHOSEN, without_compression
 from shardctl.sources.formats.base import FOLDER
 from shardctl.sources.image_columns import (
@@ -155,7 +155,6 @@ def found_in(
     of_texts = [".txt"] if listing.whole and recipe.kind == "text" else []
     plain = {*map(without_compression, endings), *of_texts}
     yield from [] if plain.isdisjoint(PLAIN_TEXTS) else [Subject.TEXT]
-    yield from [] if plain.isdisjoint(TEXT_SUFFIXES) else [Subject.PLAIN_TEXT]
     yield from [] if plain.isdisjoint(DELIMITED_SUFFIXES) else [Subject.CSV]
     kinds = {type(role) for each in listing.annotations for role in each.roles.values()}
     yield from [Subject.OBJECTS, Subject.BOXES] if Objects in kinds else []

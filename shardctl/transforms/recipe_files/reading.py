@@ -303,11 +303,7 @@ class Check:
 
 _OF_IMAGES = {*Subject} - {Subject.FIELDS, Subject.LABELS_FILES, Subject.CSV, Subject.TEXT}
 
-_LACKED = {
-    "image": {Subject.PLAIN_TEXT},
-    "text": _OF_IMAGES - {Subject.PLAIN_TEXT},
-    "table": _OF_IMAGES,
-}
+_LACKED: dict[str, set[Subject]] = {"image": set(), "text": _OF_IMAGES, "table": _OF_IMAGES}
 """What no inputs of a kind have."""
 
 
