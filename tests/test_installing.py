@@ -280,7 +280,7 @@ def test_a_wheel_shows_the_pages_and_the_ready_recipes_of_the_source_tree(fresh,
     (wheel,) = fresh.folder.glob("shardctl-*.whl")
     docs = ROOT / "docs"
     shown = [path for path in docs.rglob("*.md") if docs / "dev" not in path.parents]
-    shown += [*docs.glob("*.schema.json"), *docs.glob("recipes/*.toml")]
+    shown += [*docs.glob("*.schema.json"), *docs.glob("recipes/*.toml"), docs / "words.json"]
     with zipfile.ZipFile(wheel) as files:
         brought = {
             name.removeprefix("shardctl/docs/"): files.read(name)
