@@ -36,11 +36,13 @@ def check_sources(
     roots = [source if isinstance(source, SourceRoot) else SourceRoot.of(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
-    places = [root.text if root.is_stored else os.path.realpath(root.text) for root in roots]
-    for place, root in enumerate(roots):
+    before = set()
+    for root in roots:
         shown = printable(root.text)
-        if places[place] in places[:place]:
+        place = root.text if root.is_stored else os.path.realpath(root.text)
+        if place in before:
             raise UsageError(f"{shown}: the source is given twice; leave one out")
+        before.add(place)
         try:
             if root.is_stored:
                 if not is_on_store(root.text):

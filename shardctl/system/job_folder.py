@@ -46,7 +46,9 @@ def typed_command() -> dict[str, Any]:
     as_module = (program.parent.name, program.name) == ("shardctl", "__main__.py")
     if program.name != "shardctl" and not as_module:
         return {}
-    return {"words": sys.argv[1:], "folder": str(Path.cwd())}
+    with contextlib.suppress(OSError):  # the current folder may be gone
+        return {"words": sys.argv[1:], "folder": str(Path.cwd())}
+    return {}
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from shardctl.sources.annotations.per_image import (
     walked,
 )
 from shardctl.sources.files import is_folder, local_copy
-from shardctl.sources.image_columns import PATH_NAMES
-from shardctl.sources.label_table import FILE_COLUMN
+from shardctl.sources.label_table import FILE_COLUMNS
 from shardctl.sources.walk import suffix_of
 from shardctl.system.files import ordinary, sha256_of
 from shardctl.system.locations import name_of
@@ -85,8 +84,9 @@ def _of_files(path: str, inputs: PathTable, faults: Faults) -> Read:
     return captions, several, digest.hex(), notices
 
 
-TEXTS = ("caption", "comment", "text")
-"""What the column of captions is called. Without it, a line is NAME#NUMBER, a tab and a text."""
+NAMES, TEXTS = (*FILE_COLUMNS, "image_name"), ("caption", "comment", "text")
+"""What the columns of a file of captions are called: the first that is there counts. Without these,
+a line is NAME#NUMBER, a tab and a text."""
 
 _NUMBER = re.compile(r"#\d+$")
 
@@ -104,11 +104,11 @@ def _of_lines(path: str, inputs: PathTable) -> Read:
                 file, delimiter=mark, quoting=csv.QUOTE_MINIMAL if mark == "," else csv.QUOTE_NONE
             )
             columns = [cell.strip() for cell in next(lines, [])]
-            own = [next(filter(known.__contains__, columns), "") for known in (PATH_NAMES, TEXTS)]
+            own = [next(filter(columns.__contains__, known), "") for known in (NAMES, TEXTS)]
             if not all(own):
                 if len(columns) != 2 or not _NUMBER.search(columns[0]):
                     raise InputError(
-                        f"{shown}: its first line has neither {FILE_COLUMN} and {TEXTS[0]} nor NAME#NUMBER"
+                        f"{shown}: its first line has neither {NAMES[0]} and {TEXTS[0]} nor NAME#NUMBER"
                     )
                 of_name[_NUMBER.sub("", columns[0])] = [columns[1]]
             name, text = map(columns.index, own) if all(own) else (0, 1)

@@ -207,7 +207,8 @@ tells of holes."""
 
 
 _ARCHIVES = ("tar", "tgz", "tar.gz", "zip")
-"""Members that hold files of their own, as in the tar of ImageNet."""
+"""Members that hold files of their own. Where one is a whole sample, as in the tar of ImageNet, the
+tar is none of samples."""
 
 
 class _Member(NamedTuple):
@@ -385,7 +386,12 @@ class TarSamples(Container):
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
-        key = self._members[0].key or ""
+        key, field = self._members[0].key or "", self._members[0].field
+        if len(self._members) == 1 and field in _ARCHIVES:
+            shown = printable(f"{key}.{field}")
+            raise refused(
+                "archive", f"its member {shown} is an archive; unpack this tar first (tar xf)"
+            )
         record: Record = {KEY: key}
         if self.reading.label == FOLDER:
             has_image = not self._joins_images or not IMAGES.isdisjoint(
@@ -462,7 +468,7 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
     plain = name.isascii() and ".." not in name and name[:1] != "/" and "\0" not in name
     if (
         plain
-        and field not in ("", KEY, *_ARCHIVES)
+        and field not in ("", KEY)
         and info.type in _FILES
         and names.keys() <= {"path", "size"}
     ):
@@ -487,10 +493,6 @@ def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rej
         )
     if not field or field == KEY:
         return refused("no-field", f"its member {shown} has no ending, which would name a field")
-    if field in _ARCHIVES:
-        return refused(
-            "archive", f"its member {shown} is an archive; unpack this tar first (tar xf)"
-        )
     return None
 
 

@@ -117,3 +117,11 @@ def test_what_json_says_beside_captions_is_named(out, source):
     found = {key: sample["captions"] for key, sample in samples(out).items()}
     assert (found["a.png"], found["b.png"]) == (["long", "other"], ["short"])
     assert "JSON files: left out: caption of 1 image, url of 2 images, score of 1 image" in said
+
+
+def test_the_usual_names_of_columns_come_before_others(tmp_path, out):
+    photos(tmp_path / "in", "a.png")
+    table = tmp_path / "all.csv"
+    table.write_text("text,image,comment,file_name,caption\nno,b.png,no,a.png,yes\n")
+    converted(tmp_path / "in", out, f"captions:{table}")
+    assert samples(out)["a.png"]["caption"] == "yes"

@@ -218,6 +218,8 @@ def test_archives_in_a_tar_are_rejects(tmp_path):
     found = read_bytes(tar([("n1.tar", b"1"), ("b.txt", b"2"), ("n2.tar.gz", b"3")]), tmp_path)
     assert errors(found) == [(1, "archive"), (3, "archive")]
     assert texts(found) == ["2"]
+    beside = read_bytes(tar([("a.txt", b"1"), ("a.zip", b"PK")]), tmp_path)
+    assert beside.rows == [{"__key__": "a", "txt": "1", "zip": b"PK"}]
 
 
 def test_two_members_of_one_field_are_a_reject(tmp_path):
