@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shardctl.cli.command import command, path_argument
-from shardctl.cli.options import options_of
+from shardctl.cli.options import options_of, typed
 from shardctl.cli.output import (
     Output,
     printing_to_stderr,
@@ -90,7 +90,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         view = ConversionView(dst, output)
         stack.callback(view.close)
         with printing_to_stderr():
-            result = convert_dataset(list(src), dst, given.pop("recipe"), view.listener(), **given)
+            result = convert_dataset(list(src), dst, listener=view.listener(), **typed(given))
     print_notices(result, output, view.printed)
     lines = lines_of_result(result, dst)
     if given["copy_rejects"]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from shardctl.cli.command import PATH, Decorator, Function
 from shardctl.cli.command import Option as CommandOption
@@ -57,6 +58,12 @@ def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options of a dataclass, of all that a command was given: arguments
     for the dataclass."""
     return {field.name: given[field.name] for field in dataclasses.fields(class_)}
+
+
+def typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options of the command that were typed; the others have their defaults."""
+    source_of = click.get_current_context().get_parameter_source
+    return {name: given[name] for name in given if source_of(name) is not ParameterSource.DEFAULT}
 
 
 def reading(type_: ValueType, default: Any = None) -> Callback:

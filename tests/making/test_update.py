@@ -952,6 +952,14 @@ def test_an_update_alone_takes_every_setting_of_the_dataset(tmp_path, out, monke
     assert follow(source, out, max_rejects="100%").changes.added == 1
 
 
+def test_a_default_that_is_given_counts_as_said(tmp_path, out, cli):
+    source = images(tmp_path / "in", "a/1.png", "b/2.png")
+    convert(source, out, labels="none")
+    refused = cli("convert", source, out, "--update", "--labels", "auto")
+    assert (refused.code, "labels: none → auto" in refused.err) == (3, True)
+    assert cli("convert", source, out, "--update", "--workers", 1).code == 0
+
+
 def test_labels_files_are_taken_from_the_folder_where_the_dataset_was_made(
     tmp_path, out, monkeypatch
 ):

@@ -43,7 +43,7 @@ def convert(
     """
     refuse_while_importing("convert")
     instance("listener", listener, Listener)
-    request = ConvertRequest.of(src, dst, recipe, options).following
+    request = ConvertRequest.of(src, dst, recipe, options)
     with progress_of(progress, listener) as shown, open_target(request.destination) as target:
         told = listener or ConversionProgress(shown, stays=True).listener()
         if request.options.part is not None:

@@ -66,8 +66,8 @@ SMALL_SHARD = 1 << 20
 class ConvertRequest:
     """The arguments of a conversion, checked: nothing of the sources is read, and they need not be
     there. `recipe` is as it was given: it may leave to the sources what they hold. `files` is the
-    folder of the files that the recipe of a dataset names. `alone` says that a dataset is brought
-    up to date with its own recipe and settings.
+    folder of the files that the recipe of a dataset names. `says` that they say what is to be
+    in the dataset; else an update takes what the dataset has.
 
     The dataset goes to `destination`, a URL or an absolute path.
     """
@@ -78,7 +78,7 @@ class ConvertRequest:
     options: Options
     split: SplitRule
     files: Path | None = None
-    alone: bool = False
+    says: bool = True
 
     @classmethod
     def of(
@@ -113,17 +113,13 @@ class ConvertRequest:
                     "this machine only"
                 )
             check_copies_folder(Path(chosen.copy_rejects), destination, roots)
-        return cls(tuple(roots), destination, given, chosen, split)
+        says = bool(given) or not options.keys().isdisjoint(OPTIONS.values())
+        return cls(tuple(roots), destination, given, chosen, split, says=says)
 
     @property
-    def following(self) -> ConvertRequest:
-        """The same, `alone` if it brings a dataset up to date and says nothing of what is to be in
-        it."""
-        options, nothing = self.options, Options()
-        says = self.recipe or any(
-            getattr(options, name) != getattr(nothing, name) for name in OPTIONS.values()
-        )
-        return replace(self, alone=(options.update or options.append) and not says)
+    def alone(self) -> bool:
+        """Whether a dataset is brought up to date with its own recipe and settings."""
+        return (self.options.update or self.options.append) and not self.says
 
     def as_made(self, target: Target) -> ConvertRequest:
         """Return the request with the recipe and the settings of the dataset at a target, if there

@@ -120,8 +120,8 @@ def snapshot(
     if stored and not wait:
         raise UsageError("wait=False needs a folder: a dataset on a store must be complete")
     moved_from = options.get("moved_from", ())
-    request = ConvertRequest.of(
-        source, dst, recipe, {**options, "update": bool(moved_from)}
+    request = replace(
+        ConvertRequest.of(source, dst, recipe, {**options, "update": bool(moved_from)}), says=True
     ).changed(update=False, moved_from=())
     there = request.destination
     log = ProgressLog(str(there), progress and listener is None)
