@@ -301,7 +301,7 @@ def _complain(message: str, code: int, arguments: list[str]) -> None:
     if code == UsageError.exit_code:
         from shardctl.cli.usage import of_keyboard
 
-        message += of_keyboard(arguments)
+        message += of_keyboard(message, arguments)
     if "--json" in arguments:
         click.echo(json.dumps({"error": message, "exit_code": code}))
         return

@@ -63,10 +63,11 @@ _SIGNS = dict(zip(map(ord, "“”‘’，：；＝（）　—–"), [*"\"\"''
 """Signs of other keyboards, and those that shardctl reads."""
 
 
-def of_keyboard(arguments: Sequence[str]) -> str:
-    """Return the end of a message about a command line with signs that another keyboard writes for
-    those that shardctl reads."""
-    typed = [each for each in arguments if each != each.translate(_SIGNS)]
+def of_keyboard(message: str, arguments: Sequence[str]) -> str:
+    """Return the end of a message that quotes signs of a command line which another keyboard writes
+    for those that shardctl reads."""
+    quoted = _SIGNS.keys() & set(map(ord, message))
+    typed = [each for each in arguments if quoted.intersection(map(ord, each))]
     return f"; with the signs of ASCII: {shlex.join(typed).translate(_SIGNS)}" if typed else ""
 
 
