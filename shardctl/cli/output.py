@@ -282,20 +282,11 @@ def shortened(value: Any, width: int = TEXT_WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-_NOT_PNG = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".pdf", ".html", ".svg")
-
-_NOT_HTML = (".png", *(ending for ending in _NOT_PNG if ending != ".html"), ".json", ".csv", ".md")
-"""Endings of other files than sheets, and than pages."""
-
-
 def check_outputs(html: str | None, images: str | None) -> None:
     """Raise StorageError if another file is where a sheet or a page is to go, UsageError for a name
     of another kind."""
     if images is not None:
-        if Path(images).suffix.lower() in _NOT_PNG or images.isdecimal():
-            raise UsageError(
-                f"--images {printable(images)}: the sheet is a PNG image; give a name that ends in .png"
-            )
+        _check_ending("--images", images, ".png")
         from shardctl.images.codecs.drawing import SHEET
 
         SHEET.check(Path(images))
@@ -306,13 +297,15 @@ def check_page(html: str | None) -> None:
     """Raise StorageError if a page cannot go to a place, UsageError for a name of another kind of
     file."""
     if html is not None:
-        if Path(html).suffix.lower() in _NOT_HTML:
-            raise UsageError(
-                f"--html {printable(html)}: the page is HTML; give a name that ends in .html"
-            )
+        _check_ending("--html", html, ".html", ".htm")
         from shardctl.inspection.pages.page import PAGE
 
         PAGE.check(Path(html))
+
+
+def _check_ending(option: str, path: str, *endings: str) -> None:
+    if not path.lower().endswith(endings):
+        raise UsageError(f"{option} {printable(path)}: give a name that ends in {endings[0]}")
 
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")

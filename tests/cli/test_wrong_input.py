@@ -220,8 +220,8 @@ WRONG = r"""
 2 | inspect ready --where 'label like "d%"' | for like write startswith(column, "text")
 2 | inspect ready --where 'label == null' | for null write None
 2 | inspect ready --shard 99 | ready: no shard '99'; it has
-2 | inspect ready --images x.jpg | the sheet is a PNG image; give a name that ends in .png
-2 | inspect ready --html x.png | the page is HTML; give a name that ends in .html
+2 | inspect ready --images x.jpg | give a name that ends in .png
+2 | inspect ready --html x.png | give a name that ends in .html
 2 | convert in out --step blurr | step 'blurr' is not known; `shardctl recipe steps` lists all
 2 | convert in out --step RandomCrop | did you mean random_crop?
 2 | convert in out --step ToTensor | is not known
