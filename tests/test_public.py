@@ -103,6 +103,7 @@ def test_a_type_checker_finds_wrong_arguments(tmp_path):
         (lambda: shardctl.convert([1] * 99, "out"), "shardctl.write takes samples; it is [1, 1"),
         (lambda: shardctl.convert("in", "out", transforms=[{}]), "such as 'module:function'"),
         (lambda: shardctl.verify(["out"]), "path must be a path or a URL; it has the type list"),
+        (lambda: shardctl.open("~/out"), "write Path('~/out').expanduser()"),
         (lambda: shardctl.open("out", split=["train", "val"]), "split is one name, or None"),
         (lambda: shardctl.open("out", cache_limit="lots"), "cache_limit: 'lots' is not a size"),
     ],

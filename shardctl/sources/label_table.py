@@ -61,8 +61,8 @@ LABELS_FILE_NAMES = tuple(
 )
 """Files that `--labels auto` looks for beside the inputs."""
 
-READ_AS = (*DELIMITED_SUFFIXES, ".parquet")
-"""The endings of labels files that are no JSON lines."""
+ENDINGS = (*DELIMITED_SUFFIXES, ".jsonl", ".ndjson", ".json", ".parquet")
+"""The endings of labels files."""
 
 ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
@@ -260,10 +260,12 @@ class _File:
         self.is_text = suffix != ".parquet"
         self.has_cells = suffix in DELIMITED_SUFFIXES
         self._reading = reading
-        self._form = find_format(suffix if suffix in READ_AS else ".jsonl", reading)
         with self._refusing():
             self._path = local_copy(file)
             self.digest = sha256_of(Path(self._path))
+            if suffix not in ENDINGS:
+                raise InputError(f"{self.shown}: labels files end in {', '.join(ENDINGS)}")
+            self._form = find_format(suffix, reading)
             size = Path(self._path).stat().st_size
             cuts = self._form.join([self._form.scan(self._path, 0, size, reading)], size) or []
             firsts = accumulate((cut.records for cut in cuts), initial=1)
@@ -349,9 +351,9 @@ def _file_column(schema: pa.Schema, key: str | None, shown: str) -> str:
     usual = next(filter(schema.names.__contains__, FILE_COLUMNS), FILE_COLUMN)
     column = None if mark else key or the_one(like, usual, several, "--key-field")
     if column is None:
-        held = ", ".join(map(printable, schema.names))
+        held = some(schema.names, 8)
         how = f"use --delimiter {mark}" if mark else f"use --key-field, or call one {FILE_COLUMN}"
-        raise InputError(f"{shown}: no column of file names; it has {held}; {how}")
+        raise InputError(f"{shown}: no column of file names; its columns are called {held}; {how}")
     _refuse_absent("--key-field", [column], schema.names, shown)
     if not pa.types.is_string(schema.field(column).type):
         raise InputError(

@@ -227,10 +227,11 @@ _MOST_NAMES = 10_000
 def near_path(path: Path) -> str:
     """Return the end of a message about a path that does not exist: "; did you mean photos?", or ""
     without a similar name."""
-    with contextlib.suppress(OSError, ValueError):
-        slashed = Path(str(path).replace("\\", "/"))  # as on Windows
-        if slashed.exists():
-            return f"; did you mean {printable(slashed)}?"
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no such user, a path with \0
+        # as on Windows, and what a shell expands
+        for other in (Path(str(path).replace("\\", "/")), path.expanduser()):
+            if other.exists():
+                return f"; did you mean {printable(other)}?"
         names = (entry.name for entry in islice(os.scandir(path.parent), _MOST_NAMES))
         stems = [
             name.removesuffix(path.suffix)

@@ -159,6 +159,10 @@ def for_python(function: F, name: str) -> F:
                     f"{each} must be a path or a URL; it has the type "
                     f"{type(given[each]).__name__}{hint}"
                 )
+            if str(given.get(each)).startswith("~"):
+                raise UsageError(
+                    f"{each}: Python expands no ~; write Path({given[each]!r}).expanduser()"
+                )
         try:
             result = checked(*arguments, **options)
         except ShardctlError as error:

@@ -254,6 +254,7 @@ WRONG = r"""
 2 | prune ready | prune needs a condition or keys: give --where, --key or --keys
 3 | convert in ready --resize 64 | ready: holds a dataset that differs in its inputs and recipe (resize
 3 | convert in out --labels lables.csv | (No such file or directory); did you mean labels.csv?
+3 | convert in out --labels x.log | x.log: labels files end in .csv, .tsv, .jsonl
 3 | convert in out --labels folders | did you mean folder?
 3 | convert in out --labels yolo:lines.jsonl | lines.jsonl: not a folder; give that of the labels
 3 | convert in out --labels coco | annotations are coco:FILE

@@ -518,7 +518,7 @@ def test_a_labels_file_that_changes_or_goes_between_its_two_readings_is_refused(
             r"no input for 1 of 3 rows \(ghost.png\): not there",
         ),
         ("filename,label\n0.png,a\n", r"no row for 1 of 2 inputs \(1.png\)"),
-        ("name,label\n0.png,a\n", "no column of file names; it has name, label"),
+        ("name,label\n0.png,a\n", "no column of file names; its columns are called name, label"),
         ("filename,label\n0.png,caf\xe9\n", "not UTF-8|UTF8"),
         ("\xff\xfef\0i\0l\0e\0", "recode it .*iconv"),
         ("filename,key\n0.png,a\n1.png,b\n", "the column 'key' is shardctl's own"),
@@ -553,12 +553,14 @@ def test_a_line_of_labels_with_half_a_character_is_named(tmp_path, out):
     [
         ("labels.csv", "filename,label\n0.png,1.0\n1.png,\n"),
         ("labels.jsonl", '{"filename": "0.png", "label": 1.0}\n{"filename": "1.png"}\n'),
+        ("a.json", '[{"filename": "0.png", "label": 1.0},\n {"filename": "1.png"}]'),
     ],
 )
 def test_labels_that_pandas_made_floats_are_whole_numbers(name, text, tmp_path, out):
     source = images(tmp_path / "in", 2)
-    (source / name).write_text(text)
-    convert(source, out)
+    labels = source / name
+    labels.write_text(text)
+    convert(source, out, labels=str(labels))
     assert [sample["label"] for sample in shardctl.open(out)] == [1, None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -53,16 +54,18 @@ def test_another_file_is_not_replaced(cli, here, photos, command, name):
 
 @pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
-    "command", ["inspect out --html {}", "bench out --html {}", "inspect out --images {}"]
+    "command",
+    ["inspect out --html {}.html", "bench out --html {}.html", "inspect out --images {}.png"],
 )
 def test_a_place_that_cannot_be_written_is_said_before_the_work(cli, here, monkeypatch, command):
-    (here / "folder").mkdir()
+    for name in ("folder.html", "folder.png"):
+        (here / name).mkdir()
     for work in ("benchmark.measure.bench", "inspection.pages.dataset.dataset_page"):
         monkeypatch.setattr(f"shardctl.{work}", lambda *_, **__: pytest.fail("it had begun"))
     for name, why in (("none/page", "No such file or directory"), ("folder", "Is a directory")):
         ran = cli(*command.format(name).split())
         assert (ran.code, ran.out) == (3, "")
-        assert f"{name}: cannot be written ({why})" in ran.err
+        assert re.search(rf"{name}\.\w+: cannot be written \({why}\)", ran.err)
 
 
 def test_a_page_and_a_sheet_of_before_are_replaced(cli, here):

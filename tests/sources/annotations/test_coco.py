@@ -383,6 +383,12 @@ def test_boxes_outside_are_counted_and_follow_the_rule(coco, out, rule, left, sa
     assert len(objects_of(out)["bbox"]) == left
 
 
+def test_boxes_that_are_shares_of_the_size_are_refused(coco):
+    with pytest.raises(InputError, match=r"coco\.json: all boxes are shares .*make them pixels"):
+        coco(box(1, (0, 0, 0.5, 1), 3), box(2, (0.25, 0.5, 0.5, 0.5), 7))
+    assert "2 objects" in coco(box(1, (0, 0, 0.5, 1), 3), box(2, (0.25, 0.5, 1.5, 0.5), 7))
+
+
 def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(
     coco, tmp_path, out, source
 ):

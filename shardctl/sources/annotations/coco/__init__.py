@@ -41,10 +41,12 @@ from shardctl.sources.annotations.objects import (
     OUTSIDE_PIXELS,
     POINTS,
     TableWriter,
+    are_shares,
     objects_type,
     odd_boxes,
     said_of_boxes,
     said_of_others_in,
+    why_shares,
 )
 from shardctl.sources.splits import split_word
 from shardctl.system.locations import name_of
@@ -99,7 +101,7 @@ def read(
     fields += [pa.field(CAPTIONS, pa.list_(pa.string()))] if captioning else []
     private = [pa.field(ANNOTATED, ANNOTATED_TYPE)] if marking else []
     writer = TableWriter(scratch / "coco.arrow", pa.schema([*fields, *private]))
-    outside = degenerate = 0
+    outside = degenerate = shares = with_boxes = 0
     for start in range(0, len(listed), IMAGES_AT_ONCE):
         rows = listed[start : start + IMAGES_AT_ONCE]
         columns = {IMAGE_ID: pa.array(ids[rows])}
@@ -114,6 +116,7 @@ def read(
             boxes = values["bbox"].flatten().to_numpy().reshape(-1, 4)
             odd = odd_boxes(boxes, sizes[of_object])
             outside, degenerate = outside + odd[0], degenerate + odd[1]
+            shares, with_boxes = shares + are_shares(boxes), with_boxes + bool(len(boxes))
             _check_points(values["keypoints"], of_object, role, faults)
             lists = [pa.ListArray.from_arrays(offsets, values[f.name]) for f in type_]
             columns[OBJECTS] = pa.StructArray.from_arrays(
@@ -129,6 +132,8 @@ def read(
                 offsets, values["caption"], mask=pa.array(~captioned[rows])
             )
         writer.write(columns[name] for name in writer.schema.names)
+    if shares and shares == with_boxes:
+        raise InputError(why_shares(some([file.shown for file in marking])))
     notices += said_of_boxes(outside, degenerate, rule)
     if len(listed) < len(inputs):
         missing = np.flatnonzero(ids == NO_ID)
