@@ -229,7 +229,7 @@ _SENTENCES = {
     # refusal: an option names a field, and the only one may be several
     "fields-in-one": "the records have no field {name}; they have {names}; add --delimiter {mark}",
     # refusal: --fields a=b, and there is a field a
-    "same-name-twice": "two fields of the records would be called {name}; rename one",
+    "same-name-twice": "two fields of the records would be called {name}; keep one with --fields",
     # refusal: --group names a field that has 3 and 3.0
     "groups-of-several-types": "the field {name} has values of several types; write groups with "
     "one type",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from unicodedata import normalize
 
 from shardctl.errors import UsageError
+from shardctl.system.arguments import ELSEWHERE
 
 
 def printable(what: object) -> str:
@@ -109,13 +110,15 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str], listing: str = "") -> str:
-    """Say that a word of shardctl is not known, which one is similar, and which there are.
+    """Say that a word of shardctl is not known, and what to write for that of another library, or
+    else which one is similar and which there are.
 
     `listing` is a command that prints all, where a message would be too long with them.
     """
     names = list(known)
     there = "there is" if len(names) == 1 else "there are"
-    instead = _instead(name, names, there, listing)
+    other = ELSEWHERE.get(str(name))
+    instead = f"; {other}" if other else _instead(name, names, there, listing)
     return f"{what} {_quoted(name)} is not known{instead}"
 
 
