@@ -30,6 +30,9 @@ _OF_OPTIONS = {
     "compress gzip zstd": ("--compression zstd",),
     "class label category filter query": ("--where 'label == \"NAME\"'",),
     "sample": ("--level quick",),
+    "from": ("--source SRC",),
+    "model": ("--consumer NAME",),
+    "duration time": ("--seconds N",),
     "batch": ("--batch-size N", "shards have --samples-per-shard N, and the loader makes batches"),
     "input inputs input-dir src source data": (
         "the first paths are the sources, without an option",
@@ -60,6 +63,7 @@ _OF_COMMANDS = {
     "dedup deduplicate": "`shardctl convert --duplicates exact`",
     "update sync refresh append": "`shardctl convert SRC DST --update`",
     "resize crop filter clean tokenize transform": "`shardctl convert` with its options for steps",
+    "snapshot mix": "shardctl.snapshot and shardctl.mix in Python",
     "merge join concat combine": "`shardctl convert A B OUT` of several sources, or shardctl.mix in "
     "Python",
     "create build make prepare process pack write ingest run": "`shardctl convert`",

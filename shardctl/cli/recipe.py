@@ -12,13 +12,14 @@ import click
 
 from shardctl.cli.command import Group, option, path_argument
 from shardctl.cli.output import Output, output_options, print_json, warn
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.format.names import Json
+from shardctl.system.files import exists
 from shardctl.system.machine import quick_imports
 from shardctl.system.options import declared_in
 from shardctl.system.packages import look_in_current_folder
 from shardctl.system.report import table_lines
-from shardctl.system.text import counted, printable
+from shardctl.system.text import counted, did_you_mean, printable
 from shardctl.transforms.recipe_files.ready import MARK, ready_recipes, ready_text
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def show(dst: str, output: Output) -> None:
     with quick_imports():
         from shardctl.transforms.recipe_files.reading import show_recipe
 
+    if not exists(Path(dst)) and (meant := did_you_mean(dst, ready_recipes())):
+        raise InputError(f"{printable(dst)}: no such dataset{meant}")
     found = show_recipe(Path(dst))
     if output.as_json:
         print_json(found)

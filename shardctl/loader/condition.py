@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError, first_line
 from shardctl.format.arrays import is_list, is_number, is_text
-from shardctl.system.text import did_you_mean, lacks, printable, similar
+from shardctl.system.text import lacks, printable, similar
 
 _COMPARE: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], type[ast.cmpop], int, bool]] = {
     ast.Eq: (operator.eq, ast.Eq, 0, False),
@@ -69,6 +69,7 @@ _IN_PYTHON = {
     "null": "None",
     "true": "True",
     "false": "False",
+    "class": "label",
     "like": 'startswith(column, "text") or contains(column, "text")',
 }
 """How what other languages have is written here."""
@@ -106,8 +107,9 @@ def parse_condition(
         reason = "it is nested too deep" if deep else said
         if re.search("[^<>=!]=[^=]", text):
             reason = "compare with =="
-        if (other := re.search(r"&&|\|\||!(?!=)|\blike\b", text, re.IGNORECASE)) is not None:
-            reason = f"for {other[0]} write {_IN_PYTHON[other[0].lower()]}"
+        if other := re.search(r"&&|\|\||!(?!=)|\b(like|LIKE|class|AND|OR|NOT)\b", text):
+            word = other[0].lower()
+            reason = f"for {other[0]} write {_IN_PYTHON.get(word, word)}"
         raise UsageError(
             f"{option} {quoted(text)} is not a condition ({reason}); one is: label == 3 and "
             "width > 500"
@@ -302,9 +304,7 @@ class _Reader:
         classes = self._classes.get(beside.id) if isinstance(beside, ast.Name) else None
         if classes and isinstance(value, str):
             if value not in classes:
-                raise UsageError(
-                    f"{self._where}: no class {value!r}{did_you_mean(value, classes, 2)}"
-                )
+                raise UsageError(f"{self._where}: {lacks('class', value, classes)}")
             return classes.index(value)
         return value
 

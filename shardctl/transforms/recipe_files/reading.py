@@ -22,10 +22,10 @@ from shardctl.sources.format_table import Subject
 from shardctl.system.files import near_path, read_named
 from shardctl.system.folders import LocalFolder
 from shardctl.system.options import without_effect
-from shardctl.system.text import printable, quoted
+from shardctl.system.text import did_you_mean, printable, quoted
 from shardctl.transforms.base import EVERYTHING, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.recipe import KEYS, Recipe
-from shardctl.transforms.recipe_files.ready import recipe_file
+from shardctl.transforms.recipe_files.ready import ready_recipes, recipe_file
 from shardctl.transforms.settings import Json, SettingError, each_of, first_line
 from shardctl.transforms.table import definitions
 
@@ -166,7 +166,8 @@ class RecipeFile:
             text = data.decode("utf-8-sig")
             return cls(shown, text, tomllib.loads(text))
         except FileNotFoundError:
-            near = near_path(path) or "; `shardctl recipe list` lists those that are ready"
+            near = near_path(path) or did_you_mean(shown, ready_recipes())
+            near = near or "; `shardctl recipe list` lists those that are ready"
             raise InputError(f"{shown}: no such recipe file{near}") from None
         except OSError as error:
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
