@@ -17,7 +17,7 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -39,7 +39,7 @@ from shardctl.loader.dataset import Dataset
 from shardctl.loader.loader import Loader as BatchLoader
 from shardctl.loader.mix import Mix
 from shardctl.system.arguments import ELSEWHERE, whole_number
-from shardctl.system.python_names import named_arguments, not_in_module
+from shardctl.system.python_names import named_arguments, no_attribute, not_in_module
 
 
 def __getattr__(name: str) -> Any:
@@ -51,8 +51,13 @@ def tensors(batch: Batch, tokens: Collection[str] = ()) -> dict[str, Any]:
     arrays are copied. The fields `tokens` become int64: `torch.nn.Embedding` takes no uint16 and no
     uint32.
 
-    Raises DatasetError if a shard is truncated meanwhile.
+    Raises UsageError if it is no dict, DatasetError if a shard is truncated meanwhile.
     """
+    if not isinstance(batch, dict):
+        raise UsageError(
+            f"batches are dicts; the function of map returned a {type(batch).__name__}: return a "
+            "dict, and take its fields in your loop"
+        )
     own = without_views(batch)
     own |= {name: _as_int64(own[name]) for name in tokens if name in own}
     return {
@@ -406,6 +411,9 @@ class Loader:
     Tokens are int64, unless `dtype` of the loader says another type. The other methods (len,
     state_dict, set_epoch, stats) work like those in the shardctl loader.
     """
+
+    if not TYPE_CHECKING:  # type checkers say themselves what is not there
+        __getattr__ = no_attribute
 
     @named_arguments(
         "shardctl.torch.Loader",

@@ -139,7 +139,7 @@ class Recipe(RecipeKeys):
         what = f"{cls.what} {key!r} is not known"
         if key in TRANSFORMS:
             of = " of text" if ".text." in TRANSFORMS[key].__module__ else ""
-            return f'{what}; it is a step{of}: write [[transform]] and below it name = "{key}"'
+            return f'{what}; it is a step{of}: write [[transform]] and below it name = "{key}", in Python {{"transform": [{{"name": "{key}"}}]}}'
         if key in ("steps", "transforms"):
             return f"{what}; write [[transform]] for each step"
         if key in STEP_OPTIONS:

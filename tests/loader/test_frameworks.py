@@ -120,6 +120,7 @@ class TestTorch:
             (lambda: adapter.Loader(ds, batch_size=8), r"Loader\(ds.loader\(batch_size=…\)\)"),
             (lambda: adapter.Loader(ds.loader(8), pin_memory=True), 'device="cuda"'),
             (lambda: adapter.IterableDataset(ds.loader(8)), "takes no Loader; write"),
+            (lambda: next(iter(adapter.Loader(ds.loader(8).map(list)))), "map returned a list"),
         ):
             with pytest.raises(UsageError, match=answer):
                 make()
