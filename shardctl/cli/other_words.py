@@ -50,7 +50,10 @@ _OF_OPTIONS = {
         "give a SRC with fewer inputs",
     ),
     "format to type output-format": ("--to FORM", "--json"),
-    "output out o output-dir": ("--save DIR", "the last path is where the result goes"),
+    "output out o output-dir dst destination": (
+        "--save DIR",
+        "the last path is where the result goes",
+    ),
     "force yes y replace": ("--overwrite", "shardctl never asks"),
     "fast quick deep thorough": ("--level quick|full|deep",),
     "fix repair": ("see `shardctl repair DST`",),

@@ -218,6 +218,7 @@ WRONG = r"""
 2 | inspect ready --where 'label == '"'"'dune'"'"'' | no class 'dune'; did you mean dunes?
 2 | inspect ready --where 'label.startswith("du")' | write functions as in startswith(label, 'du')
 2 | inspect ready --where 'label like "d%"' | for like write startswith(column, "text")
+2 | inspect ready --where 'class == 3' | for class write label
 2 | inspect ready --where 'label == null' | for null write None
 2 | inspect ready --shard 99 | ready: no shard '99'; it has
 2 | inspect ready --images x.jpg | give a name that ends in .png
@@ -237,8 +238,11 @@ WRONG = r"""
 3 | convert in out --recipe quote.toml | quote.toml: no such recipe file; did you mean quotes.toml?
 2 | recipe steps hflop | did you mean hflip?
 3 | recipe show full | full: not a dataset
+3 | recipe show imagenet | imagenet: no such dataset; did you mean @imagenet?
 3 | convert photos.zip out | unpack archives first
-3 | convert ready out | is a dataset of shardctl already
+3 | convert ready out --resize 9 | is a dataset of shardctl already
+2 | bench ready --model resnet50 | use --consumer NAME
+2 | convert in out --step 'normalize mean=0.5' | ds.loader(256, normalize=
 3 | convert line.jsonl out | line.jsonl: no such file or folder; did you mean lines.jsonl?
 2 | convert s3:bucket/photos out | s3:bucket/photos: is not a URL; write s3://bucket/photos
 2 | convert https://example.com/a.jsonl out | download or copy all else to a folder
@@ -274,7 +278,7 @@ WRONG = r"""
 2 | convert in out --rezise 3 | did you mean --resize?
 2 | -v convert in out | there is no option -v; options stand behind
 2 | --quiet convert in out | options stand behind the name of a command
-3 | convert lines.jsonl out --recipe imagenet | no such recipe file
+3 | convert lines.jsonl out --recipe imagenet | no such recipe file; did you mean @imagenet?
 2 | inspect out --kye x | did you mean --key?
 2 | bench out --seconds 1m | '1m' is not a number
 2 | help convrt | did you mean convert

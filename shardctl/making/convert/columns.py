@@ -67,6 +67,8 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
         )
     if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
         return fields
+    if {"images", "annotations"}.issubset(fields.names):
+        listing.note("coco-as-records")
     fields = mark_columns(fields, None)
     kept = marked_columns(fields, KEPT)
     if kept:

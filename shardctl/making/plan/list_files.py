@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.format.arrays import Array, Bools, Numbers, column_of, numbers_of, table_rows
-from shardctl.format.names import MANIFEST
 from shardctl.format.tables import FILE_FIELDS
 from shardctl.making.notices import notice
 from shardctl.making.plan.listing import LabelRule, Listing
@@ -442,8 +441,6 @@ def why_nothing(roots: Sequence[SourceRoot], kind: str, ignored: Counter[str]) -
     shown, is_file = some([root.text for root in roots]), len(roots) == 1 and not roots[0].is_folder
     if not ignored:
         return notice("no-records" if is_file else "no-files", sources=shown)
-    if any(not each.is_stored and (Path(each.text) / MANIFEST).exists() for each in roots):
-        return notice("a-dataset-already", sources=shown)
     held = ", ".join(f"{count:,} {printable(suffix)}" for suffix, count in ignored.most_common(4))
     among = "" if is_file else f" among its {counted(ignored.total(), 'file')} ({held})"
     suffix, which = ignored.most_common(1)[0][0], "no-inputs"

@@ -83,7 +83,9 @@ class JsonParts:
             HashingReader(opened) as self._raw,
         ):
             if not self._mark("{"):
-                raise self._wrong("it is not a JSON object, which begins with {")
+                raise self._wrong(
+                    "it is not a JSON object, which begins with {; a list of results has no images"
+                )
             for _ in self._items("}"):
                 name = self._value("a name")
                 if not isinstance(name, str) or not self._mark(":"):

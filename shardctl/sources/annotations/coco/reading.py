@@ -146,7 +146,9 @@ def read_file(opened: str, scratch: Path) -> CocoFile:
         elif part.name == "categories":
             file.categories += part.elements
     if missing := [name for name in ("images", "annotations") if name not in seen]:
-        raise InputError(f"{file.shown}: it has no {' and no '.join(missing)}, as a COCO file has")
+        raise InputError(
+            f"{file.shown}: it has no {' and no '.join(missing)}, as a COCO file has; --labels none leaves it out"
+        )
     file.images, file.sizes = np.concatenate(ids), np.concatenate(sizes)
     file.names = pa.chunked_array(names, pa.large_string())
     file.digest, file.objects = parts.sha256, Rows(objects.finish())
