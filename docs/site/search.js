@@ -46,7 +46,8 @@ function start({ config, items }) {
     if (isPage) titles[path] = normal(`${page} ${item.title}`);
     const plain = item.title.replace(/<[^>]*>/g, "");
     const weight = table.weights[page] ?? table.weights[path.split("/")[0]] ?? 1;
-    return { id, item, path, isPage, weight, chinese: page.endsWith(".zh"), name: isPage ? normal(page) : plain.toLowerCase(),
+    const ofHeading = table.weights[item.location.split("#")[1]] ?? 1;
+    return { id, item, path, isPage, weight: weight * ofHeading, chinese: page.endsWith(".zh"), name: isPage ? normal(page) : plain.toLowerCase(),
       text: normal(item.text), heading: normal(item.title) };
   });
   for (const each of sections) each.title = titles[each.path] ?? " ";

@@ -1,7 +1,7 @@
 """Sections of pages: by the names of their headings, and by words.
 
-docs/words.json has the words that stand for others, and how much pages count, here and for the
-search of the site (docs/site/search.js).
+docs/words.json has the words that stand for others, and how much pages count. The search of the
+site reads it, too (docs/site/search.js).
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def search(asked: str) -> list[Section]:
         )
         scores = []
         for rank, number in ranks:  # the best rank is the lowest: they are below 0
-            page, folder = every[number].page, every[number].folder
+            page, folder, weights = every[number].page, every[number].folder, table["weights"]
             # Chinese pages say the same of an English word as the English ones
             if folder != "zh" or not asked.isascii():
-                weights = table["weights"]
-                scores.append((rank * weights.get(page, weights.get(folder, 1)), number))
+                weight = weights.get(page, weights.get(folder, 1))
+                scores.append((rank * weight * weights.get(every[number].anchor, 1), number))
         for _, number in sorted(scores):
             found.setdefault(every[number].page, every[number])
     return list(found.values())

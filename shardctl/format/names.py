@@ -117,10 +117,6 @@ def job_of_generation(folder: str) -> str:
     return found[1] if found else ""
 
 
-FOLDER = "folder"
-"""The setting, of a dataset with labels files or annotations of relative paths, that says from which
-folder they start."""
-
 PLANNED = "planned_shards"
 """The setting, of a dataset that leaves out shards without samples, that says how many shards each
 split was divided into."""

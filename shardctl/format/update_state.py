@@ -162,21 +162,25 @@ class UpdateState:
     """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
 
     def __init__(self, folder: Folder, facts: FileFacts | None) -> None:
-        self._why = f"{folder.shown()}: its update.arrows"
+        self._shown = folder.shown()
         found = folder.stat(UPDATE)
         if facts is None or found is None or found.kind not in ("file", "link"):
-            raise DatasetError(f"{self._why} is missing")
+            raise DatasetError(f"{self._shown}: its update.arrows is missing")
         try:
             if hash_file(folder, UPDATE) != facts.sha256:
-                raise DatasetError(f"{self._why} is damaged")
+                raise DatasetError(f"{self._shown}: its update.arrows is damaged")
             with pa.memory_map(str(folder.path(UPDATE))) as file:
                 self.files: pa.Table = pa.ipc.open_stream(file).read_all()
                 self._counts: pa.Table = pa.ipc.open_stream(file).read_all()
                 pruned: pa.Table = pa.ipc.open_stream(file).read_all()
         except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"{self._why} cannot be read ({error})") from error
+            raise DatasetError(
+                f"{self._shown}: its update.arrows cannot be read ({error})"
+            ) from error
         if self.files.schema != FILE_STATES_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
-            raise DatasetError(f"{self._why} is of another version of shardctl")
+            raise DatasetError(
+                f"{self._shown}: its update.arrows is of another version of shardctl"
+            )
         self.pruned: Pruned = {
             (row["source"], row["record"]): tuple(unit) if (unit := row.get("unit")) else None
             for row in pruned.to_pylist()

@@ -10,8 +10,6 @@ _SENTENCES = {
     # images are changed, and nobody said how they are to be stored
     "encoded-again": "stored as {store}, which loses a little of each image; --store png or raw keeps "
     "the pixels",
-    # refusal: --update alone, and labels files of relative paths
-    "labels-from-elsewhere": "{dataset}: its labels are {paths}, as seen from {where}",
     # the number of samples of a shard was meant, perhaps
     "small-shards": "shards of {size}: --shard-size is in bytes, and --samples-per-shard counts "
     "samples",

@@ -110,8 +110,8 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str], listing: str = "") -> str:
-    """Say that a word of shardctl is not known, and what to write for that of another library, or
-    else which one is similar and which there are.
+    """Say that a word is not known, and what to write: for a word of another library, ours; else
+    which one is similar, and which there are.
 
     `listing` is a command that prints all, where a message would be too long with them.
     """

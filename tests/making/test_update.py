@@ -960,7 +960,7 @@ def test_a_default_that_is_given_counts_as_said(tmp_path, out, cli):
     assert cli("convert", source, out, "--update", "--workers", 1).code == 0
 
 
-def test_labels_files_are_taken_from_the_folder_where_the_dataset_was_made(
+def test_labels_files_are_those_of_the_dataset_wherever_the_command_runs(
     tmp_path, out, monkeypatch
 ):
     source, other = images(tmp_path / "in", "1.png", "2.png"), tmp_path / "other"
@@ -970,10 +970,21 @@ def test_labels_files_are_taken_from_the_folder_where_the_dataset_was_made(
     monkeypatch.chdir(tmp_path)
     convert(source, out, labels="labels.csv")
     monkeypatch.chdir(other)
-    with pytest.raises(DatasetError, match=f"as seen from the folder {tmp_path}; run this there"):
-        follow(source, out)
-    monkeypatch.chdir(tmp_path)
     assert follow(source, out).status == "up-to-date"
+    other_labels = convert(source, out, update=True, labels="labels.csv")
+    assert other_labels.status == "updated"
+    assert shardctl.open(out)[0]["label"] == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"labels": "new/labels.csv", "samples_per_shard": 6}])
+def test_labels_files_within_a_source_that_moved_have_moved(tmp_path, out, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    source = images(tmp_path / "old", "1.png", "2.png")
+    (source / "labels.csv").write_text("file_name,label\n1.png,a\n2.png,b\n")
+    convert(source, out, labels="old/labels.csv")
+    source.rename("new")
+    assert follow("new", out, moved_from=["old"], **given).status == "updated"
+    assert shardctl.open(out).classes == ("a", "b")
 
 
 def test_a_column_of_a_followed_dataset_does_not_become_its_labels(tmp_path, out):

@@ -14,7 +14,7 @@ from typing import Any
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, FOLDER, STAGING, UPDATE, Json
+from shardctl.format.names import FILES, STAGING, UPDATE, Json
 from shardctl.format.tables import is_written
 from shardctl.format.update_state import UpdateState
 from shardctl.images.codecs import backend
@@ -53,7 +53,7 @@ from shardctl.sources.walked import Walked, walk_sources
 from shardctl.system.folders import LocalFolder
 from shardctl.system.locations import is_url
 from shardctl.system.stores import refuse_half_url
-from shardctl.system.text import format_bytes, printable, some
+from shardctl.system.text import format_bytes, printable
 from shardctl.transforms.base import GroupTransform
 from shardctl.transforms.recipe import Recipe
 from shardctl.transforms.recipe_files.reading import OPTIONS, options_of
@@ -123,37 +123,23 @@ class ConvertRequest:
 
     def as_made(self, target: Target) -> ConvertRequest:
         """Return the request with the recipe and the settings of the dataset at a target, if there
-        is one that was converted. Raises DatasetError if its labels are named from another
-        folder."""
+        is one that was converted. Labels within a source that was moved are moved, too."""
         manifest = target.manifest()
         if manifest is None or is_written(manifest.settings):
             return self
-        settings, shown = manifest.settings, target.folder.shown()
+        settings = manifest.settings
         options = replace(self.options, **options_of(settings))
         if "classes" in settings and options.classes is None:
             options = replace(options, classes=str(self.destination))
-        made = replace(self, recipe=manifest.recipe, options=options)
-        if (paths := made.relative_labels) and settings.get(FOLDER) != str(Path.cwd()):
-            there = settings.get(FOLDER)
-            where = (
-                f"the folder {printable(str(there))}; run this there"
-                if there
-                else "the folder where it was made; give all options again"
-            )
-            raise DatasetError(
-                notice("labels-from-elsewhere", dataset=shown, paths=some(paths), where=where)
-            )
+        given = settings["labels"]
+        labels = [given] if isinstance(given, str) else given
+        for old, new in zip(options.moved_from, self.roots, strict=False):
+            there, here = (f"{each.recorded}/" for each in (SourceRoot.of(old), new))
+            labels = [each.replace(there, here) for each in labels]
         target.fetch_files(manifest.own_files)
         files = dataset_of(manifest, target.folder).path(FILES).parent
-        return replace(made, split=SplitRule.parse(options.split), files=files)
-
-    @property
-    def relative_labels(self) -> list[str]:
-        """The relative paths of labels files and annotations."""
-        paths = [*self.labels.files, *(each.path for each in self.labels.annotations)]
-        return [
-            path for path in paths if path and not is_url(path) and not Path(path).is_absolute()
-        ]
+        split, made = SplitRule.parse(options.split), replace(options, labels=labels)
+        return replace(self, recipe=manifest.recipe, options=made, split=split, files=files)
 
     def changed(self, **options: Any) -> ConvertRequest:
         """Return the same with other options."""
@@ -192,8 +178,7 @@ class ConvertRequest:
             "shard_size": self.options.shard_size,
             "samples_per_shard": self.options.samples_per_shard,
         }
-        folder = {FOLDER: str(Path.cwd())} if self.relative_labels else {}
-        return {**self.rules(recipe).record(), **sizes, **folder}
+        return {**self.rules(recipe).record(), **sizes}
 
 
 @dataclass

@@ -17,7 +17,7 @@ from shardctl.errors import DatasetError, InputError
 from shardctl.format.arrays import numbers_of
 from shardctl.format.dataset_folder import dataset_of
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, FOLDER, PLANNED, UPDATE, Json
+from shardctl.format.names import FILES, PLANNED, UPDATE, Json
 from shardctl.format.tables import open_checked_table
 from shardctl.format.update_state import UpdateState
 from shardctl.making.convert.conversion import Inputs
@@ -29,6 +29,7 @@ from shardctl.making.plan.fingerprint import (
     differing_parts,
     fingerprint,
     version_changes,
+    without_folders,
 )
 from shardctl.sources.files import SourceRoot
 from shardctl.system.text import printable
@@ -194,11 +195,10 @@ def without_planned(settings: Json) -> Json:
 def between_settings(there: Manifest, inputs: Inputs) -> list[Difference]:
     """Return the settings that differ between a dataset and a conversion: those of its recipe, and
     the others."""
-    before, now = without_planned(there.settings), inputs.settings
-    alike = {FOLDER: now.get(FOLDER)}  # it is where the labels are named from
+    before, now = map(without_folders, (without_planned(there.settings), inputs.settings))
     return [
         *_between("recipe", there.recipe, inputs.recipe.to_json()),
-        *_between("settings", before | alike, now | alike),
+        *_between("settings", before, now),
     ]
 
 

@@ -15,7 +15,7 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.format.arrays import Bools, Numbers
 from shardctl.format.counts import Counts, JpegRecord, add_counts, joined
 from shardctl.format.manifest import Manifest
-from shardctl.format.names import FILES, FOLDER, MANIFEST, PLANNED, REJECTS, Json
+from shardctl.format.names import FILES, MANIFEST, PLANNED, REJECTS, Json
 from shardctl.format.tables import (
     UNIT_FIELDS,
     Making,
@@ -33,7 +33,7 @@ from shardctl.making.convert.conversion import Inputs
 from shardctl.making.convert.previous import PreviousDataset
 from shardctl.making.convert.rejects import still_pruned
 from shardctl.making.notices import notice
-from shardctl.making.plan.fingerprint import VERSIONS
+from shardctl.making.plan.fingerprint import VERSIONS, without_folders
 from shardctl.making.plan.labels import JOB_ONLY
 from shardctl.making.plan.plan import NOT_KEPT
 from shardctl.making.shards.job import DatasetJob
@@ -121,9 +121,7 @@ def write_generation(
         return found
 
     new, states = new_generation(target, job.id), marked(job.files, job.beside, job.label_states)
-    # the tables have the same bytes wherever the command ran
-    kept = {name: settings[name] for name in settings if name != FOLDER}
-    facts = join_markers(of_dataset, new, kept, done, lines, None, True, states, pruned)
+    facts = join_markers(of_dataset, new, settings, done, lines, None, True, states, pruned)
     made = new_manifest(
         of_dataset.layout,
         of_dataset.recipe.to_json(),
@@ -344,10 +342,10 @@ def _making(job: DatasetJob, fields: Json, settings: Json) -> Making:
     """Return how a dataset is made, as shards.arrow records it: nothing that differs between
     machines.
 
-    A labels file has its name alone, and versions are left out: others may well write the same
+    Labels files have their names alone, and versions are left out: others may well write the same
     bytes.
     """
-    settings = {**settings, "labels": Path(str(settings["labels"])).name}
+    settings = without_folders(settings)
     parts = dict(job.parts)
     for name in ("inputs", "settings", VERSIONS):
         parts.pop(name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.format.names import FOLDER, Json
+from shardctl.format.names import Json
 from shardctl.format.shard import SHARD_VERSION
 from shardctl.images.codecs import backend
 from shardctl.making.plan.listing import Listing
@@ -37,10 +38,24 @@ def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     return {
         "recipe": _digest(recipe.to_json()),
-        "settings": _digest({name: settings[name] for name in settings if name != FOLDER}),
+        "settings": _digest(without_folders(settings)),
         "code": _digest({"custom": custom, "format_version": SHARD_VERSION}),
         VERSIONS: ", ".join(_versions(recipe)),
     }
+
+
+def without_folders(settings: Json) -> Json:
+    """Return settings with the names of labels files and annotations, whose folder may be another
+    one: their content counts."""
+    return {
+        name: _names_alone(value) if name == "labels" else value for name, value in settings.items()
+    }
+
+
+def _names_alone(labels: str | list[str]) -> str | list[str]:
+    if isinstance(labels, str):
+        return re.sub(r"[^:]*/", "", labels)  # coco:a/b.json is coco:b.json
+    return [str(_names_alone(each)) for each in labels]
 
 
 def labels_digest(files: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,9 +92,14 @@ class LabelRule:
         )
 
     def record(self) -> str | list[str]:
-        """Return what `parse` reads, as plain data."""
-        texts = [*(self.files or (self.mode,)), *map(str, self.annotations)]
+        """Return what `parse` reads, as plain data, with absolute paths."""
+        files = [SourceRoot(file).recorded for file in self.files]
+        texts = [*(files or [self.mode]), *map(str, map(_recorded, self.annotations))]
         return texts if len(texts) > 1 else texts[0]
+
+
+def _recorded(source: Source) -> Source:
+    return replace(source, path=SourceRoot(source.path).recorded) if source.path else source
 
 
 class Group(NamedTuple):

@@ -422,8 +422,8 @@ OPTIONS = {
         "samples_per_shard".split()
     },
 }
-"""Options of `convert` beside the recipe that say what is in a dataset, by the settings of a
-manifest that have their values. `classes` is another: a manifest has its digest."""
+"""Options of `convert` that say what is in a dataset and are not of its recipe, by the settings of
+its manifest. `classes` is another one, of which a manifest has the digest."""
 
 
 def options_of(settings: Json) -> Json:
