@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 
 import click
@@ -132,7 +133,7 @@ def _show(record: dict[str, str], text: str, output: Output) -> None:
     if output.as_json:
         print_json(record)
     else:
-        click.echo_via_pager(text.rstrip())
+        click.echo_via_pager(re.sub(r"(?m)^<!--.*-->\n", "", text).rstrip())
 
 
 def _show_topics(output: Output) -> None:

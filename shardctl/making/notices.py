@@ -24,6 +24,9 @@ _SENTENCES = {
     "no-files": "{sources}: holds no files, or only empty ones; nothing to convert",
     # refusal: the source is an empty file
     "no-records": "{sources}: has no records; nothing to convert",
+    # refusal: a labels file is given as the source too
+    "labels-as-source": "{files}: a labels file, and the only source; give the folder of the images "
+    "as the source, or leave out --labels",
     # refusal: the source is a dataset
     "a-dataset-already": "{sources}: is a dataset of shardctl already (`shardctl inspect` shows "
     "it); to make it again, give its sources",

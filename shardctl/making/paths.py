@@ -59,7 +59,7 @@ def check_sources(
                     why = "; stdin is not read: save it to a file"
                 if any(map(os.path.exists, root.text.split(",")[:-1])):
                     why = "; write several sources with spaces between them"
-                if not {"*", "?", "["}.isdisjoint(root.text):
+                if not {"*", "?", "[", "{"}.isdisjoint(root.text):
                     why = "; shardctl expands no patterns: give a folder, or leave out the quotes"
                 raise InputError(f"{shown}: no such file or folder{why}")
             if not path.is_dir() and not path.is_file():

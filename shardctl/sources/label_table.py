@@ -422,7 +422,10 @@ def _encode_label(
         return (
             table,
             None,
-            ["no column is called label: there are no labels; --label-field names one"],
+            [
+                "no column is called label: there are no labels; --label-field names one of "
+                + some(table.column_names)
+            ],
         )
     import pyarrow.compute as pc
 

@@ -543,7 +543,8 @@ class Recipe(RecipeKeys):
         before, (step, *after) = self.transform[:place], self.transform[place:]
         images = isinstance(step, ImageTransform | Filter)
         if images and self.kind not in (UNDECIDED, "image"):
-            yield f"{step.name} is for images, and these inputs are {self.kind}"
+            these = f"these inputs are {self.kind}; --kind image reads those that tables name"
+            yield f"{step.name} is for images, and {these}"
         if images and self.kind == UNDECIDED and self.batch_transforms:
             yield f"{step.name} is for images, and {self.batch_transforms[0].name} for text"
         if isinstance(step, ImageTransform):

@@ -87,10 +87,14 @@ ASKED = [
     ("updating", "update faq"),
     ("exit code 1 in CI", "faq exit-codes"),
     ("MinIO", "faq stores s3-and-slurm"),
-    ("multi gpu", "ddp"),
+    ("multi gpu", "faq ddp"),
     ("wandb", "faq metrics"),
     ("shuffle and packing", "faq packing"),
     ("stratified split", "splits-without-leaks faq"),
+    ("train during conversion", "faq"),
+    ("pytorch", "faq loader"),
+    ("remove person", "remove-a-person"),
+    ("Windows support", "faq install"),
     ("打乱", "faq.zh order-of-samples"),
     ("中文", "chinese-text chinese-text.zh"),
 ]
@@ -106,6 +110,10 @@ def test_a_word_that_stands_for_others_leads_to_a_page():
     table = json.loads((documents() / "words.json").read_text(encoding="utf-8"))
     lost = [words for words in table["stand_for"] if not search(words)]
     assert lost == []
+
+
+def test_a_question_is_no_message(cli):
+    assert "faq#why-is-a-class-missing" in cli("help", "What if a class is missing in a split").out
 
 
 def test_words_that_no_section_has_together_find_those_that_have_most():

@@ -259,6 +259,9 @@ WRONG = r"""
 3 | convert in ready --resize 64 | ready: holds a dataset that differs in its inputs and recipe (resize
 3 | convert in out --labels lables.csv | (No such file or directory); did you mean labels.csv?
 3 | convert in out --labels x.log | x.log: labels files end in .csv, .tsv, .jsonl
+3 | convert semicolons.csv out --labels semicolons.csv | a labels file, and the only source
+2 | convert other.jsonl out --resize 9 | these inputs are text; --kind image reads those that tables name
+3 | convert 't-{0..9}.tar' out | shardctl expands no patterns
 3 | convert in out --labels folders | did you mean folder?
 3 | convert in out --labels yolo:lines.jsonl | lines.jsonl: not a folder; give that of the labels
 3 | convert in out --labels coco | annotations are coco:FILE

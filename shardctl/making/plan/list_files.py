@@ -231,6 +231,8 @@ def check_listing(listing: Listing, walked: Walked, reading: Reading, rule: Labe
         if reading.format:
             sources = some([root.text for root in walked.roots])
             raise InputError(notice("none-of-the-format", sources=sources, format=reading.format))
+        if {resolved(root.text) for root in walked.roots} <= {*map(resolved, rule.files)}:
+            raise InputError(notice("labels-as-source", files=some(rule.files)))
         raise InputError(why_nothing(walked.roots, wanted_kind, listing.ignored))
     for number in idle_roots(len(walked.roots), numbers_of(listing.table["root"])):
         _refuse_without_inputs(walked, number, rule, wanted_kind)
