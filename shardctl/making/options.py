@@ -169,7 +169,7 @@ class Options:
     labels: str | Path | Sequence[str | Path] = option(
         Paths(),
         "auto",
-        "Where labels come from. folder: each file's folder. A CSV or JSONL file: its row for "
+        "Where labels come from. folder: each file's folder. A CSV, JSON or JSONL file: its row for "
         "each file. none: no labels. auto, the default: metadata.csv, .jsonl or .parquet, "
         "labels.csv or .jsonl beside the inputs, else the field label of JSONL lines, else the "
         "folders if there are several (`shardctl help labels`). Annotations of images, any "

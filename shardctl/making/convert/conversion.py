@@ -41,7 +41,7 @@ from shardctl.making.plan.list_files import (
     read_labels,
     refuse_repeated,
 )
-from shardctl.making.plan.listing import LabelRule, Listing
+from shardctl.making.plan.listing import LabelRule, Listing, moved_labels
 from shardctl.making.plan.splits import PlanRules, SplitRule
 from shardctl.making.shards import engines
 from shardctl.making.shards.engines.local import Engine
@@ -131,11 +131,8 @@ class ConvertRequest:
         options = replace(self.options, **options_of(settings))
         if "classes" in settings and options.classes is None:
             options = replace(options, classes=str(self.destination))
-        given = settings["labels"]
-        labels = [given] if isinstance(given, str) else given
-        for old, new in zip(options.moved_from, self.roots, strict=False):
-            there, here = (f"{each.recorded}/" for each in (SourceRoot.of(old), new))
-            labels = [each.replace(there, here) for each in labels]
+        moved = [SourceRoot.of(old).recorded for old in options.moved_from]
+        labels = moved_labels(settings["labels"], moved, [root.recorded for root in self.roots])
         target.fetch_files(manifest.own_files)
         files = dataset_of(manifest, target.folder).path(FILES).parent
         split, made = SplitRule.parse(options.split), replace(options, labels=labels)

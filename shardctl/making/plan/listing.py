@@ -98,6 +98,16 @@ class LabelRule:
         return texts if len(texts) > 1 else texts[0]
 
 
+def moved_labels(labels: Any, before: Sequence[str], now: Sequence[str]) -> Any:
+    """Return labels as a manifest records them, those below sources of `before` below where these
+    are now."""
+    if isinstance(labels, list):
+        return [moved_labels(each, before, now) for each in labels]
+    for old, new in zip(before, now, strict=False):
+        labels = str(labels).replace(f"{old}/", f"{new}/")
+    return labels
+
+
 def _recorded(source: Source) -> Source:
     return replace(source, path=SourceRoot(source.path).recorded) if source.path else source
 

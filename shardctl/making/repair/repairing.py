@@ -53,6 +53,7 @@ from shardctl.making.convert.write_tables import (
 from shardctl.making.options import INPUT_TIMEOUT
 from shardctl.making.paths import check_sources
 from shardctl.making.plan.labels import write_files_table
+from shardctl.making.plan.listing import moved_labels
 from shardctl.making.repair.outcomes import (
     Listener,
     Lost,
@@ -132,7 +133,11 @@ class Repair:
         """Repair what can be. Raises DatasetError, UsageError, InputError, StorageError,
         BusyError."""
         found = self._whole_manifest()
-        self.manifest = replace(found, sources=self.sources or found.sources)
+        settings = {
+            name: moved_labels(value, found.sources, self.sources) if name == "labels" else value
+            for name, value in found.settings.items()
+        }
+        self.manifest = replace(found, sources=self.sources or found.sources, settings=settings)
         hashes, unreadable = hash_files(self.dataset, self.listener.checking)
         self.shards, recorded = recorded_shards(self.dataset, self.manifest, hashes)
         self.names = [shard.path for shard in self.shards]
