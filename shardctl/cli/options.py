@@ -61,7 +61,7 @@ def values_of(class_: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options of the command that were typed; the others have their defaults."""
+    """Return the options that were typed. The others have their defaults."""
     source_of = click.get_current_context().get_parameter_source
     return {name: given[name] for name in given if source_of(name) is not ParameterSource.DEFAULT}
 

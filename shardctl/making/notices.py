@@ -161,8 +161,8 @@ _SENTENCES = {
     # tables with structs of bytes and path
     "columns-of-images": "{names}: columns of images; --image-field none keeps them as they are",
     # the file of the annotations is the source
-    "coco-as-records": "a record has images and annotations: if they are those of COCO, give the "
-    "folder of the images as the source, and --labels coco:FILE",
+    "coco-as-records": "a record has images and annotations, as COCO files have: give the folder of "
+    "the images as the source, and --labels coco:FILE",
     # tables with texts in columns such as img_path
     "paths-of-images": "{names}: kept as text; if it is paths of images, --kind image reads them",
     # some of the sources are exports, and others are not

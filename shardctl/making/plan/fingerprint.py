@@ -45,8 +45,8 @@ def parts_without_sources(recipe: Recipe, settings: Json) -> dict[str, str]:
 
 
 def without_folders(settings: Json) -> Json:
-    """Return settings with the names of labels files and annotations, whose folder may be another
-    one: their content counts."""
+    """Return settings in which labels files and annotations have no folder: what is in the files
+    counts, wherever they lie."""
     return {
         name: _names_alone(value) if name == "labels" else value for name, value in settings.items()
     }

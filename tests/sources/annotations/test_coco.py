@@ -383,6 +383,12 @@ def test_boxes_outside_are_counted_and_follow_the_rule(coco, out, rule, left, sa
     assert len(objects_of(out)["bbox"]) == left
 
 
+def test_a_coco_file_as_the_source_is_told(tmp_path, out):
+    file = coco_file(tmp_path / "coco.json", IMAGES, [box(1, (0, 0, 1, 1))])
+    made = shardctl.convert(file, out, workers=0, progress=False)
+    assert "labels='coco:FILE'" in str(made.notices)
+
+
 def test_boxes_that_are_shares_of_the_size_are_refused(coco):
     with pytest.raises(InputError, match=r"coco\.json: all boxes are shares .*make them pixels"):
         coco(box(1, (0, 0, 0.5, 1), 3), box(2, (0.25, 0.5, 0.5, 0.5), 7))
