@@ -23,7 +23,7 @@ from shardctl.images.codecs.backend import SNIFF_BYTES, is_image
 from shardctl.images.codecs.image import open_image
 from shardctl.images.defaults import KNOWN_SUFFIXES
 from shardctl.sources.image_columns import is_struct
-from shardctl.system.text import counted, some
+from shardctl.system.text import some
 
 LOOKED_AT = 32
 """Values of a column that are looked at, and items of lists in one."""
@@ -216,7 +216,7 @@ def _not_moved(step: str, names: Sequence[str], why: str) -> str:
 def said_of_unknown(step: str, names: Sequence[str], option: str) -> str:
     """Return a notice on columns that a step leaves as they are; `option` says that this is
     right."""
-    return f"{step} moves the content of the images, and {counted(len(names), 'field')} beside them not: {some(names)}. Places and masks are wrong then (`shardctl help annotations`); {option} names what is right as it is"
+    return f"{step} moves the content of the images, but not {some(names)}: places and masks there are wrong then (`shardctl help annotations`); {option} names what is right as it is"
 
 
 def ways_out(step: str, of_records: list[str], of_labels: list[str]) -> str:

@@ -182,7 +182,7 @@ NAMED: dict[str, list[Any]] = {
 def test_what_may_be_a_place_is_named(name, tmp_path, out):
     source = of_table(**{name: NAMED[name], "caption": ["a cat", "2 dogs", "3"]})(tmp_path)
     (notice,) = convert(source, out, recipe=FLIP).notices
-    said = f"flip moves the content of the images, and 1 field beside them not: {name}. "
+    said = f"flip moves the content of the images, but not {name}: places "
     assert notice.startswith(f"h{said}")
     told = convert(source, tmp_path / "told", recipe={**FLIP, "unmoved": [name]})
     assert told.notices == ()
