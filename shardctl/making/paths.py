@@ -16,7 +16,6 @@ from shardctl.format.names import (
     STAGING,
     job_of_generation,
 )
-from shardctl.making.notices import notice
 from shardctl.sources.files import SourceRoot, forget_lists, is_on_store
 from shardctl.system.files import naming_the_path, near_path, refuse_links
 from shardctl.system.job_folder import JobFolder
@@ -64,8 +63,6 @@ def check_sources(
                 raise InputError(f"{shown}: no such file or folder{why}")
             if not path.is_dir() and not path.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
-            if (path / MANIFEST).exists() and (path / GENERATIONS).exists():
-                raise InputError(notice("a-dataset-already", sources=shown))
         except OSError as error:  # a name that is too long, or a parent folder without permission
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots

@@ -9,14 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.format.arrays import Bools, Numbers, numbers_of
-from shardctl.format.names import Json
+from shardctl.format.names import GENERATIONS, MANIFEST, Json
 from shardctl.format.roles import Mask
+from shardctl.making.notices import notice
 from shardctl.making.plan.labels import LABEL
 from shardctl.making.plan.list_files import (
     idle_roots,
@@ -403,6 +405,10 @@ def settle_kind(
     Options that only tables have choose tables, but for labels files of images. Of tars it is also
     where keys and labels are.
     """
+    for root in walked.roots:
+        path = Path(root.text)
+        if (path / MANIFEST).exists() and (path / GENERATIONS).exists():
+            raise InputError(notice("a-dataset-already", sources=printable(root.text)))
     recipe = dict(given)
     notices = _settle_export(recipe, walked)
     is_open = recipe.get("kind") in (None, "auto")

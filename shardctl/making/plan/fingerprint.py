@@ -54,7 +54,7 @@ def without_folders(settings: Json) -> Json:
 
 def _names_alone(labels: str | list[str]) -> str | list[str]:
     if isinstance(labels, str):
-        return re.sub(r"[^:]*/", "", labels)  # coco:a/b.json is coco:b.json
+        return re.sub(r"(\w+://)?[^:]*/", "", labels)  # coco:a/b.json is coco:b.json
     return [str(_names_alone(each)) for each in labels]
 
 
